@@ -14,10 +14,10 @@ from app import paths
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
-from engine.model.addresses import HF_PREFIX
 from engine.model.catalog import find_entry
 from engine.model.gguf import SPLIT_NAME
 from engine.model.hub import (
+    HF_PREFIX,
     DownloadError,
     HubModel,
     RepositoryName,

@@ -18,8 +18,8 @@ from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.memory.dry_run import DryRun
 from engine.model.catalog import CatalogEntry, entries, find_entry
-from engine.model.ggml_types import TYPE_NUMBERS
-from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
+from engine.model.ggml import TYPE_NUMBERS
+from engine.model.gguf import DEFAULT_ALIGNMENT, TensorInfo, Value
 
 U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
 NORMAL, CONTROL = 1, 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from engine.model.gguf_header import Value
+from engine.model.gguf import Value
 
 PUBLISHED = """
 llama-2-70b       llama      8192 80  64   8 28672  32000   4096

@@ -17,9 +17,8 @@ import click
 import llama_cpp
 from accuracy_models import write_header
 
-from engine.model.catalog import WEIGHTS_SPREAD, CatalogEntry, entries, find_entry
-from engine.model.ggml_types import FILE_TYPE_IDS, TYPES_BY_NAME
-from engine.model.quantization import QUANTIZATIONS
+from engine.model.catalog import QUANTIZATIONS, WEIGHTS_SPREAD, CatalogEntry, entries, find_entry
+from engine.model.ggml import FILE_TYPE_IDS, TYPES_BY_NAME
 
 ROW = re.compile(
     r"\] (?P<name>\S+)\s+- \[.*?\], type =\s*(?P<old>\S+), size =(?:.*\((?P<new>\S+)\))?"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from published_models import published_models
 from shape_specials import FIXED, SPECIAL
 
-from engine.model.gguf_header import Value
+from engine.model.gguf import Value
 
 Keys = dict[str, Value]
 T = TypeVar("T")

@@ -6,7 +6,7 @@ Sizes that must agree are from llama.cpp's model files (0c1e57098, src/models).
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.model.gguf_header import Value
+from engine.model.gguf import Value
 
 if TYPE_CHECKING:
     from shape_keys import Drawing

@@ -24,8 +24,8 @@ from quantization import Quantizer
 from shape_keys import SIZES, Keys, drawn_keys
 
 from engine.memory.dry_run import DryRun
-from engine.model.ggml_types import FILE_TYPES, GGML_TYPES
-from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
+from engine.model.ggml import FILE_TYPES, GGML_TYPES
+from engine.model.gguf import DEFAULT_ALIGNMENT, TensorInfo, Value
 
 TYPES = {kind.name.lower(): kind for kind in GGML_TYPES.values()}
 TYPE_IDS = {kind.name.lower(): number for number, kind in GGML_TYPES.items()}

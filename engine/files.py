@@ -1,4 +1,4 @@
-"""Files that are replaced whole or stay as they were, and those that are read within bounds."""
+"""Files that are replaced whole or stay as they were, and files that are read within bounds."""
 
 import contextlib
 import errno
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DRAFT_SUFFIX = ".new"
-"""Ends the name of a file that is being written; the number of the process comes before it."""
+"""Suffix of a file that is being written, after the number of its process."""
 SETTINGS_BYTES = 1 << 18
-"""Most bytes of settings, presets and themes: a person writes them."""
+"""Limit of settings, presets and themes, which a person writes."""
 RECORDS_BYTES = 1 << 23
-"""Most bytes of what kvchat itself keeps as one JSON text."""
+"""Limit of a JSON text that kvchat writes itself."""
 READ_BYTES = 1 << 20
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with its `~` expanded; as written where no user has that name."""
+    """A path with its `~` expanded, or unchanged if there is no such user."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -41,21 +41,19 @@ def expanded(path: str | Path) -> Path:
 def replace_file(
     path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
 ) -> None:
-    """Replace a file whole, or leave it as it was.
+    """Replace a file whole, or leave it as it was; several processes may do so at once.
 
-    The parts are written one behind the other to a new file in the same folder, which is flushed
-    to the disk and then takes the name. Its own name is used by nobody else, so that several
-    processes may replace a file at once. The folder is made where it is missing.
+    The parts are written to a new file in the same folder, which is flushed to the disk and then
+    renamed. A missing folder is made.
 
     Args:
         path: The file; a link is replaced, not followed.
         parts: Its content.
-        is_durable: Whether the folder is flushed too, so that the new file outlives a power cut;
-            without it the old one may come back then.
-        mode: Who may use it, less what the umask takes away; the owner only if nothing is said.
+        is_durable: Whether the folder is flushed too, so that the new file survives a power cut.
+        mode: Permissions, before the umask.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: it cannot be written; nothing is left on the disk.
     """
     with drafted_file(path, parts, mode=mode) as draft:
         draft.replace(path)
@@ -67,12 +65,10 @@ def replace_file(
 def drafted_file(
     path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o600
 ) -> Iterator[Path]:
-    """A new file beside `path`, written and flushed: within the block it may take that name.
-
-    It is removed where it does not. Parts, mode and folder are as `replace_file` has them.
+    """A written and flushed file to rename to `path` within the block; removed otherwise.
 
     Raises:
-        OSError: it cannot be written; nothing is left behind.
+        OSError: as `replace_file`.
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -92,55 +88,55 @@ def drafted_file(
             error.filename = str(path)  # a write names no file by itself
         raise
     finally:
-        # What failed is worth telling, not that its remains could not be removed.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # the first error is the one to report
             draft.unlink(missing_ok=True)
 
 
-def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, read as `read_bytes` does.
+def drafting_process(path: Path) -> int | None:
+    """The number of the process that writes, or wrote, a draft; None for any other file."""
+    number = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
+    return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
-    Args:
-        path: The file.
-        limit: Most bytes that it may have.
-        errors: What becomes of bytes that are no text, as `open` takes it.
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder to the disk, so that new names in it survive a power cut; raises `OSError`."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
+    """The text of a file in UTF-8, with line feeds as the ends of its lines.
 
     Raises:
-        OSError: it cannot be read, is no file, or is too large.
-        UnicodeDecodeError: it is no text in UTF-8.
+        OSError: as `read_bytes`.
+        UnicodeDecodeError: it is no UTF-8 and `errors`, as of `open`, is `strict`.
     """
     text = read_bytes(path, limit=limit).decode("utf-8", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """What a file holds.
-
-    Args:
-        path: The file.
-        limit: Most bytes that it may have.
+    """The content of a file.
 
     Raises:
-        OSError: it cannot be read, is no file, or is too large.
+        OSError: it cannot be read, is no file, or has more than `limit` bytes.
     """
     with open_file(path) as file:
         return _joined(iter(lambda: file.read(READ_BYTES) or b"", b""), path, limit)
 
 
 def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
-    """What a file holds, or what comes out of a pipe such as a shell's `<(command)`.
-
-    Args:
-        path: The file or the pipe.
-        limit: Most bytes that it may have.
-        wait_s: How long what writes to the pipe may take for all of it.
+    """The content of a file, or of a pipe such as a shell's `<(command)`.
 
     Raises:
-        OSError: it cannot be read, is neither, is too large, or the pipe was not closed in time.
+        OSError: as `read_bytes`, or the pipe was not closed within `wait_s`.
     """
     if not stat.S_ISFIFO(file_status(path).st_mode):
         return read_bytes(path, limit=limit)
-    with open(path, "rb", buffering=0, opener=_opened) as pipe:
+    with open(path, "rb", buffering=0, opener=_open_without_waiting) as pipe:
         return _joined(_chunks_in_time(pipe, path, time.monotonic() + wait_s), path, limit)
 
 
@@ -156,25 +152,19 @@ def _chunks_in_time(pipe: FileIO, path: Path, ends_at: float) -> Iterator[bytes]
 
 
 def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
-    found: list[bytes] = []
-    n_left = limit
+    data = bytearray()
     for chunk in chunks:
-        found.append(chunk)
-        n_left -= len(chunk)
-        if n_left < 0:
+        data += chunk
+        if len(data) > limit:
             why = f"it exceeds the limit of {limit:,} bytes"
             raise OSError(errno.EFBIG, why, str(path))
-    return b"".join(found)
+    return bytes(data)
 
 
 def open_file(path: Path) -> FileIO:
-    """Open a file for reading, and wait for nothing; a pipe or a device is refused.
-
-    Raises:
-        OSError: it cannot be opened, or is no file.
-    """
-    _check_mode(file_status(path).st_mode, path)  # to open a device may be to change it
-    file = open(path, "rb", buffering=0, opener=_opened)  # noqa: SIM115  the caller closes it
+    """Open a file for reading without waiting; raises `OSError` for a pipe or a device."""
+    _check_mode(file_status(path).st_mode, path)  # to open a device may change it
+    file = open(path, "rb", buffering=0, opener=_open_without_waiting)  # noqa: SIM115
     try:
         _check_mode(os.fstat(file.fileno()).st_mode, path)
     except OSError:
@@ -184,11 +174,7 @@ def open_file(path: Path) -> FileIO:
 
 
 def file_status(path: Path) -> os.stat_result:
-    """What the system says of a file.
-
-    Raises:
-        OSError: it is not there, or its name can be none: texts may spell a zero byte.
-    """
+    """The status of a file; raises `OSError` if it is missing or its name has a zero byte."""
     try:
         return path.stat()
     except ValueError as error:
@@ -196,33 +182,20 @@ def file_status(path: Path) -> os.stat_result:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file that may be looked for; a name too long for any is none."""
+    """Whether there is a regular file; False for an impossible name."""
     try:
         return stat.S_ISREG(file_status(path).st_mode)
     except OSError:
         return False
 
 
-def _opened(path: str, flags: int) -> int:
+def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _check_mode(mode: int, path: Path) -> None:
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush a folder to the disk, so that new and changed names in it outlive a power cut.
-
-    Raises:
-        OSError: the folder cannot be opened or flushed.
-    """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class FileLock:
@@ -236,7 +209,7 @@ class FileLock:
         """Release the name; a second call does nothing."""
         if self._descriptor is None:
             return
-        # Unlinked while it is held, so whoever waits for it sees that its file is gone.
+        # Unlinked while it is held, so that a waiting process sees that its file is gone.
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         os.close(self._descriptor)
@@ -250,7 +223,7 @@ class FileLock:
 
 
 def take_lock(path: Path) -> FileLock | None:
-    """A lock on the file at `path`, made for it and gone with it; None while someone else holds it.
+    """A lock on a file that exists as long as the lock; None while another process holds it.
 
     Raises:
         OSError: the file cannot be made.
@@ -263,43 +236,23 @@ def take_lock(path: Path) -> FileLock | None:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        if _is_still_there(path, descriptor):
-            return FileLock(path, descriptor)
-        os.close(descriptor)
-
-
-def _is_still_there(path: Path, descriptor: int) -> bool:
-    try:
-        return path.stat().st_ino == os.fstat(descriptor).st_ino
-    except FileNotFoundError:
-        return False
-
-
-def drafting_process(path: Path) -> int | None:
-    """The number of the process that writes, or wrote, a draft; None where it is none."""
-    number = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
-    return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
-
-
-def _is_text(value: object) -> bool:
-    """Whether all texts of a value are Unicode, which names of files need not be."""
-    try:
-        return bool(json.dumps(value, ensure_ascii=False).encode())
-    except UnicodeEncodeError:
-        return False
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return FileLock(path, descriptor)
+        os.close(descriptor)  # it was removed by its holder meanwhile
 
 
 class NewestEntries(Generic[T]):
-    """The newest entries of a file by their keys; one that cannot be written stays as it is.
+    """The newest entries of a JSON file by their keys.
 
-    What is kept here can be found out again: a damaged entry is none. `path` None keeps nothing.
-    `name` is the key of the entries in the file, and of more than `n_most` the oldest go.
+    They can be computed again: a damaged entry is ignored. Without a path nothing is stored. The
+    entries are at the key `name` of the file; only the newest `limit` are stored.
     """
 
     def __init__(
-        self, path: Path | None, name: str, version: int, n_most: int, kind: type[T]
+        self, path: Path | None, name: str, version: int, limit: int, kind: type[T]
     ) -> None:
-        self._path, self._name, self._version, self._n_most = path, name, version, n_most
+        self._path, self._name, self._version, self._limit = path, name, version, limit
         self._kind = kind
 
     def read(self) -> dict[str, T]:
@@ -312,39 +265,44 @@ class NewestEntries(Generic[T]):
         if not isinstance(found, dict) or found.get("version") != self._version:
             return {}
         entries = found.get(self._name)
-        return dict(self._sound(entries)) if isinstance(entries, dict) and entries else {}
+        return dict(self._valid(entries)) if isinstance(entries, dict) and entries else {}
 
     def add(self, key: str, entry: T) -> None:
-        """Keep an entry as the newest, in the place of one with its key."""
+        """Store an entry as the newest; disk errors are ignored."""
         entries = self.read()
         entries.pop(key, None)
         with contextlib.suppress(OSError):
             self.write({**entries, key: entry})
 
     def write(self, entries: Mapping[str, T]) -> None:
-        """Keep these entries and no others.
+        """Store these entries only; raises `OSError` and leaves the file as it was."""
+        if self._path is None:
+            return
+        dumped = {
+            key: self._adapter.dump_python(entry, mode="json")
+            for key, entry in list(entries.items())[-self._limit :]
+        }
+        valid = {key: entry for key, entry in dumped.items() if _is_unicode({key: entry})}
+        text = json.dumps({"version": self._version, self._name: valid})
+        replace_file(self._path, [text.encode()], is_durable=False)
 
-        Raises:
-            OSError: they cannot be written; what was there stays.
-        """
-        if self._path is not None:
-            dump = self._adapter.dump_python
-            newest = list(entries.items())[-self._n_most :]
-            found = {key: dump(entry, mode="json") for key, entry in newest}
-            found = {key: entry for key, entry in found.items() if _is_text({key: entry})}
-            text = json.dumps({"version": self._version, self._name: found})
-            replace_file(self._path, [text.encode()], is_durable=False)
-
-    def _sound(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
+    def _valid(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
         from pydantic import ValidationError
 
-        validate = self._adapter.validate_python
         for key, entry in entries.items():
             with contextlib.suppress(ValidationError):
-                yield key, validate(entry)
+                yield key, self._adapter.validate_python(entry)
 
     @cached_property
     def _adapter(self) -> "TypeAdapter[T]":
-        from pydantic import TypeAdapter  # the screen is up before an entry is asked for
+        from pydantic import TypeAdapter  # a slow import, needed after the first screen only
 
         return TypeAdapter(self._kind)
+
+
+def _is_unicode(value: object) -> bool:
+    """Whether all texts of a value are Unicode, which names of files need not be."""
+    try:
+        return bool(json.dumps(value, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        return False

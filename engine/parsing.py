@@ -1,7 +1,7 @@
-"""JSON and TOML that others may have written, read within bounds.
+"""JSON and TOML of others, read within bounds.
 
-What comes out can be computed with, walked through and written again: its numbers are finite and
-take 64 bits, its texts are whole characters, and it is nested no deeper than `MAX_DEPTH`.
+The values can be computed with, walked through and written again: numbers are finite and have 64
+bits, texts are complete characters, and the depth is at most `MAX_DEPTH`.
 """
 
 import json
@@ -11,12 +11,12 @@ import tomllib
 from collections.abc import Iterable, Iterator
 
 MAX_DEPTH = 64
-"""Levels of lists and tables: what anything here reads has fewer than ten."""
+"""Levels of lists and tables: every file of kvchat has fewer than ten."""
 MAX_JSON = 1 << 23
-"""Characters of one JSON text: Python takes up to 27 bytes for each."""
+"""Characters of one JSON text: Python needs up to 27 bytes for each."""
 MAX_KEY_PARTS = 32
-"""Parts of a dotted key: Python's reader takes the square of their number."""
-MOST = 2**64
+"""Parts of a dotted key: Python's parser needs time by the square of their number."""
+MAX_INTEGER = 2**64
 
 _STRING = re.compile(
     r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*(?:"""|\\?\Z)'
@@ -38,16 +38,14 @@ def parse_json(text: str | bytes) -> object:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or goes beyond the bounds.
+        ValueError: it is no JSON, or exceeds the bounds.
     """
     if len(text) > MAX_JSON:
         raise ValueError(f"it has more than {MAX_JSON:,} characters")
     try:
         value: object = json.loads(text)
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:
-        raise _told(error) from error
+    except (RecursionError, ValueError) as error:
+        raise _reason(error) from error
     _check(value)
     return value
 
@@ -56,27 +54,21 @@ def parse_toml(text: str) -> dict[str, object]:
     """The tables of a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or goes beyond the bounds.
+        ValueError: it is no TOML, or exceeds the bounds.
     """
     keys = _BETWEEN_KEYS.split(_STRING.sub("", text))
     if any(key.count(".") >= MAX_KEY_PARTS for key in keys):
         raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts")
     try:
         tables = tomllib.loads(text)
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:
-        raise _told(error) from error
+    except (RecursionError, ValueError) as error:
+        raise _reason(error) from error
     _check(tables)
     return tables
 
 
 def check_text(text: str) -> None:
-    """Make sure that a text can be written as UTF-8.
-
-    Raises:
-        ValueError: it has half of a surrogate pair, which an escape can spell.
-    """
+    """Raise `ValueError` for a text with half of a surrogate pair, which is no UTF-8."""
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
@@ -89,17 +81,17 @@ def _check(value: object) -> None:
         level = [inner for outer in level for inner in _inner(outer)]
         if not level:
             return
-    raise _too_deep()
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def _inner(values: Iterable[object]) -> Iterator[list[object]]:
-    """The parts of those values that have any; numbers and texts are checked."""
+    """The content of the lists and tables among values; checks numbers and texts."""
     for value in values:
         if isinstance(value, str):
             check_text(value)
         elif isinstance(value, int):
-            if not -MOST < value < MOST:
-                raise _too_large()
+            if not -MAX_INTEGER < value < MAX_INTEGER:
+                raise ValueError("a number needs more than 64 bits")
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise ValueError(f"{value} is not a finite number")
@@ -109,15 +101,12 @@ def _inner(values: Iterable[object]) -> Iterator[list[object]]:
             yield value
 
 
-def _told(error: ValueError) -> ValueError:
-    """The error of a reader; one of its own is only raised for numbers of too many digits."""
-    is_told = isinstance(error, json.JSONDecodeError | tomllib.TOMLDecodeError | UnicodeError)
-    return ValueError(str(error)) if is_told else _too_large()
-
-
-def _too_large() -> ValueError:
-    return ValueError("a number exceeds 64 bits")
-
-
-def _too_deep() -> ValueError:
-    return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+def _reason(error: Exception) -> ValueError:
+    """The error of a parser; it raises a bare `ValueError` only for numbers with many digits."""
+    match error:
+        case RecursionError():
+            return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+        case json.JSONDecodeError() | tomllib.TOMLDecodeError() | UnicodeError():
+            return ValueError(str(error))
+        case _:
+            return ValueError("a number needs more than 64 bits")

@@ -11,17 +11,24 @@ The first snapshots are of no published files: their tensors were worked out fro
 of them in a dry run.
 """
 
+import gzip
+import json
+import re
 import sys
 import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from engine.errors import EngineError, ModelFileError
-from engine.model.addresses import is_remote
 from engine.model.architecture import architecture_of
-from engine.model.catalog import CATALOG_PATH
+from engine.model.catalog import CATALOG_PATH, SNAPSHOT_TYPE, SNAPSHOTS_PATH, Snapshot, unpack
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.remote import read_remote
-from engine.model.snapshots import SNAPSHOT_TYPE, SNAPSHOTS_PATH, pack, snapshot_of, unpack
+from engine.model.remote import is_remote, read_remote
+
+LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<name>.+)")
+OF_ONE_FILE = ("general.", "tokenizer.", "split.", "quantize.")
+"""Keys of one file and not of the model."""
 
 
 def main(name: str, address: str) -> None:
@@ -41,6 +48,35 @@ def _check(file: GgufFile) -> None:
     architecture_of(file)
     if file.file_type.lower() != SNAPSHOT_TYPE:
         raise ModelFileError(f"{file.path.name} is {file.file_type}: name the model's Q8_0 file")
+
+
+def pack(found: Mapping[str, Snapshot]) -> bytes:
+    """Snapshots as the bytes of a file; the same ones give the same bytes."""
+    text = json.dumps({name: asdict(found[name]) for name in sorted(found)}, separators=(",", ":"))
+    return gzip.compress(text.encode(), mtime=0)
+
+
+def snapshot_of(file: GgufFile) -> Snapshot:
+    """The snapshot of a header."""
+    outside: list[str] = []
+    layers: dict[int, list[str]] = {}
+    for tensor in file.tensors:
+        rest = f"{tensor.type.name} {' '.join(map(str, tensor.shape))}"
+        match = LAYER.fullmatch(tensor.name)
+        if match is None:
+            outside.append(f"{tensor.name} {rest}")
+        else:
+            layers.setdefault(int(match["layer"]), []).append(f"{match['name']} {rest}")
+    each_layer = [layers.get(index, []) for index in range(max(layers, default=-1) + 1)]
+    kinds = [rows for index, rows in enumerate(each_layer) if rows not in each_layer[:index]]
+    return Snapshot(
+        architecture=file.architecture,
+        n_vocab=file.n_vocab or 0,
+        values={k: v for k, v in file.values.items() if not k.startswith(OF_ONE_FILE)},
+        outside=outside,
+        kinds=kinds,
+        layers=[kinds.index(rows) for rows in each_layer],
+    )
 
 
 if __name__ == "__main__":

@@ -107,8 +107,7 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
     """List the models that `plan`, `fit`, `pairs` and `export` know without a file."""
-    from engine.model.catalog import DEFAULT_QUANTIZATION, entries
-    from engine.model.quantization import QUANTIZATIONS
+    from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, entries
 
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
     found.sort(key=lambda entry: entry.name)
@@ -392,7 +391,7 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
 def _projector(name: str) -> "HubModel | None":
     """The projector that a name of a file means."""
     from engine.model.hub import file_repository, repository_projectors
-    from engine.model.library import is_projector_name
+    from engine.model.identity import is_projector_name
 
     of_file = file_repository(name)
     if of_file is None or not is_projector_name(of_file[1]):

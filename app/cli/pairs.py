@@ -64,8 +64,13 @@ def draft_options(
     from app import paths
     from app.config import model_folders
     from app.planning import user_planner
-    from engine.model.header_cache import HeaderFacts, read_facts
-    from engine.model.library import UnknownNameError, find_model, read_headers
+    from engine.model.library import (
+        HeaderFacts,
+        UnknownNameError,
+        find_model,
+        read_facts,
+        read_headers,
+    )
     from engine.planning.pairs import options_of
     from engine.planning.request import take_model
 

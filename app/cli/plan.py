@@ -313,8 +313,8 @@ def _print_repository(
     """Print every model of a repository with its verdict by the options."""
     from app.cli.models import print_offer
     from app.library import read_offer
-    from engine.model.http_ranges import RemoteFileError
     from engine.model.hub import DownloadError
+    from engine.model.remote import RemoteFileError
     from engine.planning.resolve import AUTO_N_CTX
 
     n_slots = whole(options["n_slots"]) or 1

@@ -67,7 +67,7 @@ BESIDE_MANIFEST = ("manifest_path", "model", *(each.name for each in fields(Outp
 
 def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, object]:
     """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
-    from engine.model.reasoning import Thought
+    from engine.generation.reasoning import Thought
 
     thought = Thought.of(finished.text)
     return {

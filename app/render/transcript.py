@@ -11,7 +11,7 @@ from app.render.lines import EMPTY, Line, Run, clipped, plain, width_of, wrapped
 from app.render.markdown import MarkdownDocument
 from app.sanitize import visible
 from engine.events import TokenKind
-from engine.model.reasoning import Thought
+from engine.generation.reasoning import Thought
 
 TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)

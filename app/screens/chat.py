@@ -50,7 +50,7 @@ from app.widgets.select_list import SelectList
 from app.widgets.transcript import Transcript
 from engine.clock import Pacer
 from engine.errors import EngineError
-from engine.model.reasoning import answer_of
+from engine.generation.reasoning import answer_of
 
 FRAME_S = 0.08
 TEXT_S = 0.16

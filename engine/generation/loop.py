@@ -37,6 +37,7 @@ from engine.generation.prompt import (
     may_think,
     text_of_tokens,
 )
+from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply, StreamingText
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import (
@@ -49,7 +50,6 @@ from engine.generation.thinking import ThinkingWatch
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
-from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
 from engine.speculation.costs import MAX_ROWS, Costs, PlainStep

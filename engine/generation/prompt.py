@@ -6,9 +6,9 @@ from itertools import count
 
 from engine.backends.base import ReadsImages, Vocabulary, common_prefix
 from engine.errors import ContextFullError, TokenError
+from engine.generation.reasoning import Reasoning, Thought
 from engine.images import Image, ImageError, images_in, parts_of
 from engine.model.chat_template import ChatTemplate
-from engine.model.reasoning import Reasoning, Thought
 from engine.requests import GenerationRequest, Message
 
 FOR_THE_REPLY = 256

@@ -10,7 +10,7 @@ from engine.cache.recall import MIN_GAIN, Recalled
 from engine.configuration import Adapter
 from engine.events import PromptReady, ReadCause
 from engine.generation.prompt import Prompt, may_think, text_of_tokens
-from engine.model.reasoning import MARKERS, Thought
+from engine.generation.reasoning import MARKERS, Thought
 from engine.requests import GenerationRequest, Message
 
 MOST_LINES = 64

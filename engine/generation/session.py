@@ -14,12 +14,12 @@ from engine.events import Event
 from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt, text_tokens
+from engine.generation.reasoning import Reasoning
 from engine.generation.reuse import LastLines
 from engine.generation.scheduler import Generation, Scheduler
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
-from engine.model.reasoning import Reasoning
 from engine.requests import Cancellation, GenerationRequest, Message
 from engine.speculation.costs import CostProfile, Costs
 from engine.speculation.pairs import check_pair

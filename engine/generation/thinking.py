@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.events import Thinking
+from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply
-from engine.model.reasoning import Reasoning
 
 LOOK_EVERY = 32
 """Tokens of thinking between two looks for a loop."""

@@ -153,7 +153,7 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The buffer of attention: activations, masks, and scores if they are stored."""
     width = attention_width(architecture, shape) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
-    if architecture.indexer:
+    if architecture.has_indexer:
         activations += shape.n_graph_tokens * shape.n_cells * INDEXED_CELL_BYTES
     return activations + mask_bytes(architecture, shape)
 
@@ -280,7 +280,7 @@ def compute_bounds(
 
 def _kind(architecture: Architecture) -> Kind:
     rarity = architecture.family.graph
-    if rarity == "rough" or architecture.indexer:
+    if rarity == "rough" or architecture.has_indexer:
         return "rough"
     is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
     if is_rare or rarity == "unusual":

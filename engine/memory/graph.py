@@ -219,7 +219,7 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     After the first GPU hidden states cross plain and normed.
     """
     is_first = device == graph.where.gpus[0]
-    n_states = 1 if is_first or part.widths.is_normed_behind else 2
+    n_states = 1 if is_first or part.widths.is_post_norm else 2
     is_shifted = part.widths.mixtures and not part.widths.feed_forward
     n_states *= 2 if is_shifted or part.family.keeps_first_values else 1
     n_states += is_first and part.embeds_positions

@@ -21,7 +21,7 @@ from typing import Literal
 
 from engine.errors import HardwareError
 from engine.memory import gpus
-from engine.model.gguf_header import TensorInfo
+from engine.model.gguf import TensorInfo
 
 Instructions = Literal["none", "avx2", "avx512", "arm"]
 """What a processor can: AVX2 and AVX-512 of x86, the dot products of ARM (`asimddp`: since Cortex

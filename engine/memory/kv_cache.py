@@ -11,7 +11,7 @@ from engine.configuration import KV_TYPE_NAMES, Configuration, KVTypeName, KVTyp
 from engine.errors import PresetError
 from engine.memory.units import FLOAT_BYTES
 from engine.model.architecture import Architecture
-from engine.model.ggml_types import TYPES_BY_NAME, GgmlType
+from engine.model.ggml import TYPES_BY_NAME, GgmlType
 from engine.model.layers import Layer
 
 PAD = 256

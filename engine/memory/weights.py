@@ -14,8 +14,7 @@ from engine.errors import PresetError, shown
 from engine.memory.hardware import ROW_MULTIPLES, Instructions, is_repacked
 from engine.model.architecture import layer_counts
 from engine.model.architectures import family_of
-from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
-from engine.model.gguf_header import TensorInfo
+from engine.model.gguf import GgufFile, HeaderKeys, TensorInfo, cached_by_header
 
 LAYER = re.compile(r"^(?:enc\.|dec\.)?blk\.(\d+)\.")
 """T5 has layers of an encoder and of a decoder, which share devices by their number."""

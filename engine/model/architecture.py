@@ -1,4 +1,4 @@
-"""What a model's layers keep, by llama.cpp's rules for each architecture."""
+"""What the memory of a model depends on, by llama.cpp's rules for its architecture."""
 
 import time
 from dataclasses import dataclass, field, replace
@@ -6,15 +6,13 @@ from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.architectures import Family, family_of
-from engine.model.gguf import MAX_LAYERS, MOST_HEADERS, GgufFile, HeaderKeys, read_gguf
+from engine.model.gguf import MAX_CACHED_MODELS, MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
     HeadDims,
-    Indexer,
     Layer,
-    LayerKinds,
     StateRow,
     compressor_states,
-    indexer_of,
+    has_indexer,
     indexer_widths,
     layer_kinds,
     n_layers_with_cache,
@@ -28,17 +26,13 @@ from engine.model.tensor_table import Widths, widths_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Architecture:
-    """What the memory of a model depends on.
-
-    `layers` are those that own a cache and `states` those that keep a recurrent state, by their
-    index. `doubts` says why figures are estimates.
-    """
+    """The numbers of a model that its memory depends on."""
 
     name: str
     n_layers: int
     """Layers that a main context runs."""
     n_blocks: int
-    """Layers in the file, with those of a next-token head: what layers on the GPU count."""
+    """Layers in the file, with those of an MTP head: the number that `n_gpu_layers` counts."""
     n_ctx_train: int
     d_hidden: int
     n_heads: int
@@ -46,53 +40,56 @@ class Architecture:
     n_experts: int
     n_experts_used: int
     layers: dict[int, Layer]
+    """Those that own a cache, by index."""
     states: dict[int, StateRow] = field(default_factory=dict)
+    """Of recurrent layers, by index."""
     head_layers: dict[int, Layer] = field(default_factory=dict)
-    """Layers of a next-token head: they keep a cache when it drafts (MTP)."""
+    """Layers of an MTP head, which cache while it drafts."""
     rolls_back: bool = False
-    """Whether recurrent states keep rows to take drafted tokens back."""
+    """Whether recurrent states have rows to roll drafted tokens back."""
     is_latent: bool = False
-    """Whether keys alone are kept (MLA)."""
+    """Whether only keys are cached (MLA)."""
     needs_one_type: bool = False
-    """Whether llama.cpp refuses K and V of different types."""
+    """Whether llama.cpp refuses different K/V types."""
     v_width_max: int = 0
-    """Value elements of the widest layer, by which transposed values are padded."""
+    """Value elements of the widest layer, to which transposed values are padded."""
     k_head_dims: tuple[int, ...] = ()
-    """Sizes of the heads of all layers: what blocks of a quantised cache must divide."""
+    """Head sizes of all layers, which the blocks of a quantised cache must divide."""
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
     attends_in_batch: bool = False
-    """Whether a token attends to its batch alone, and never to a cache."""
+    """Whether a token attends to its batch only, never to a cache."""
     has_position_bias: bool = False
-    """Whether scores are biased by position, and stored even with flash attention (T5)."""
+    """Whether scores have a bias by position and are stored even with flash attention (T5)."""
     gives_all_logits: bool = False
-    """Whether the graph makes logits of every token."""
+    """Whether the graph computes logits of every token."""
     widths: Widths = field(default_factory=Widths)
-    indexer: Indexer | None = None
-    """What sparse attention chooses tokens by."""
+    has_indexer: bool = False
+    """Whether an indexer chooses the tokens that a layer attends to."""
     n_streams: int = 0
-    """Streams of hidden states (hyper-connections, AltUp); 0 where there is but one."""
+    """Streams of hidden states (hyper-connections, AltUp); 0 without."""
     layer_embedding_width: int = 0
-    """Elements of the embeddings that a token has for all layers (Gemma 3n and 4)."""
+    """Elements of a token's embeddings for all layers (Gemma 3n and 4)."""
     sharing: dict[int, int] = field(default_factory=dict)
-    """Last layers that use the cache of one before them, and which (Gemma 3n and 4)."""
+    """Last layers and the layer whose cache each of them uses (Gemma 3n and 4)."""
     embeds_positions: bool = False
-    """Whether positions have embeddings of their own (GPT-2)."""
+    """Whether positions have embeddings (GPT-2)."""
     n_image_rows: int = 0
-    """Rows of an image's features that a token brings along (DeepStack of Qwen 3 VL)."""
+    """Rows of image features for each token (DeepStack of Qwen 3 VL)."""
     doubts: tuple[str, ...] = ()
+    """Why figures are estimates."""
     distinct_layers: tuple[Layer, ...] = field(init=False)
-    """The layers that own a cache, each kind once."""
+    """The layers that own a cache, without equal ones."""
 
     def __post_init__(self) -> None:
         kinds: dict[Layer, Layer] = {}
         same = {index: kinds.setdefault(layer, layer) for index, layer in self.layers.items()}
-        object.__setattr__(self, "layers", same)  # equal layers are one object, quick to compare
+        object.__setattr__(self, "layers", same)  # equal layers are one object: fast to compare
         object.__setattr__(self, "distinct_layers", tuple(kinds))
 
     @property
     def family(self) -> Family:
-        """What llama.cpp does for models of this architecture."""
+        """The rules of llama.cpp for this architecture."""
         return family_of(self.name)
 
     @property
@@ -101,59 +98,59 @@ class Architecture:
 
     @property
     def streams_width(self) -> int:
-        """Elements of one token that run beside the hidden states through all layers."""
+        """Elements of one token in all streams of hidden states."""
         return self.n_streams * self.d_hidden
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layer keeps a state."""
+        """Whether some layer has a state."""
         return bool(self.states)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model file and the architecture that its header describes."""
+    """A model file and its architecture."""
 
     file: GgufFile
     architecture: Architecture
 
 
 NOT_ALONE = {
-    "adapter": "an adapter: it runs beside the model that it was made for (--lora)",
-    "draft head": "a draft head: it runs beside its target only",
-    "projector": "a projector for images or sound: it runs beside a language model (--mmproj)",
+    "adapter": "an adapter: it runs with the model that it was made for (--lora)",
+    "draft head": "a draft head: it runs with its target only",
+    "projector": "a projector for images or sound: it runs with a language model (--mmproj)",
 }
-"""Files that hold no language model of their own."""
+"""Files without a language model."""
+NO_RULE = "is an architecture that kvchat has no rule for"
 SETTLED_NS = 2_000_000_000
-"""Age from which another time of change shows that a file was changed again: clocks are coarse."""
+"""Age of a file from which every further change has another time: clocks are coarse."""
 Stamp = tuple[int, ...]
-_kept: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
+_cached: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
 
 
 def read_model(path: Path) -> Model:
-    """Header and architecture of a model file; of one that did not change the same object again.
+    """Read header and architecture of a model file; the same object while the file is unchanged.
 
-    What is computed from a header is kept by the header, so that a new object for each question
-    would fill those caches with equal ones.
+    Values computed from a header are cached by object.
 
     Raises:
         ModelFileError: the file cannot be read, or lacks a key that its architecture needs.
     """
-    stamps, model = _kept.get(path, ((), None))
+    stamps, model = _cached.get(path, ((), None))
     if model is not None and stamps == _stamps(model.file.paths):
         return model
     file = read_gguf(path)
     model = Model(file, architecture_of(file))
     stamps = _stamps(file.paths)
     if stamps and max(stamps)[0] < time.time_ns() - SETTLED_NS:
-        for other in list(_kept)[: max(len(_kept) + 1 - MOST_HEADERS, 0)]:
-            _kept.pop(other, None)
-        _kept[path] = (stamps, model)
+        for other in list(_cached)[: max(len(_cached) + 1 - MAX_CACHED_MODELS, 0)]:
+            _cached.pop(other, None)
+        _cached[path] = (stamps, model)
     return model
 
 
 def _stamps(paths: tuple[Path, ...]) -> tuple[Stamp, ...]:
-    """What of each file changes with it; empty where one is gone."""
+    """Time, size and inode of each file; empty if one is gone."""
     try:
         found = [path.stat() for path in paths]
     except OSError:
@@ -162,21 +159,24 @@ def _stamps(paths: tuple[Path, ...]) -> tuple[Stamp, ...]:
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """The architecture that a header describes.
+    """The architecture of a header.
 
     Raises:
-        ModelFileError: a key is missing without which no figure can be given.
+        ModelFileError: a required key is missing.
     """
-    _check_is_model(file)
     keys = HeaderKeys(file)
     family = keys.family
     n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.positive("embedding_length")
-    nothing = [0] * n_blocks
     heads, kv_heads = _heads(keys, n_blocks)
     dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
-    kinds = layer_kinds(keys, n_blocks, n_layers, kv_heads)
+    attending, recurrent = layer_kinds(keys, n_blocks, n_layers, kv_heads)
+    n_owning = n_layers_with_cache(keys, n_blocks)
+    row = state_row(keys, d_hidden, heads[0])
+    states = with_hash_layers(keys, dict.fromkeys(sorted(recurrent), row), d_hidden)
+    n_used = keys.per_layer("expert_used_count", n_blocks, default=[0] * n_blocks)
+    unknown = () if family.is_known else (f"{keys.name} {NO_RULE}",)
     return Architecture(
         name=keys.name,
         n_layers=n_layers,
@@ -186,10 +186,18 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_heads=max(heads),
         n_vocab=file.n_vocab or keys.optional("vocab_size", 0),
         n_experts=keys.optional("expert_count", 0),
-        n_experts_used=max(keys.per_layer("expert_used_count", n_blocks, default=nothing)),
-        layers=_cached_layers(keys, kinds, dims, heads, kv_heads, spans, n_layers),
-        states=_states(keys, kinds, n_layers, d_hidden, heads[0]),
-        head_layers=_head_layers(keys, dims, heads, kv_heads, n_layers),
+        n_experts_used=max(n_used),
+        layers={
+            index: _layer(keys, index, n_layers, dims.layer(kv_heads[index], heads[index], span))
+            for index, span in enumerate(spans[:n_owning])
+            if index in attending and family.has_cache
+        },
+        states=states | compressor_states(keys, n_layers),
+        head_layers={
+            index: dims.layer(kv_heads[index], heads[index], None)
+            for index in range(n_layers, n_blocks)
+            if kv_heads[index] and not family.has_router_layer
+        },
         rolls_back=family.rolls_back,
         is_latent=dims.is_latent,
         needs_one_type=dims.is_latent or family.indexer == "compressed",
@@ -201,31 +209,28 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_position_bias=family.has_position_bias,
         gives_all_logits=family.gives_all_logits,
         widths=widths_of(file.tensors),
-        indexer=indexer_of(keys),
+        has_indexer=has_indexer(keys),
         n_streams=_n_streams(keys),
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
-        sharing=_sharing(keys, spans),
+        sharing=_sharing(spans, n_owning),
         embeds_positions=any(t.name == "position_embd.weight" for t in file.tensors),
         n_image_rows=_n_image_rows(keys),
-        doubts=(*doubts, *_doubts(keys)),
+        doubts=(*doubts, *unknown),
     )
 
 
-def _check_is_model(file: GgufFile) -> None:
-    if not file.architecture:
-        raise ModelFileError(
-            f"{file.path.name} names no architecture (general.architecture): it is not a model"
-        )
-    if (kind := family_of(file.architecture).not_alone) in NOT_ALONE:
-        raise ModelFileError(f"{file.path.name} is {NOT_ALONE[kind]}")
-
-
 def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
-    """The layers that llama.cpp counts, and those of them that a main context runs.
+    """All layers as llama.cpp counts them, and those of a main context.
 
     Raises:
-        ModelFileError: the file holds no model, or an impossible number of layers.
+        ModelFileError: the file has no model, or an impossible number of layers.
     """
+    if not keys.name:
+        raise ModelFileError(
+            f"{keys.file.path.name} names no architecture (general.architecture): it is not a model"
+        )
+    if keys.family.not_alone:
+        raise ModelFileError(f"{keys.file.path.name} is {NOT_ALONE[keys.family.not_alone]}")
     n_blocks = keys.n_blocks()
     if keys.family.has_router_layer:
         return n_blocks + 1, n_blocks
@@ -251,9 +256,15 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     return [*heads, *routers], [*kv_heads, *routers]
 
 
-def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
-    """The layer whose cache each of the last ones uses: the last of its kind that has one."""
-    n_owning = n_layers_with_cache(keys, len(spans))
+def _layer(keys: HeaderKeys, index: int, n_layers: int, layer: Layer) -> Layer:
+    """A layer with its indexer and its compressed cache."""
+    k_width, v_width = indexer_widths(keys, index, n_layers, layer.v_head_dim)
+    layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
+    return with_compression(keys, index, layer)
+
+
+def _sharing(spans: list[int | None], n_owning: int) -> dict[int, int]:
+    """The last layer of the same kind, dense or sliding, that owns a cache."""
     return {
         index: n_owning - (1 if spans[index] is None else 2)
         for index in range(n_owning, len(spans))
@@ -263,17 +274,14 @@ def _sharing(keys: HeaderKeys, spans: list[int | None]) -> dict[int, int]:
 def _n_streams(keys: HeaderKeys) -> int:
     if (sharing := keys.family.sharing) is not None:
         return sharing.n_streams
-    return keys.optional("hyper_connection.count", 0) if keys.family.n_stream_copies else 0
+    return keys.optional("hyper_connection.count", 0) if keys.family.has_streams else 0
 
 
 def _n_image_rows(keys: HeaderKeys) -> int:
-    """The rows of an image's features that come with a token."""
     if keys.family.image_rows == "stacked":
         return keys.optional("n_deepstack_layers", 0)
-    if not keys.family.image_rows:
-        return 0
     rows = keys.file.integers(f"{keys.name}.deepstack_mapping") or ()
-    return len({row for row in rows if row >= 0})
+    return len({row for row in rows if row >= 0}) if keys.family.image_rows else 0
 
 
 def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
@@ -282,54 +290,3 @@ def _layer_embedding_width(keys: HeaderKeys, n_blocks: int) -> int:
         return 0
     named = keys.optional("embedding_length_per_layer_input", 0)
     return n_blocks * (sharing.layer_embedding or named)
-
-
-def _cached_layers(
-    keys: HeaderKeys,
-    kinds: LayerKinds,
-    dims: HeadDims,
-    heads: list[int],
-    kv_heads: list[int],
-    spans: list[int | None],
-    n_layers: int,
-) -> dict[int, Layer]:
-    if not keys.family.has_cache:
-        return {}
-    n_owning = n_layers_with_cache(keys, len(kv_heads))
-    found = {}
-    for index in sorted(kinds.attending):
-        if index >= n_owning:
-            continue
-        layer = dims.layer(kv_heads[index], heads[index], spans[index])
-        k_width, v_width = indexer_widths(keys, index, n_layers, layer.v_head_dim)
-        layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
-        found[index] = with_compression(keys, index, layer)
-    return found
-
-
-def _states(
-    keys: HeaderKeys, kinds: LayerKinds, n_layers: int, d_hidden: int, n_heads: int
-) -> dict[int, StateRow]:
-    row = state_row(keys, d_hidden, n_heads)
-    states = with_hash_layers(keys, dict.fromkeys(sorted(kinds.recurrent), row), d_hidden)
-    return states | compressor_states(keys, n_layers)
-
-
-def _head_layers(
-    keys: HeaderKeys, dims: HeadDims, heads: list[int], kv_heads: list[int], n_layers: int
-) -> dict[int, Layer]:
-    """The layers of a next-token head: they attend to every token."""
-    if keys.family.has_router_layer:
-        return {}
-    return {
-        index: dims.layer(kv_heads[index], heads[index], None)
-        for index in range(n_layers, len(kv_heads))
-        if kv_heads[index]
-    }
-
-
-def _doubts(keys: HeaderKeys) -> tuple[str, ...]:
-    """Why the cache of an architecture is not known exactly."""
-    if not keys.family.is_known:
-        return (f"{keys.name} is an architecture that kvchat has no rule for",)
-    return ()

@@ -1,8 +1,8 @@
-"""What llama.cpp does for each architecture, beyond what its files say: one row for each.
+"""Rules of llama.cpp for each architecture that no model file has: one row each.
 
 Rules of llama.cpp 0c1e57098: `src/models/*.cpp` (`load_arch_hparams` and the graphs),
 `create_memory` in `src/llama-model.cpp`, `src/llama-arch.cpp`. Layers, cache, weights and graph of
-a model follow its row; a new architecture is a row, and its defaults are a plain decoder's.
+a model follow its row; a new architecture is a row, and the defaults are a plain decoder's.
 """
 
 from dataclasses import dataclass
@@ -19,28 +19,25 @@ IndexerKind = Literal["", "blocks", "compressed", "latent pools", "pools", "toke
 
 @dataclass(frozen=True, slots=True)
 class WindowRule:
-    """Which layers slide: period, phase, and the window where the file names none."""
+    """Which layers have a sliding window, and how long it is."""
 
     period: int | None
-    """Every period-th layer is dense; 0: none is; None: the file must hold the pattern."""
+    """Every period-th layer is dense; 0: none is; None: the file must have the pattern."""
     dense_first: bool = False
     default_window: int | None = None
     needs_key: bool = False
-    """Whether the model is dense when the file names no window."""
+    """Whether the model is dense if the file has no window."""
     zero_is_dense: bool = False
-    """Whether a window of 0 in the file means none, where llama.cpp has a default."""
+    """Whether a window of 0 in the file means none, in spite of a default."""
     fixed_window: int | None = None
-    """Window that counts whatever the file names."""
+    """Window in place of the file's."""
     only_n_layers: int | None = None
-    """Number of layers of the only model of the family that slides."""
+    """Number of layers of the only model of the family with a window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Last layers that use the cache of others, with embeddings of a token for each layer.
-
-    Zeros are numbers that the file names.
-    """
+    """Last layers that use the cache of others; zeros are numbers of the file."""
 
     n_cached_layers: int = 0
     """First layers that own a cache."""
@@ -52,74 +49,73 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What llama.cpp does for the models of one architecture."""
+    """The rules of llama.cpp for one architecture."""
 
     is_known: bool = True
-    """Whether cache and state are known to the byte."""
+    """Whether cache and state are exact."""
     not_alone: Literal["", "adapter", "draft head", "projector"] = ""
-    """What a file is that holds no language model of its own."""
+    """The purpose of a file without a language model."""
     gives_vectors: bool = False
-    """Whether it makes embeddings, and generates no text."""
+    """Whether it makes embeddings instead of text."""
     has_cache: bool = True
-    """Whether something is kept; encoders and diffusion models have every token there at once."""
+    """False for encoders and diffusion models, which process all tokens at once."""
     attends_in_batch: bool = False
-    """Whether attention looks at the batch alone, although a cache is allocated."""
+    """Whether attention is limited to the batch, although a cache is allocated."""
     may_be_latent: bool = False
-    """Whether keys alone are kept (MLA) where the file names the head sizes of both views."""
+    """Whether only keys are cached (MLA) if the file has the head sizes of both views."""
     window: WindowRule | None = None
-    """Which layers slide; None where a `sliding_window` key is not read."""
+    """None ignores a `sliding_window` key."""
     sharing: Sharing | None = None
     recurrent: RecurrentLayers = ""
-    """Which layers keep a state of constant size."""
+    """Which layers have a state of constant size."""
     interval: int = 0
-    """Every n-th layer attends, where the file names no other number."""
+    """Every n-th layer attends, unless the file has another number."""
     state: StateKind = ""
-    """What a row of state holds."""
+    """Content of a row of state."""
     of_head: Literal["attends", "nothing", "recurs"] = "attends"
-    """What layers of a next-token head do in a hybrid."""
+    """The layers of an MTP head in a hybrid."""
     rolls_back: bool = False
-    """Whether states keep rows to roll drafted tokens back (`llm_arch_supports_rs_rollback`)."""
+    """Whether states have rows to roll drafted tokens back (`llm_arch_supports_rs_rollback`)."""
     hashes_ngrams: bool = False
-    """Whether some layers keep a history of n-grams that they hash (`ple_conv_state`)."""
+    """Whether some layers have a history of hashed n-grams (`ple_conv_state`)."""
     has_router_layer: bool = False
     """Whether one more layer with a head routes tokens."""
     loops: Literal["", "always", "named"] = ""
-    """Whether layers run several times: always, or as often as the file says."""
+    """Whether layers run several times: always, or by a number in the file."""
     indexer: IndexerKind = ""
-    """What sparse attention chooses by a cache of indexer keys; `compressed` keeps rows of keys
-    for what left a window, in every layer."""
+    """What sparse attention chooses by a cache of indexer keys; `compressed` caches rows of keys
+    of tokens outside a window, in every layer."""
     indexer_layers: Literal["named", "all", "all unless named", "by context unless named"] = "named"
     """Which layers have an indexer of their own."""
     needs_top_k: bool = False
-    """Whether there is no indexer where the file names no number of chosen tokens."""
+    """Whether there is no indexer if the file has no number of chosen tokens."""
     has_flash_attention: bool = True
-    """Whether llama.cpp leaves flash attention on where it is asked for."""
     has_position_bias: bool = False
-    """Whether scores are biased by position: they are stored, whatever is asked."""
+    """Whether scores have a bias by position: they are always stored."""
     rotates_cache: bool = True
     """Whether queries, keys and values are rotated by a Hadamard matrix for a quantised cache."""
     gives_all_logits: bool = False
-    """Whether every token of a batch gets logits, also those that nobody asks for."""
+    """Whether every token of a batch gets logits."""
     n_logit_copies: int = 1
-    """Copies of the logits: some are taken out."""
+    """Copies of the logits, if some are masked."""
     image_rows: Literal["", "mapped", "stacked"] = ""
-    """Where rows of an image's features are added: behind as many of the first layers (DeepStack),
-    or before the layers that the file names."""
+    """How image features are added: after the first layers (DeepStack), or before layers that the
+    file names."""
     output: Literal["", "also embeddings", "embeddings", "none"] = ""
-    """Whether the output layer stands for embeddings that a file lacks, embeddings give the logits
-    where they are, or there is no output layer."""
+    """Whether output weights replace missing embeddings, embeddings give the logits, or there is
+    no output layer."""
     loaded_of_head: str = ""
-    """Pattern of a next-token head's tensors that are loaded although nothing uses them."""
-    n_stream_copies: int = 0
-    """Copies of the streams while hyper-connections mix them; 0 without such streams."""
+    """Pattern of an MTP head's tensors that are loaded but not used."""
+    has_streams: bool = False
+    """Whether layers exchange several streams of hidden states (hyper-connections)."""
     keeps_first_values: bool = False
-    """Whether all layers take the values of the first one (RWKV 7)."""
+    """Whether all layers use the values of the first one (RWKV 7)."""
     is_uneven: bool | None = None
-    """Whether layers differ in their operations; None where those do that keep states."""
+    """Whether layers differ in their operations; None: those with states differ."""
     wants_equal_slots: bool = False
-    """Whether each separate cache has to have as many tokens of a micro-batch."""
+    """Whether each separate cache needs equally many tokens of a ubatch."""
     graph: Literal["", "unusual", "rough"] = ""
-    """How far formulas of the compute buffer are off, beyond what a plain model's are."""
+    """Tolerance of the compute buffer's formulas, beyond a plain model's."""
 
 
 UNKNOWN = Family(is_known=False)
@@ -136,7 +132,7 @@ PLAIN = (
     "qwen2vl", "qwen3", "qwen3moe", "qwen3tts", "refact", "seed_oss", "smollm3", "stablelm",
     "starcoder", "starcoder2", "talkie", "xverse",
 )  # fmt: skip
-"""Decoders of which every layer keeps keys and values of every token."""
+"""Decoders whose layers all cache keys and values of every token."""
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(PLAIN, Family()),
@@ -163,18 +159,11 @@ FAMILIES: dict[str, Family] = {
     "deepseek2": Family(may_be_latent=True),
     "deepseek32": Family(may_be_latent=True, indexer="tokens", indexer_layers="all"),
     "deepseek4": Family(
-        rolls_back=True,
-        indexer="compressed",
-        graph="rough",
-        n_stream_copies=2,
-        is_uneven=False,
+        rolls_back=True, indexer="compressed", graph="rough", has_streams=True, is_uneven=False
     ),
     "dflash": Family(not_alone="draft head"),
     "dots3note": Family(
-        may_be_latent=True,
-        window=WindowRule(None),
-        indexer="tokens",
-        graph="rough",
+        may_be_latent=True, window=WindowRule(None), indexer="tokens", graph="rough"
     ),
     "dream": DIFFUSION,
     "eagle3": Family(not_alone="draft head"),
@@ -207,30 +196,22 @@ FAMILIES: dict[str, Family] = {
         indexer="latent pools",
         indexer_layers="all unless named",
         graph="rough",
-        n_stream_copies=2,
+        has_streams=True,
         is_uneven=False,
     ),
     "gpt-oss": Family(window=WindowRule(2)),
     "granite_swa": Family(window=WindowRule(None), image_rows="mapped"),
-    "granitehybrid": Family(
-        recurrent="without heads",
-        state="mamba2",
-        is_uneven=False,
-    ),
+    "granitehybrid": Family(recurrent="without heads", state="mamba2", is_uneven=False),
     "graniteswitch": Family(graph="rough", has_router_layer=True),
     "grok": Family(has_flash_attention=False),
     "hrm_text": Family(graph="unusual", loops="always"),
     "hy_v3": Family(loaded_of_head=r"\.(ffn_|exp_probs|nextn\.(embed_tokens|shared_head_head))"),
-    "hy_v4": Family(may_be_latent=True, indexer="tokens", needs_top_k=True, n_stream_copies=3),
+    "hy_v4": Family(may_be_latent=True, indexer="tokens", needs_top_k=True, has_streams=True),
     "jamba": Family(recurrent="without heads", state="mamba"),
     "jina-bert-v2": ENCODER,
     "jina-bert-v3": ENCODER,
     "kimi-k3": Family(
-        may_be_latent=True,
-        recurrent="without heads",
-        state="kda",
-        rolls_back=True,
-        graph="rough",
+        may_be_latent=True, recurrent="without heads", state="kda", rolls_back=True, graph="rough"
     ),
     "kimi-linear": Family(
         may_be_latent=True,
@@ -280,16 +261,8 @@ FAMILIES: dict[str, Family] = {
     "modern-bert": ENCODER,
     "muse-glimmer": Family(window=WindowRule(4)),
     "nanbeige": Family(graph="unusual", loops="named"),
-    "nemotron_h": Family(
-        recurrent="without block",
-        state="mamba2",
-        rolls_back=True,
-    ),
-    "nemotron_h_moe": Family(
-        recurrent="without block",
-        state="mamba2",
-        rolls_back=True,
-    ),
+    "nemotron_h": Family(recurrent="without block", state="mamba2", rolls_back=True),
+    "nemotron_h_moe": Family(recurrent="without block", state="mamba2", rolls_back=True),
     "neo-bert": ENCODER,
     "nomic-bert": ENCODER,
     "nomic-bert-moe": ENCODER,
@@ -308,7 +281,7 @@ FAMILIES: dict[str, Family] = {
         rolls_back=True,
         indexer="pools",
         indexer_layers="all",
-        n_stream_copies=4,
+        has_streams=True,
         hashes_ngrams=True,
     ),
     "rnd1": DIFFUSION,
@@ -316,7 +289,7 @@ FAMILIES: dict[str, Family] = {
     "rwkv6qwen2": Family(recurrent="all", state="rwkv"),
     "rwkv7": Family(recurrent="all", state="rwkv", keeps_first_values=True),
     "smallthinker": Family(
-        window=WindowRule(4, dense_first=True, needs_key=True, fixed_window=4096),
+        window=WindowRule(4, dense_first=True, needs_key=True, fixed_window=4096)
     ),
     "spark2_5": Family(window=WindowRule(None)),
     "step35": Family(window=WindowRule(None), graph="unusual"),
@@ -324,9 +297,9 @@ FAMILIES: dict[str, Family] = {
     "t5encoder": Family(attends_in_batch=True, has_position_bias=True, gives_vectors=True),
     "wavtokenizer-dec": Family(has_cache=False, gives_vectors=True),
 }
-"""Every architecture that llama.cpp keeps a known cache for, by the name in its files."""
+"""By the name in model files."""
 
 
 def family_of(name: str) -> Family:
-    """The row of an architecture; defaults for a name without one, and the doubt about them."""
+    """The row of an architecture; uncertain defaults for an unknown one."""
     return FAMILIES.get(name, UNKNOWN)

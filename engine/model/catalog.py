@@ -1,29 +1,48 @@
-"""Models by name: what their GGUF headers say, known without a file."""
+"""Public models by name, from the headers of published files.
 
+The weights of a catalogue model are an estimate: the mixes of llama.cpp 0c1e57098
+(`src/llama-quant.cpp`) are applied without its rules for single architectures.
+"""
+
+import gzip
+import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import ModelFileError
 from engine.model.architecture import Model, architecture_of
-from engine.model.ggml_types import FILE_TYPE_IDS
-from engine.model.gguf import GgufFile
-from engine.model.gguf_header import DEFAULT_ALIGNMENT, TensorInfo, Value
-from engine.model.quantization import quantized_type
-from engine.model.snapshots import SNAPSHOT_TYPE, Snapshot, snapshots
-from engine.model.vocabulary import have_like_sizes
+from engine.model.ggml import FILE_TYPE_IDS, TYPES_BY_NAME, GgmlType
+from engine.model.gguf import DEFAULT_ALIGNMENT, GgufFile, TensorInfo, Value
+from engine.model.vocabulary import have_similar_sizes
 from engine.validation import nearest
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
+SNAPSHOTS_PATH = Path(__file__).with_name("snapshots.json.gz")
+"""Written by `scripts/catalogue.py`."""
+SNAPSHOT_TYPE = "q8_0"
+"""The type of the matrices that a quantisation changes, in snapshots."""
 DEFAULT_QUANTIZATION = "Q4_K_M"
 WEIGHTS_SPREAD = 0.03
-"""How far the weights of a published file may be from those that are worked out."""
-LARGEST_SHARE = 0.2
-"""Most parameters of a draft against its target's: a draft that costs more gains nothing."""
+"""Relative difference of the weights from those of a published file."""
+MAX_DRAFT_SHARE = 0.2
+"""Parameters of a draft over its target's: a larger draft gains nothing."""
+LAYER = re.compile(r"blk\.(\d+)\.")
+EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
+VALUES = r"attn_(v|qkv|kv_b)\."
+RAISED_IN_SOME = re.compile(rf"{VALUES}|ffn_down")
+RAISED_IN_ALL = re.compile(rf"{VALUES}|ffn_down|attn_output\.")
+FALLBACKS = {
+    "iq4_xs": "iq4_nl", "q2_K": "q4_0", "q3_K": "q4_0", "q4_K": "q5_0", "q5_K": "q5_1",
+    "q6_K": "q8_0",
+}  # fmt: skip
+"""The type of tensors whose rows are no multiple of 256."""
 VOCABULARY_FAMILIES = {
     "Llama 3": r"llama-3\.",
     "Llama 2": r"(llama-2|codellama|tinyllama)-",
@@ -35,8 +54,72 @@ VOCABULARY_FAMILIES = {
     "SmolLM2": r"smollm2-",
     "ERNIE 4.5": r"ernie-4\.5-",
 }
-"""Models of the catalogue that share a vocabulary, by their names. TinyLlama and Code Llama have
-that of Llama 2; Qwen 2.5 and 3 differ in the tokens that mark thinking and tools."""
+"""Models that share a vocabulary. TinyLlama and Code Llama have that of Llama 2; Qwen 2.5 and 3
+differ in the tokens of thinking and tools."""
+
+
+class Mix(NamedTuple):
+    """The types of a quantisation."""
+
+    default: str
+    raised: str = ""
+    """The type of `ffn_down`, of values and, unless `in_some`, of `attn_output`."""
+    in_some: bool = False
+    """Whether only about half of the layers have raised matrices."""
+
+
+MIXES: Mapping[str, Mix] = {
+    "F32": Mix("f32"), "F16": Mix("f16"), "BF16": Mix("bf16"), "Q8_0": Mix("q8_0"),
+    "Q4_0": Mix("q4_0"), "Q4_1": Mix("q4_1"), "Q5_0": Mix("q5_0"), "Q5_1": Mix("q5_1"),
+    "Q2_K": Mix("q2_K", "q3_K"), "Q3_K_S": Mix("q3_K"), "Q3_K_M": Mix("q3_K", "q4_K"),
+    "Q3_K_L": Mix("q3_K", "q5_K"), "Q4_K_S": Mix("q4_K"),
+    "Q4_K_M": Mix("q4_K", "q6_K", in_some=True), "Q5_K_S": Mix("q5_K"),
+    "Q5_K_M": Mix("q5_K", "q6_K", in_some=True), "Q6_K": Mix("q6_K"), "IQ4_NL": Mix("iq4_nl"),
+    "IQ4_XS": Mix("iq4_xs"), "MXFP4_MOE": Mix("q8_0"),
+}  # fmt: skip
+QUANTIZATIONS = tuple(MIXES)
+
+
+class UnknownQuantizationError(ModelFileError):
+    """A quantisation that no model of the catalogue can have."""
+
+    title = "No such quantisation"
+
+
+class ShapedTensor(NamedTuple):
+    """One tensor of a snapshot."""
+
+    name: str
+    type: GgmlType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The header of a model's file at Q8_0; a tensor is its name, its type and its dimensions."""
+
+    architecture: str
+    n_vocab: int
+    values: Mapping[str, Value]
+    outside: list[str]
+    """Tensors of no layer."""
+    kinds: list[list[str]]
+    """The tensors of each distinct layer, without its number in their names."""
+    layers: list[int]
+    """The index in `kinds` of each layer."""
+
+    @property
+    def n_parameters(self) -> int:
+        """Elements of all tensors."""
+        n_layers = Counter(self.layers)
+        rows = [(1, self.outside), *((n_layers[k], rows) for k, rows in enumerate(self.kinds))]
+        return sum(n * prod(_tensor(row).shape) for n, each in rows for row in each)
+
+    def tensors(self) -> Iterator[ShapedTensor]:
+        """Every tensor, those of the layers last."""
+        yield from map(_tensor, self.outside)
+        for layer, kind in enumerate(self.layers):
+            yield from (_tensor(f"blk.{layer}.{row}") for row in self.kinds[kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +146,7 @@ class CatalogEntry:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of the longest context that the model was trained on."""
+        """Tokens of the longest context of the training."""
         n_ctx = self.snapshot.values[f"{self.architecture}.context_length"]
         assert isinstance(n_ctx, int)
         return n_ctx
@@ -74,11 +157,7 @@ class CatalogEntry:
         return self.snapshot.n_parameters
 
     def model(self, quantization: str = DEFAULT_QUANTIZATION) -> Model:
-        """The model as if its file had been read.
-
-        Raises:
-            ModelFileError: a quantisation that is not known.
-        """
+        """The model as if its file had been read; raises as `header` does."""
         file = self.header(quantization)
         return Model(file, architecture_of(file))
 
@@ -86,10 +165,9 @@ class CatalogEntry:
         """Keys and tensor table; of the vocabulary only its length.
 
         Raises:
-            ModelFileError: a quantisation that is not known.
+            UnknownQuantizationError: its mix is not known.
         """
         tensors = tuple(_quantized(self.snapshot, quantization))
-        last = tensors[-1]
         path = Path(f"{self.name}.{quantization}.gguf")
         about: dict[str, Value] = {
             "general.architecture": self.architecture,
@@ -103,34 +181,10 @@ class CatalogEntry:
             values={**self.snapshot.values, **about},
             array_lengths={"tokenizer.ggml.tokens": self.n_vocab},
             tensors=tensors,
-            nbytes=last.offset + _padded(last.nbytes),
+            nbytes=tensors[-1].offset + _padded(tensors[-1].nbytes),
             paths=(path,),
             weights_spread=WEIGHTS_SPREAD,
         )
-
-
-def entries() -> tuple[CatalogEntry, ...]:
-    """Every model of the catalogue, in its order."""
-    return tuple(_entries().values())
-
-
-def find_entry(name: str) -> CatalogEntry:
-    """The model of a name or of one of its aliases, in upper or lower case.
-
-    Raises:
-        ModelFileError: no model has that name; the message names those that come near.
-    """
-    wanted = name.strip().lower()
-    names = _names()
-    if wanted in names:
-        return _entries()[names[wanted]]
-    near = nearest(wanted, names, n=3, cutoff=0.5)
-    hint = (
-        f"did you mean {' or '.join(near)}?"
-        if near
-        else "`kvchat models catalogue` lists its models"
-    )
-    raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,44 +194,100 @@ class DraftPair:
     target: str
     draft: str
     share: float
-    """Parameters of the draft over those of the target: what drafting a token costs, roughly."""
+    """Parameters of the draft over those of the target."""
+
+
+def entries() -> tuple[CatalogEntry, ...]:
+    """Every model of the catalogue, in its order."""
+    return tuple(_entries().values())
+
+
+def find_entry(name: str) -> CatalogEntry:
+    """The model of a name or an alias, in upper or lower case.
+
+    Raises:
+        ModelFileError: no model has that name; the message names similar ones.
+    """
+    wanted, names = name.strip().lower(), _names()
+    if wanted in names:
+        return _entries()[names[wanted]]
+    near = nearest(wanted, names, n=3, cutoff=0.5)
+    hint = "`kvchat models catalogue` lists its models"
+    if near:
+        hint = f"did you mean {' or '.join(near)}?"
+    raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 
 def recommended_drafts(target: str) -> tuple[DraftPair, ...]:
-    """The models of the catalogue that can draft for one of it, the cheapest first.
+    """The models that can draft for one of the catalogue, the cheapest first.
 
     Raises:
         ModelFileError: the catalogue has no such model.
     """
     entry = find_entry(target)
-    family = vocabulary_family(entry.name)
-    if family is None:
-        return ()
-    kin = [each for each in entries() if each != entry and vocabulary_family(each.name) == family]
-    pairs = [_pair(entry, each) for each in kin if have_like_sizes(entry.n_vocab, each.n_vocab)]
-    useful = (pair for pair in pairs if pair.share <= LARGEST_SHARE)
+    family = next((p for p in VOCABULARY_FAMILIES.values() if re.match(p, entry.name)), None)
+    pairs = [
+        DraftPair(entry.name, each.name, each.n_parameters / entry.n_parameters)
+        for each in (entries() if family else ())
+        if each != entry
+        and re.match(family or "", each.name)
+        and have_similar_sizes(entry.n_vocab, each.n_vocab)
+    ]
+    useful = (pair for pair in pairs if pair.share <= MAX_DRAFT_SHARE)
     return tuple(sorted(useful, key=lambda pair: pair.share))
 
 
-def vocabulary_family(name: str) -> str | None:
-    """The family of a catalogue model's vocabulary; None where no other has it."""
-    return next((f for f, pattern in VOCABULARY_FAMILIES.items() if re.match(pattern, name)), None)
+def quantized_type(
+    quantization: str, name: str, row_length: int, *, n_layers: int, is_tied: bool
+) -> GgmlType:
+    """The type of a matrix that the quantisation changes.
+
+    Raises:
+        UnknownQuantizationError: its mix is not known.
+    """
+    mix = MIXES.get(quantization)
+    if mix is None:
+        near = nearest(quantization, QUANTIZATIONS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
+        raise UnknownQuantizationError(
+            f"a model of the catalogue has no {quantization!r}: {hint} are "
+            f"{', '.join(QUANTIZATIONS)}"
+        )
+    if mix.default in ("f32", "f16", "bf16"):
+        return TYPES_BY_NAME[mix.default]
+    if name == "output.weight" or (is_tied and name in EMBEDDINGS):
+        kind = "q8_0" if mix.default == "q8_0" else "q6_K"
+    elif quantization == "MXFP4_MOE" and "exps." in name:
+        kind = "mxfp4"
+    else:
+        kind = mix.raised if _is_raised(mix, name, n_layers) else mix.default
+    found = (TYPES_BY_NAME[each] for each in (kind, FALLBACKS.get(kind, kind), "f16"))
+    return next(each for each in found if row_length % each.block_size == 0)
+
+
+def _is_raised(mix: Mix, name: str, n_layers: int) -> bool:
+    match, pattern = LAYER.match(name), RAISED_IN_SOME if mix.in_some else RAISED_IN_ALL
+    if not mix.raised or match is None or not pattern.search(name):
+        return False
+    layer, eighth = int(match[1]), n_layers // 8
+    is_at_end = layer < eighth or layer >= 7 * n_layers // 8
+    return not mix.in_some or is_at_end or (layer - eighth) % 3 == 2
 
 
 def _quantized(snapshot: Snapshot, quantization: str) -> Iterator[TensorInfo]:
     """The tensor table of a file of that quantisation."""
     found = list(snapshot.tensors())
     is_tied = all(tensor.name != "output.weight" for tensor in found)
-    offset = 0
-    for tensor in found:
-        kind = tensor.type
-        if kind.name == SNAPSHOT_TYPE:
-            kind = quantized_type(
-                quantization, tensor.name, tensor.shape[0],
-                n_layers=len(snapshot.layers), is_tied=is_tied,
-            )  # fmt: skip
-        nbytes = kind.row_bytes(prod(tensor.shape))
-        yield TensorInfo(tensor.name, tensor.shape, kind, offset, nbytes)
+    n_layers, offset = len(snapshot.layers), 0
+    for name, snapshot_type, shape in found:
+        is_changed = snapshot_type.name == SNAPSHOT_TYPE
+        kind = (
+            quantized_type(quantization, name, shape[0], n_layers=n_layers, is_tied=is_tied)
+            if is_changed
+            else snapshot_type
+        )
+        nbytes = kind.row_bytes(prod(shape))
+        yield TensorInfo(name, shape, kind, offset, nbytes)
         offset += _padded(nbytes)
 
 
@@ -186,28 +296,40 @@ def _padded(nbytes: int) -> int:
 
 
 @cache
+def snapshots() -> Mapping[str, Snapshot]:
+    """The snapshot of each model of the catalogue, by its name."""
+    return unpack(SNAPSHOTS_PATH.read_bytes())
+
+
+def unpack(data: bytes) -> dict[str, Snapshot]:
+    """Snapshots of packed headers."""
+    found = json.loads(gzip.decompress(data))
+    for each in found.values():
+        values = each["values"].items()
+        each["values"] = {k: tuple(v) if isinstance(v, list) else v for k, v in values}
+    return {name: Snapshot(**each) for name, each in found.items()}
+
+
+def _tensor(row: str) -> ShapedTensor:
+    name, kind, *shape = row.split(" ")
+    return ShapedTensor(name, TYPES_BY_NAME[kind], tuple(map(int, shape)))
+
+
+@cache
 def _entries() -> Mapping[str, CatalogEntry]:
-    """Each model by its name."""
     tables = tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8"))
     return {
         name: CatalogEntry(
-            name=name,
-            aliases=tuple(table.get("aliases", ())),
-            source=table["source"],
-            checked=table["checked"],
-            snapshot=snapshots()[name],
+            name, tuple(table.get("aliases", ())), table["source"], table["checked"],
+            snapshots()[name],
         )
         for name, table in tables.items()
-    }
+    }  # fmt: skip
 
 
 @cache
 def _names() -> Mapping[str, str]:
     """The entry of each name and alias, in lower case."""
     return {
-        known.lower(): entry.name for entry in entries() for known in (entry.name, *entry.aliases)
+        name.lower(): entry.name for entry in entries() for name in (entry.name, *entry.aliases)
     }
-
-
-def _pair(target: CatalogEntry, draft: CatalogEntry) -> DraftPair:
-    return DraftPair(target.name, draft.name, draft.n_parameters / target.n_parameters)

@@ -1,79 +1,404 @@
-"""A GGUF model: what its header says, of all its files where it is split.
+"""GGUF models: keys and tensor table of each file, joined if a model is split.
 
-Only the header is read, and vocabularies leave only their length.
+The format is that of ggml's `docs/gguf.md`, versions 2 and 3; what ggml's own reader refuses
+(`ggml/src/gguf.cpp` of llama.cpp 0c1e57098) is refused here too. Nothing that a header claims is
+believed before its bytes were read, so a damaged one costs neither memory nor time. Of long
+arrays, such as vocabularies, only the length is stored.
 """
 
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
+from math import prod
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.errors import ModelFileError
 from engine.files import open_file
 from engine.model.architectures import family_of
-from engine.model.ggml_types import FILE_TYPES
-from engine.model.gguf_header import (
-    Header,
-    HeaderBytes,
-    TensorInfo,
-    Value,
-    read_header,
-)
+from engine.model.ggml import FILE_TYPES, GgmlType, ggml_type
 
+MAGIC = b"GGUF"
+MIN_BYTES = 24
+MAX_STORED_ELEMENTS = 4096
+"""Longer arrays are skipped."""
+MAX_KEYS = 16_384
+MAX_TENSORS = 65_536
+MAX_KEY_BYTES = 65_535
+MAX_TENSOR_NAME_BYTES = 63
+"""ggml's `GGML_MAX_NAME` without the closing zero."""
+MAX_ELEMENTS_OF_ALL = 262_144
+"""Elements of all stored arrays: models have a few thousand."""
+MAX_TEXT_BYTES = 16 << 20
+"""Of all stored strings: chat templates have up to 100 KiB."""
+MAX_STRINGS = 1 << 22
+"""Skipped strings of all arrays: the largest vocabularies have 262,144."""
+MAX_ALIGNMENT = 1 << 20
+MAX_DIMENSIONS = 4
+MAX_TENSOR_ELEMENTS = (1 << 63) - 1
+DEFAULT_ALIGNMENT = 32
+Scalar = int | float | bool | str
+Value = Scalar | tuple[Scalar, ...]
+STRING, ARRAY = 8, 9
+FORMS = {
+    number: struct.Struct(form)
+    for number, form in {
+        0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?",
+        10: "<Q", 11: "<q", 12: "<d",
+    }.items()
+}  # fmt: skip
+U32, U64 = FORMS[4], FORMS[10]
+TENSOR_ROWS = tuple(struct.Struct(f"<{n}QIQ") for n in range(MAX_DIMENSIONS + 1))
+"""Dimensions, type and offset of a tensor, by the number of its dimensions."""
+CHUNK_BYTES = 1 << 20
+MAX_HEADER_BYTES = 64 << 20
+"""Known headers have up to 20 MiB."""
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 MAX_LAYERS = 10_000
-"""More than llama.cpp takes (512) by far, and few enough to count."""
+"""llama.cpp has a limit of 512."""
 MAX_VALUE = 2**40
 """Larger lengths are damage: no product of two of them can be a memory size."""
-MOST_HEADERS = 8
-"""Models whose headers, and answers about them, stay in memory."""
+MAX_CACHED_MODELS = 8
+"""Models of which computed values stay in memory."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One row of the tensor table; `nbytes` is without padding."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: GgmlType
+    offset: int
+    """From the start of the data section of its file."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Header:
+    """Keys and tensor table of one file."""
+
+    version: int
+    values: Mapping[str, Value]
+    array_lengths: Mapping[str, int]
+    """Lengths of arrays, stored or skipped."""
+    tensors: tuple[TensorInfo, ...]
+    nbytes: int
+    """Bytes of keys and tensor table, without the padding before the data."""
+    string_spans: Mapping[str, tuple[int, int]]
+    """First and last + 1 byte of the strings of each array of strings."""
+
+    @property
+    def alignment(self) -> int:
+        """Every tensor's offset is a multiple of it."""
+        value = self.values.get("general.alignment")
+        return value if isinstance(value, int) else DEFAULT_ALIGNMENT
+
+    @property
+    def data_start(self) -> int:
+        """The byte from which offsets of tensors count."""
+        return -(-self.nbytes // self.alignment) * self.alignment
+
+
+@dataclass(slots=True)
+class HeaderBytes:
+    """The first bytes of a file, read as they are needed, at most `MAX_HEADER_BYTES`."""
+
+    name: str
+    """The file's name in errors."""
+    nbytes: int
+    """Size of the whole file."""
+    more: Callable[[int, int], bytes]
+    """Reads the bytes from one index up to another; fewer if the file ends."""
+    chunk_bytes: int = CHUNK_BYTES
+    data: bytearray = field(default_factory=bytearray)
+
+    def check(self, end: int, at: int) -> None:
+        """Raise `ModelFileError`, which names byte `at`, if no header can reach as far as `end`."""
+        if end > self.nbytes:
+            raise self.error(at, "the header ends in the middle: the file is truncated")
+        if end > MAX_HEADER_BYTES:
+            size = f"{MAX_HEADER_BYTES >> 20} MiB"
+            raise self.error(at, f"the header is longer than the limit of {size}")
+
+    def reach(self, end: int, at: int) -> None:
+        """Read every byte before `end`; raises as `check` does."""
+        self.check(end, at)
+        while len(self.data) < end:
+            start = len(self.data)
+            stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
+            found = self.more(start, stop)
+            if not found:
+                raise self.error(start, f"the file ends here but had {self.nbytes} bytes before")
+            self.data += found
+
+    def error(self, at: int, why: str) -> ModelFileError:
+        """The error that names file and byte."""
+        return ModelFileError(f"{self.name} cannot be read at byte {at}: {why}")
+
+
+def read_header(source: HeaderBytes) -> Header:
+    """Read one header; raises as `read_gguf`."""
+    return _HeaderReader(source).read()
+
+
+class _HeaderReader:
+    """Reads one header; `at` is the next byte."""
+
+    def __init__(self, source: HeaderBytes) -> None:
+        self.source = source
+        self.at = 0
+        self._values: dict[str, Value] = {}
+        self._lengths: dict[str, int] = {}
+        self._spans: dict[str, tuple[int, int]] = {}
+        self._n_elements = self._n_text_bytes = self._n_strings = 0
+
+    def read(self) -> Header:
+        version = self._version()
+        n_tensors = self._count("tensors", MAX_TENSORS)
+        for _ in range(self._count("keys", MAX_KEYS)):
+            self._key()
+        tensors = self.tensors(n_tensors)
+        header = Header(version, self._values, self._lengths, tensors, self.at, self._spans)
+        self._check_data(header)
+        return header
+
+    def unpack(self, form: struct.Struct) -> tuple[Scalar, ...]:
+        """The next values."""
+        end = self.at + form.size
+        if end > len(self.source.data):
+            self.source.reach(end, self.at)
+        values: tuple[Scalar, ...] = form.unpack_from(self.source.data, self.at)
+        self.at = end
+        return values
+
+    def tensors(self, count: int) -> tuple[TensorInfo, ...]:
+        """The tensor table."""
+        tensors: dict[str, TensorInfo] = {}
+        for _ in range(count):
+            start = self.at
+            tensor = self._tensor(start)
+            if tensor.name in tensors:
+                raise self._error(start, f"the tensor {tensor.name!r} appears twice")
+            tensors[tensor.name] = tensor
+        return tuple(tensors.values())
+
+    def _version(self) -> int:
+        source = self.source
+        if source.nbytes < MIN_BYTES:
+            raise ModelFileError(
+                f"{source.name} has {source.nbytes} bytes, too few for a GGUF file"
+            )
+        source.reach(MIN_BYTES, 0)
+        start = bytes(source.data[:4])
+        if start not in (MAGIC, MAGIC[::-1]):
+            raise ModelFileError(
+                f"{source.name} starts with {start!r} and not with {MAGIC!r}: it is not a GGUF file"
+            )
+        self.at = 4
+        version = self._integer(U32)
+        if start != MAGIC or version & 0xFFFF == 0:
+            raise source.error(4, "it is a big-endian file, which kvchat does not read")
+        if version not in (2, 3):
+            raise source.error(
+                4, f"it has version {version}; 2 and 3 are supported: download a newer file"
+            )
+        return version
+
+    def _count(self, what: str, limit: int) -> int:
+        at, count = self.at, self._integer(U64)
+        if count > limit:
+            raise self._error(at, f"it claims {count} {what}; the limit is {limit}")
+        return count
+
+    def _key(self) -> None:
+        start = self.at
+        key = self._string("the name of a key", MAX_KEY_BYTES)
+        if not key:
+            raise self._error(start, "a key has no name")
+        if key in self._values or key in self._lengths:
+            raise self._error(start, f"the key {key!r} appears twice")
+        number = self._integer(U32)
+        if number == ARRAY:
+            self._array(key)
+        else:
+            self._values[key] = self._value(number, f"the value of {key!r}")
+        if key == "general.alignment":
+            self._check_alignment(start, number)
+
+    def _value(self, number: int, what: str) -> Scalar:
+        if number != STRING:
+            return self.unpack(self._form(number, what))[0]
+        start = self.at
+        text = self._string(what, MAX_TEXT_BYTES)
+        self._n_text_bytes += self.at - start
+        if self._n_text_bytes > MAX_TEXT_BYTES:
+            raise self._error(start, f"with {what} its texts are longer than {MAX_TEXT_BYTES}")
+        return text
+
+    def _array(self, key: str) -> None:
+        number, what = self._integer(U32), f"an element of {key!r}"
+        is_text = number == STRING
+        form = U64 if is_text else self._form(number, what)
+        at, length = self.at, self._integer(U64)
+        if length * form.size > self.source.nbytes - self.at:
+            raise self._error(
+                at, f"the array {key!r} claims {length} elements, more than the file has"
+            )
+        self._lengths[key] = length
+        start = self.at
+        if length <= MAX_STORED_ELEMENTS:
+            self._n_elements += length
+            self._check_total(start, key, self._n_elements, MAX_ELEMENTS_OF_ALL)
+            self._values[key] = tuple(self._value(number, what) for _ in range(length))
+        elif is_text:
+            self._skip_strings(key, length)
+        else:
+            self.at += length * form.size
+            self.source.check(self.at, at)
+        if is_text:
+            self._spans[key] = (start, self.at)
+
+    def _check_total(self, at: int, key: str, n_elements: int, limit: int) -> None:
+        if n_elements > limit:
+            raise self._error(
+                at, f"with {key!r} its arrays have {n_elements} elements; the limit is {limit}"
+            )
+
+    def _skip_strings(self, key: str, count: int) -> None:
+        start = self.at
+        self._n_strings += count
+        self._check_total(start, key, self._n_strings, MAX_STRINGS)
+        while count:
+            self.at, count = after_strings(self.source.data, self.at, count)
+            if self.at > self.source.nbytes:
+                raise self._error(start, f"a string of the array {key!r} extends past the end")
+            if count:
+                self.source.reach(self.at + 8, start)
+
+    def _tensor(self, start: int) -> TensorInfo:
+        name = self._string("the name of a tensor", MAX_TENSOR_NAME_BYTES)
+        n_dimensions = self._integer(U32)
+        if n_dimensions > MAX_DIMENSIONS:
+            raise self._error(
+                start, f"tensor {name!r} has {n_dimensions} dimensions; the limit is 4"
+            )
+        *dimensions, number, offset = map(int, self.unpack(TENSOR_ROWS[n_dimensions]))
+        shape, kind = tuple(dimensions) or (1,), ggml_type(number, name, self.at - 12)
+        n_elements = prod(shape)
+        if not all(shape) or n_elements > MAX_TENSOR_ELEMENTS:
+            raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
+        if shape[0] % kind.block_size:
+            raise self._error(
+                start,
+                f"tensor {name!r} has rows of {shape[:1]}, not a multiple of {kind.block_size}",
+            )
+        return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
+
+    def _check_alignment(self, at: int, number: int) -> None:
+        value = self._values.get("general.alignment", "an array")
+        is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
+        if not is_power or number != 4:
+            raise self._error(at, f"the alignment is {value!r}, not a power of two of 32 bits")
+
+    def _check_data(self, header: Header) -> None:
+        """Check that each tensor starts at the next aligned byte after the one before."""
+        name, size, expected = self.source.name, self.source.nbytes, 0
+        for tensor in header.tensors:
+            if tensor.offset != expected:
+                raise ModelFileError(
+                    f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
+                    f"the data instead of {expected}: a gap, an overlap, or not a multiple of "
+                    f"{header.alignment}"
+                )
+            end = header.data_start + tensor.offset + tensor.nbytes
+            if end > size:
+                raise ModelFileError(
+                    f"{name} is truncated: tensor {tensor.name!r} ends at byte {end} "
+                    f"but the file has {size}; download it again"
+                )
+            expected += -(-tensor.nbytes // header.alignment) * header.alignment
+
+    def _form(self, number: int, what: str) -> struct.Struct:
+        if number not in FORMS:
+            raise self._error(self.at - 4, f"{what} has the type {number}, which GGUF lacks")
+        return FORMS[number]
+
+    def _string(self, what: str, limit: int) -> str:
+        at, length = self.at, self._integer(U64)
+        if length > self.source.nbytes - self.at:
+            raise self._error(at, f"{what}: a string claims {length} bytes, too many for the file")
+        if length > limit:
+            raise self._error(at, f"{what}: a string claims {length} bytes; the limit is {limit}")
+        end = self.at + length
+        if end > len(self.source.data):
+            self.source.reach(end, at)
+        text = self.source.data[self.at : end].decode("utf-8", "replace")
+        self.at = end
+        return text
+
+    def _integer(self, form: struct.Struct) -> int:
+        return int(self.unpack(form)[0])
+
+    def _error(self, at: int, why: str) -> ModelFileError:
+        return self.source.error(at, why)
+
+
+def after_strings(data: bytes | bytearray, at: int, count: int) -> tuple[int, int]:
+    """Skip `count` strings from index `at` on, each after its length in eight bytes.
+
+    Returns:
+        The byte after the last skipped string, which may be beyond `data`, and how many are left.
+    """
+    unpack, end = U64.unpack_from, len(data) - U64.size
+    for n_left in range(count, 0, -1):
+        if at > end:
+            return at, n_left
+        at += U64.size + unpack(data, at)[0]
+    return at, 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """What the header of a model says, of all its files where it is split.
-
-    Two are the same only if they are one object, so that what is computed from one can be kept.
-    """
+    """The header of a model, of all its files if it is split; compared by identity."""
 
     path: Path
     version: int
     values: Mapping[str, Value]
     array_lengths: Mapping[str, int]
-    """Lengths of arrays, kept or stepped over."""
+    """Lengths of arrays, stored or skipped."""
     tensors: tuple[TensorInfo, ...]
     nbytes: int
     """Size of all files."""
     paths: tuple[Path, ...]
     header_sizes: tuple[int, ...] = ()
-    """Bytes of the header of each file, without padding; empty where no file was read."""
+    """Bytes of the header of each file, without padding; empty if no file was read."""
     origin: str | None = None
-    """Where the header comes from when the file is not on this machine: an address, or the
-    catalogue; `path` is then only what the file is called."""
+    """Address or catalogue that the header comes from if the file is not on this machine; `path`
+    is its bare name then."""
     weights_spread: float = 0.0
-    """How far the sizes of the tensors may be from those of the file that is meant, as a part; 0
-    where the tensor table is the file's own."""
+    """Relative tolerance of the tensors' sizes; 0 if the tensor table is the file's own."""
     string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """First byte of the strings of each array of strings in the first file, and the byte behind."""
+    """First and last + 1 byte of the strings of each array of strings in the first file."""
 
     @property
     def architecture(self) -> str:
-        """Value of `general.architecture`, empty where the file has none."""
+        """Value of `general.architecture`, or empty."""
         return self.text("general.architecture") or ""
 
     @property
     def name(self) -> str:
-        """Name that the file gives its model, else the file's own."""
+        """Value of `general.name`, else the file's name."""
         return self.text("general.name") or self.path.stem
 
     @property
     def file_type(self) -> str:
-        """Quantisation as llama.cpp names it, such as `Q4_K_M`."""
+        """Quantisation in llama.cpp's words, such as `Q4_K_M`."""
         number = self.integer("general.file_type")
         return "unknown" if number is None else FILE_TYPES.get(number, "unknown")
 
@@ -89,17 +414,17 @@ class GgufFile:
         return self.text("tokenizer.chat_template")
 
     def integer(self, key: str) -> int | None:
-        """An integer; None where the key is missing or no integer."""
+        """An integer; None if the key is missing or no integer."""
         value = self.values.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, key: str) -> str | None:
-        """A string; None where the key is missing or no string."""
+        """A string; None if the key is missing or no string."""
         value = self.values.get(key)
         return value if isinstance(value, str) else None
 
     def integers(self, key: str) -> tuple[int, ...] | None:
-        """An array of integers or booleans; None where the key is missing or no such array."""
+        """An array of integers or booleans; None if the key is missing or no such array."""
         value = self.values.get(key)
         if not isinstance(value, tuple):
             return None
@@ -117,11 +442,11 @@ class GgufPart:
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read the header of a model, of every part where it is split.
+    """Read the header of a model, of every part if it is split.
 
     Raises:
-        ModelFileError: the file is missing, truncated, absurd or of an unknown kind; the message
-            says at which byte and why.
+        ModelFileError: the file is missing, truncated, absurd or of an unknown format; the message
+            names the byte and the reason.
     """
     asked = read_part(path)
     names = part_names(asked)
@@ -135,11 +460,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def read_parts(asked: GgufPart, read: Callable[[str], GgufPart]) -> GgufFile:
-    """Join a part with the other parts of its model, which `read` gives by their file name.
-
-    Raises:
-        ModelFileError: parts are missing, wrongly named, or of different models.
-    """
+    """Join a part with the others of its model, which `read` reads by their names."""
     names = part_names(asked)
     if not names:
         return _joined([asked])
@@ -149,11 +470,7 @@ def read_parts(asked: GgufPart, read: Callable[[str], GgufPart]) -> GgufFile:
 
 
 def part_names(part: GgufPart) -> list[str]:
-    """The file names of all parts of a split model; none where it is one file.
-
-    Raises:
-        ModelFileError: the name does not say which part of how many it is.
-    """
+    """The file names of all parts of a split model; empty for a single file."""
     count = part.header.values.get("split.count", 1)
     if not isinstance(count, int) or isinstance(count, bool) or count <= 1:
         return []
@@ -167,11 +484,7 @@ def part_names(part: GgufPart) -> list[str]:
 
 
 def read_part(path: Path) -> GgufPart:
-    """One file of a model, alone.
-
-    Raises:
-        ModelFileError: it is missing, truncated, absurd or of an unknown kind.
-    """
+    """One file of a model, alone; raises as `read_gguf`."""
     try:
         with open_file(path) as file:
             nbytes = path.stat().st_size
@@ -186,7 +499,7 @@ def read_part(path: Path) -> GgufPart:
 
 
 class HeaderKeys:
-    """Reads `{architecture}.{key}`."""
+    """Reads `{architecture}.{key}`; raises `ModelFileError` for impossible values."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -198,24 +511,14 @@ class HeaderKeys:
         return f"{self.name}.{key}" in self.file.values
 
     def optional(self, key: str, default: int) -> int:
-        """A number, or the default where there is none; never below zero.
-
-        Raises:
-            ModelFileError: the number is too large to be true.
-        """
+        """A number, or the default; never below zero."""
         value = self.file.integer(f"{self.name}.{key}")
         if value is not None and value > MAX_VALUE:
-            raise ModelFileError(
-                f"{self.file.path.name} has {self.name}.{key} = {value}: the header is damaged"
-            )
+            raise self._damaged(f"has {self.name}.{key} = {value}")
         return default if value is None else max(0, value)
 
     def positive(self, key: str) -> int:
-        """A number above zero.
-
-        Raises:
-            ModelFileError: it is missing, or not a number above zero.
-        """
+        """A required number above zero."""
         value = self.file.integer(f"{self.name}.{key}")
         if value is None or not 0 < value <= MAX_VALUE:
             raise ModelFileError(
@@ -225,26 +528,20 @@ class HeaderKeys:
         return value
 
     def n_blocks(self) -> int:
-        """The number of blocks, those of a next-token head among them."""
+        """The number of blocks, with those of an MTP head."""
         n_blocks = self.positive("block_count")
         if n_blocks > MAX_LAYERS:
-            raise ModelFileError(
-                f"{self.file.path.name} claims {n_blocks} layers; the limit is {MAX_LAYERS}"
-            )
+            raise self._damaged(f"claims {n_blocks} layers, more than {MAX_LAYERS}")
         return n_blocks
 
     def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
-        """A scalar or per-layer key for each layer; without a default it is needed.
-
-        Raises:
-            ModelFileError: it is missing, or has too few values.
-        """
+        """A scalar or per-layer key for each layer; required without a default."""
         array = self.file.integers(f"{self.name}.{key}")
         if array is not None:
             if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
-                raise ModelFileError(
-                    f"{self.file.path.name} has {len(array)} values of {self.name}.{key} for "
-                    f"{n_layers} layers, or impossible ones: the header is damaged"
+                raise self._damaged(
+                    f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, or "
+                    "impossible ones"
                 )
             return list(array[:n_layers])
         if default is None:
@@ -252,11 +549,14 @@ class HeaderKeys:
         return [self.optional(key, -1)] * n_layers if self.has(key) else default
 
     def flags(self, key: str, n_layers: int) -> list[bool] | None:
-        """A per-layer array of flags; None where the key is no array of enough values."""
+        """A per-layer array of flags; None if the key has no array of enough values."""
         array = self.file.integers(f"{self.name}.{key}")
         if array is None or len(array) < n_layers:
             return None
         return [bool(flag) for flag in array[:n_layers]]
+
+    def _damaged(self, what: str) -> ModelFileError:
+        return ModelFileError(f"{self.file.path.name} {what}: the header is damaged")
 
 
 def _check_parts(parts: Sequence[GgufPart]) -> None:
@@ -271,15 +571,10 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
             )
     names = [tensor.name for part in parts for tensor in part.header.tensors]
     claimed = parts[0].header.values.get("split.tensors.count", len(names))
-    if claimed != len(names):
+    if not claimed == len(names) == len(set(names)):
         raise ModelFileError(
-            f"{parts[0].path.name} declares {claimed} tensors in {count} parts, which hold "
-            f"{len(names)}: they belong to different models"
-        )
-    if len(set(names)) != len(names):
-        raise ModelFileError(
-            f"two of the {count} parts of {parts[0].path.name} hold the same tensor: they "
-            "belong to different models"
+            f"{parts[0].path.name} declares {claimed} tensors in {count} parts, which have "
+            f"{len(names)}, {len(set(names))} of them distinct: they belong to different models"
         )
 
 
@@ -301,23 +596,23 @@ def _joined(parts: Sequence[GgufPart]) -> GgufFile:
 def cached_by_header(
     most: int,
 ) -> Callable[[Callable[Concatenate[GgufFile, P], R]], Callable[Concatenate[GgufFile, P], R]]:
-    """Keep answers about a header, `most` for each of the newest models."""
+    """Cache `most` values for each of the newest models, as long as these are in use."""
 
     def decorate(
         function: Callable[Concatenate[GgufFile, P], R],
     ) -> Callable[Concatenate[GgufFile, P], R]:
-        kept: dict[GgufFile, dict[object, R]] = {}
+        cached: dict[GgufFile, dict[object, R]] = {}
 
         @wraps(function)
         def answer(file: GgufFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            own = kept.pop(file, {})
-            kept[file] = own
+            own = cached.pop(file, {})
+            cached[file] = own
             key = (args, *kwargs.items())
             if key in own:
                 return own[key]
             found = function(file, *args, **kwargs)
-            for other in list(kept)[:-MOST_HEADERS]:
-                kept.pop(other, None)
+            for other in list(cached)[:-MAX_CACHED_MODELS]:
+                cached.pop(other, None)
             for oldest in list(own)[: max(len(own) + 1 - most, 0)]:
                 own.pop(oldest, None)
             own[key] = found

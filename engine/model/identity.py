@@ -1,4 +1,4 @@
-"""Which model a GGUF file holds, whatever it is called, and what it is for."""
+"""Which model a GGUF file contains, whatever its name, and what it is for."""
 
 import hashlib
 import struct
@@ -16,15 +16,42 @@ BLOCK_BYTES = 64 << 10
 N_DATA_BLOCKS = 8
 N_VOCABULARY_BLOCKS = 4
 TABLE_BYTES = 512 << 10
-"""Of the header's end, where the tensor table is: 5,000 tensors."""
+"""The end of a header, with the tensor table: 5,000 tensors."""
+
+
+class ModelKind(StrEnum):
+    """Kinds of GGUF files."""
+
+    MODEL = "model"
+    EMBEDDING = "embedding"
+    """Turns texts into vectors, or ranks them."""
+    DRAFT = "draft"
+    """Drafts for one other model only."""
+    PROJECTOR = "projector"
+    """Turns images or sounds into embeddings for a model (mmproj)."""
+    ADAPTER = "adapter"
+    """Changes a model: LoRA, or a control vector."""
+    VOCABULARY = "vocabulary"
+    """Has tokens and no weights."""
+    IMATRIX = "imatrix"
+    """Figures of a quantisation."""
+
+
+TYPES = {
+    "mmproj": ModelKind.PROJECTOR,
+    "adapter": ModelKind.ADAPTER,
+    "imatrix": ModelKind.IMATRIX,
+    "vocab": ModelKind.VOCABULARY,
+}
+"""Values of `general.type`."""
 
 
 def model_identity(path: Path) -> str:
-    """What tells the model of a file from all others: 32 hexadecimal digits.
+    """The identity of a model file, the same for every copy: 32 hexadecimal digits.
 
     It is the BLAKE2b digest of size, the header's first block and its end with the tensor table,
-    blocks of the vocabulary, and blocks of the data at fixed shares of the file, of every part of a
-    split model. A copy, a moved and a renamed file have the same.
+    blocks of the vocabulary, and blocks of the data at fixed shares of the file, of every part of
+    a split model.
 
     Raises:
         ModelFileError: the file cannot be read.
@@ -48,71 +75,6 @@ def identity_of(file: GgufFile) -> str:
     return digest.hexdigest()
 
 
-class ModelKind(StrEnum):
-    """Kinds of GGUF files."""
-
-    MODEL = "model"
-    EMBEDDING = "embedding"
-    """Turns texts into vectors, or ranks them."""
-    DRAFT = "draft"
-    """Only drafts for one other model, and is none by itself."""
-    PROJECTOR = "projector"
-    """Turns images or sounds into embeddings for a model (mmproj)."""
-    ADAPTER = "adapter"
-    """Changes a model: LoRA, or a control vector."""
-    VOCABULARY = "vocabulary"
-    """Has tokens and no weights."""
-    IMATRIX = "imatrix"
-    """Figures that a quantisation was made with."""
-
-
-TYPES = {
-    "mmproj": ModelKind.PROJECTOR,
-    "adapter": ModelKind.ADAPTER,
-    "imatrix": ModelKind.IMATRIX,
-    "vocab": ModelKind.VOCABULARY,
-}
-"""Values of `general.type`."""
-
-
-def not_a_file(path: Path) -> str:
-    """What is wrong with a path that is no file, as the end of a sentence."""
-    if path.is_dir():
-        return "is a folder: name a GGUF file in it"
-    if path.exists():
-        return "is a pipe or a device: name a GGUF file"
-    return "does not exist: check the path"
-
-
-def check_adapter(file: GgufFile, model: GgufFile) -> None:
-    """Raise `ModelFileError` where an adapter changes nothing, or is one of other models."""
-    name = file.path.name
-    if not file.tensors:
-        raise ModelFileError(f"the adapter {name} has no tensors and would change nothing")
-    if file.architecture != model.architecture:
-        raise ModelFileError(
-            f"the adapter {name} has the architecture {file.architecture} "
-            f"and {model.path.name} has {model.architecture}: name an adapter of this model"
-        )
-
-
-def kind_of(file: GgufFile) -> ModelKind:
-    """What a file is for, by its header."""
-    said = TYPES.get(file.text("general.type") or "")
-    if said is not None:
-        return said
-    role = family_of(file.architecture).not_alone
-    if role == "projector":
-        return ModelKind.PROJECTOR
-    if role == "adapter" or "adapter.type" in file.values:
-        return ModelKind.ADAPTER
-    if role == "draft head" or _is_only_next_token_head(file):
-        return ModelKind.DRAFT
-    if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
-        return ModelKind.VOCABULARY
-    return ModelKind.EMBEDDING if _gives_vectors(file) else ModelKind.MODEL
-
-
 def _blocks(nbytes: int, header_bytes: int) -> Iterator[tuple[int, int]]:
     for index in range(N_VOCABULARY_BLOCKS):
         start = header_bytes * index // N_VOCABULARY_BLOCKS
@@ -124,26 +86,66 @@ def _blocks(nbytes: int, header_bytes: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + BLOCK_BYTES, nbytes)
 
 
-def _gives_vectors(file: GgufFile) -> bool:
+def is_projector_name(name: str) -> bool:
+    """Whether a file has the usual name of a projector."""
+    return "mmproj" in name.lower()
+
+
+def not_a_file(path: Path) -> str:
+    """Why a path is no file, as the end of a sentence."""
+    if path.is_dir():
+        return "is a folder: name a GGUF file in it"
+    if path.exists():
+        return "is a pipe or a device: name a GGUF file"
+    return "does not exist: check the path, or see `kvchat models`"
+
+
+def check_adapter(file: GgufFile, model: GgufFile) -> None:
+    """Raise `ModelFileError` for an adapter that is empty or of another architecture."""
+    name = file.path.name
+    if not file.tensors:
+        raise ModelFileError(f"the adapter {name} has no tensors and would change nothing")
+    if file.architecture != model.architecture:
+        raise ModelFileError(
+            f"the adapter {name} has the architecture {file.architecture} "
+            f"and {model.path.name} has {model.architecture}: name an adapter of this model"
+        )
+
+
+def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
+    """The adapters of a state: the hash of each, and its scale unless it is 1."""
+    texts = (
+        hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
+        for each in adapters
+        if each.scale
+    )
+    return " ".join(texts) or "none"
+
+
+def kind_of(file: GgufFile) -> ModelKind:
+    """The kind of a file, by its header."""
+    declared = TYPES.get(file.text("general.type") or "")
+    if declared is not None:
+        return declared
+    name, family = file.architecture, family_of(file.architecture)
+    n_mtp, n_blocks = (
+        file.integer(f"{name}.{key}") or 0 for key in ("nextn_predict_layers", "block_count")
+    )
+    if family.not_alone == "projector":
+        return ModelKind.PROJECTOR
+    if family.not_alone == "adapter" or "adapter.type" in file.values:
+        return ModelKind.ADAPTER
+    if family.not_alone == "draft head" or 0 < n_blocks <= n_mtp:
+        return ModelKind.DRAFT
+    if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
+        return ModelKind.VOCABULARY
+    return ModelKind.EMBEDDING if _is_embedding(file) else ModelKind.MODEL
+
+
+def _is_embedding(file: GgufFile) -> bool:
     name, family = file.architecture, family_of(file.architecture)
     if (file.integer(f"{name}.pooling_type") or 0) > 0:
         return True
     is_causal = file.values.get(f"{name}.attention.causal", not family.gives_vectors)
     is_diffusion = not family.has_cache and not family.gives_vectors
     return is_causal is False and not is_diffusion
-
-
-def _is_only_next_token_head(file: GgufFile) -> bool:
-    n_heads = file.integer(f"{file.architecture}.nextn_predict_layers") or 0
-    n_blocks = file.integer(f"{file.architecture}.block_count") or 0
-    return 0 < n_blocks <= n_heads
-
-
-def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
-    """What adapters change of a state: the hash of each, and its scale where it is not 1."""
-    said = (
-        hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
-        for each in adapters
-        if each.scale
-    )
-    return " ".join(said) or "none"

@@ -1,4 +1,4 @@
-"""What each layer keeps of a text: keys and values of all or a window of it, or a state.
+"""What each layer caches: keys and values of all tokens or of a window, or a state.
 
 Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams.cpp`, layer filters
 in `create_memory` of `src/llama-model.cpp`.
@@ -10,11 +10,11 @@ from engine.model.architectures import WindowRule
 from engine.model.gguf import HeaderKeys
 
 GLM_5_2_CONTEXT = 1_048_576
-NO_WINDOW = "no sliding-window size, so llama.cpp refuses the file: all layers count as dense"
+NO_WINDOW = "the file has no sliding window, and llama.cpp refuses it: all layers count as dense"
 NO_PATTERN = "the file does not name its sliding layers: all count as dense"
-NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 aborts on such a file"
-FINE_RATIO, COARSE_RATIO = 4, 128
-"""Tokens of one row in the two compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
+NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 stops on such a file"
+SHORT_RATIO, LONG_RATIO = 4, 128
+"""Tokens of one row in the compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Layer:
     n_kv_heads: int
     k_head_dim: int
     v_head_dim: int
-    """0 where values are views of the keys."""
+    """0 if values are views of the keys."""
     n_heads: int = 0
     """Query heads."""
     window: int | None = None
-    """Tokens that a sliding-window layer keeps; None keeps all."""
+    """Tokens that a sliding-window layer caches; None is all."""
     indexer_k_width: int = 0
-    """Key elements of one token in a sparse-attention indexer; 0 where there is none."""
+    """Key elements of one token in a sparse-attention indexer; 0 without one."""
     indexer_v_width: int = 0
     compress_ratio: int = 0
-    """Tokens for which one row of a compressed cache stands, beside the window; 0 without one."""
+    """Tokens of one row of the compressed cache next to the window; 0 without one."""
     is_unshared: bool = False
-    """Whether each slot has cells of its own even in a unified cache."""
+    """Whether each slot has its own cells even in a unified cache."""
 
     @property
     def k_width(self) -> int:
@@ -48,20 +48,8 @@ class Layer:
         return self.n_kv_heads * self.v_head_dim
 
 
-@dataclass(frozen=True, slots=True)
-class Indexer:
-    """Which tokens sparse attention chooses, and by what."""
-
-    n_heads: int
-    head_dim: int
-    n_chosen: int
-    """Tokens, or blocks of them (MiniMax M3), that are chosen for each token."""
-    pool: int = 1
-    """Tokens that share one key of the indexer."""
-
-
 class HeadDims:
-    """Head sizes of dense and sliding layers; values are gone where attention is latent."""
+    """Head sizes of dense and sliding layers; without values if attention is latent."""
 
     def __init__(self, keys: HeaderKeys, head_dim: int) -> None:
         self.k = keys.optional("attention.key_length", head_dim)
@@ -69,35 +57,35 @@ class HeadDims:
         self._k_swa = keys.optional("attention.key_length_swa", self.k)
         self._v_swa = keys.optional("attention.value_length_swa", self.v)
         self.is_latent = is_latent(keys)
-        self._keeps_values = not self.is_latent and keys.family.indexer != "compressed"
+        self._has_values = not self.is_latent and keys.family.indexer != "compressed"
 
     def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
         """A layer's share of the cache."""
         k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
-        return Layer(n_kv_heads, k, v if self._keeps_values else 0, n_heads, window)
+        return Layer(n_kv_heads, k, v if self._has_values else 0, n_heads, window)
 
     def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Sizes of key heads that occur, dense ones first."""
+        """Distinct sizes of key heads."""
         return tuple(dict.fromkeys(self.k if span is None else self._k_swa for span in spans))
 
     def v_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Sizes of value heads that occur."""
+        """Distinct sizes of value heads."""
         return tuple(dict.fromkeys(self.v if span is None else self._v_swa for span in spans))
 
     def v_width(self, n_kv_heads: int, window: int | None) -> int:
-        """Value elements by which llama.cpp pads transposed values."""
+        """Value elements to which llama.cpp pads transposed values."""
         return n_kv_heads * (self.v if window is None else self._v_swa)
 
 
 def is_latent(keys: HeaderKeys) -> bool:
-    """Whether the cache holds latent keys alone: both `*_mla` sizes are in the file."""
+    """Whether only latent keys are cached: both `*_mla` sizes are in the file."""
     return keys.family.may_be_latent and all(
         keys.optional(f"attention.{key}_length_mla", 0) for key in ("key", "value")
     )
 
 
 def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
-    """How many of the first layers own a cache; the others reuse one of theirs."""
+    """Number of first layers that own a cache; the others use one of theirs."""
     sharing = keys.family.sharing
     if sharing is None:
         return n_blocks
@@ -106,7 +94,7 @@ def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
 
 
 def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[str, ...]]:
-    """Each layer's window, and doubts about them."""
+    """Each layer's window, and why it may be wrong."""
     dense: list[int | None] = [None] * n_blocks
     if keys.family.indexer == "compressed":
         return [keys.optional("attention.sliding_window", 0)] * n_blocks, ()
@@ -115,8 +103,8 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
         return dense, ()
     sliding = _window_of(rule, keys)
     if sliding is None:
-        is_whole = rule.needs_key or keys.has("attention.sliding_window")
-        return dense, () if is_whole else (NO_WINDOW,)
+        is_dense = rule.needs_key or keys.has("attention.sliding_window")
+        return dense, () if is_dense else (NO_WINDOW,)
     flags = keys.flags("attention.sliding_window_pattern", n_blocks)
     if flags is None and rule.period is None:
         return dense, (NO_PATTERN,)
@@ -127,7 +115,7 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
 
 
 def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int) -> tuple[int, int]:
-    """Key and value elements that a layer's indexer keeps of a token."""
+    """Key and value elements of a token in a layer's indexer."""
     k_dim = keys.optional("attention.indexer.key_length", 0)
     kind = keys.family.indexer
     if kind in ("", "compressed") or not k_dim or index >= n_layers:
@@ -142,45 +130,30 @@ def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int)
     return (k_dim, 0) if _has_full_indexer(keys, index, n_layers) else (0, 0)
 
 
-def indexer_of(keys: HeaderKeys) -> Indexer | None:
-    """What all indexers of a model have in common; None where there is none."""
-    head_dim = keys.optional("attention.indexer.key_length", 0)
-    kind = keys.family.indexer
-    if not kind or not head_dim:
-        return None
-    pool = keys.optional("attention.indexer.kpool", 1) if kind == "latent pools" else 1
-    if kind == "pools":
-        key = "attention.compress_ratios"
-        pool = max(keys.file.integers(f"{keys.name}.{key}") or (keys.optional(key, 0),))
-        if pool < 1:
-            return None
-    return Indexer(
-        n_heads=keys.optional("attention.indexer.head_count", 0),
-        head_dim=head_dim,
-        n_chosen=keys.optional("attention.indexer.top_k", 0),
-        pool=max(1, pool),
-    )
+def has_indexer(keys: HeaderKeys) -> bool:
+    """Whether an indexer chooses the tokens that a layer attends to."""
+    return bool(keys.family.indexer and keys.optional("attention.indexer.key_length", 0))
 
 
 def with_compression(keys: HeaderKeys, index: int, layer: Layer) -> Layer:
-    """Add the compressed caches of a layer: one of the keys, and one of the fine indexer."""
+    """Add the compressed caches of a layer: of its keys, and of the indexer with short rows."""
     if keys.family.indexer != "compressed":
         return layer
     ratio = compress_ratio(keys, index)
-    indexer = keys.optional("attention.indexer.key_length", 0) if ratio == FINE_RATIO else 0
+    indexer = keys.optional("attention.indexer.key_length", 0) if ratio == SHORT_RATIO else 0
     return replace(layer, compress_ratio=ratio, indexer_k_width=indexer, is_unshared=True)
 
 
 def compress_ratio(keys: HeaderKeys, index: int) -> int:
-    """Tokens of one compressed row; 0 where llama.cpp compresses nothing."""
+    """Tokens of one compressed row; 0 if llama.cpp compresses nothing."""
     ratios = keys.file.integers(f"{keys.name}.attention.compress_ratios") or ()
     ratio = ratios[index] if index < len(ratios) else 0
-    return ratio if ratio in (FINE_RATIO, COARSE_RATIO) else 0
+    return ratio if ratio in (SHORT_RATIO, LONG_RATIO) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """Elements (float32) that a recurrent layer keeps of one sequence."""
+    """Elements (float32) of a recurrent layer's state of one sequence."""
 
     n_convolution: int
     """The last inputs of a convolution, or of a token shift (R in llama.cpp's log)."""
@@ -188,45 +161,36 @@ class StateRow:
     """The state itself (S in llama.cpp's log)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerKinds:
-    """Which layers attend and which are recurrent, by index; some are both or neither."""
-
-    attending: frozenset[int]
-    recurrent: frozenset[int]
-
-
-def layer_kinds(keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[int]) -> LayerKinds:
-    """What each layer is; `n_layers` leaves out those of a next-token head."""
+def layer_kinds(
+    keys: HeaderKeys, n_blocks: int, n_layers: int, kv_heads: list[int]
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Which layers attend and which are recurrent; `n_layers` excludes those of an MTP head."""
     blocks, trunk = frozenset(range(n_blocks)), frozenset(range(n_layers))
     family = keys.family
     match family.recurrent:
         case "all":
-            return LayerKinds(frozenset(), trunk)
+            return (frozenset(), trunk)
         case "beside attention":
-            return LayerKinds(blocks, trunk)
+            return (blocks, trunk)
         case "by interval":
             recurrent = _by_interval(keys, n_blocks, n_layers)
-            return LayerKinds(trunk - recurrent, recurrent & trunk)
+            return (trunk - recurrent, recurrent & trunk)
         case "without block":
             n_ff = keys.per_layer("feed_forward_length", n_blocks, default=[0] * n_blocks)
             without = frozenset(i for i in blocks if n_ff[i] == 0)
             recurrent = frozenset(i for i in trunk & without if kv_heads[i] == 0)
-            return LayerKinds(without - recurrent, recurrent)
+            return (without - recurrent, recurrent)
         case "without heads":
             reach = trunk if family.of_head == "nothing" else blocks
             marked = blocks if family.of_head == "recurs" else trunk
             recurrent = frozenset(i for i in marked if kv_heads[i] == 0)
-            return LayerKinds(reach - recurrent, recurrent & trunk)
+            return (reach - recurrent, recurrent & trunk)
     keeps_head = family.has_router_layer or family.indexer == "compressed"
-    return LayerKinds(blocks if keeps_head else trunk, frozenset())
+    return (blocks if keeps_head else trunk, frozenset())
 
 
 def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
-    """The row of a model's recurrent layers, from the keys that its architecture reads.
-
-    What other architectures read counts for nothing, though it may stand in the file.
-    """
+    """The state of a model's recurrent layers, from the keys that its architecture reads."""
     kind = keys.family.state
     if kind == "rwkv":
         n_shifts, head = keys.optional("token_shift_count", 2), keys.optional("wkv.head_size", 0)
@@ -239,8 +203,8 @@ def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
     n_kernel = keys.optional("ssm.conv_kernel", 0)
     if kind == "kda":
         head = keys.optional("kda.head_dim", 0)
-        n_kept = n_kernel - 1 if n_kernel else 3
-        return StateRow(3 * n_kept * n_heads * head, head * head * n_heads)
+        n_inputs = n_kernel - 1 if n_kernel else 3
+        return StateRow(3 * n_inputs * n_heads * head, head * head * n_heads)
     inner, d_state = keys.optional("ssm.inner_size", 0), keys.optional("ssm.state_size", 0)
     groups = 0 if kind == "mamba" else keys.optional("ssm.group_count", 0)
     return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), d_state * inner)
@@ -263,9 +227,9 @@ def with_hash_layers(
 
 
 def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
-    """What compressed layers keep of tokens that do not fill a row yet (DeepSeek V4).
+    """States of compressed layers, of tokens that do not fill a row yet (DeepSeek V4).
 
-    Both a sum and its weights, of the keys and of a fine indexer; fine rows overlap by half
+    A sum and its weights, of the keys and of an indexer; short rows overlap by half
     (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
     """
     if keys.family.indexer != "compressed":
@@ -275,7 +239,7 @@ def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
 
 
 def _window_of(rule: WindowRule, keys: HeaderKeys) -> int | None:
-    """The window; None where nothing slides. A window of 0 counts where llama.cpp says so."""
+    """The window; None if no layer has one."""
     if not keys.has("attention.sliding_window"):
         return None if rule.needs_key else rule.default_window
     window = keys.optional("attention.sliding_window", 0)
@@ -322,7 +286,7 @@ def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[in
 def _compressor(keys: HeaderKeys, ratio: int) -> StateRow:
     width = keys.optional("attention.key_length", 0)
     n_rows = ratio
-    if ratio == FINE_RATIO:
+    if ratio == SHORT_RATIO:
         width = 2 * (width + keys.optional("attention.indexer.key_length", 0))
         n_rows = 2 * ratio
     return StateRow(0, 2 * n_rows * width)

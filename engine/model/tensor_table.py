@@ -1,4 +1,4 @@
-"""What a tensor table says: widths of activations, and which weights a step reads."""
+"""Facts of a tensor table: widths of activations, and the weights that a step reads."""
 
 import re
 from collections import defaultdict
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.model.gguf import GgufFile
-from engine.model.gguf_header import TensorInfo
+from engine.model.gguf import GgufFile, TensorInfo
 
 EMBEDDINGS = "token_embd.weight"
 MIXTURES = 5
-"""Mixtures of RWKV 6: decay, key, value, receptance, gate; RWKV 7 tells its own by a tensor."""
+"""Mixtures of RWKV 6: decay, key, value, receptance, gate; RWKV 7 has a tensor of its own."""
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm", "attn_norm_2")
 """Names of the norm between attention and a block."""
 LAYER = re.compile(r"^blk\.(\d+)\.")
@@ -26,35 +25,35 @@ EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Elements of one token's activations in the widest layer of each kind; 0 where none is."""
+    """Elements of one token's activations in the widest layer of each kind, or 0."""
 
     feed_forward: int = 0
     """Inner elements of a dense feed-forward block."""
     is_gated: bool = True
-    """Whether the block multiplies two such activations (SwiGLU and its kin)."""
-    is_normed_behind: bool = False
-    """Whether the results of attention and block are normed, and not what they take."""
+    """Whether the block multiplies two such activations (SwiGLU)."""
+    is_post_norm: bool = False
+    """Post-norm instead of pre-norm."""
     is_parallel: bool = False
-    """Whether attention and block take the same normed states."""
+    """Whether attention and block read the same normed states."""
     expert: int = 0
     """Inner elements of one expert."""
     expert_output: int = 0
-    """Elements that one expert gives: fewer than the hidden state has where experts are latent."""
+    """Output elements of one expert: fewer than the hidden state if experts are latent."""
     is_expert_gated: bool = True
     shared_expert: int = 0
-    """Inner elements of the experts that every token passes through, beside the routed ones."""
+    """Inner elements of the experts that every token uses."""
     query: int = 0
-    """Elements of all query heads; of keys and values too where one matrix gives all three."""
+    """Elements of all query heads; with keys and values if one matrix computes all three."""
     is_decompressed: bool = False
-    """Whether keys and values are made of a latent row, and kept whole (older DeepSeek files)."""
+    """Whether keys and values are computed from a latent row and cached (older DeepSeek files)."""
     is_fused: bool = False
-    """Whether one matrix gives queries, keys and values."""
+    """Whether one matrix computes queries, keys and values."""
     key_value: int = 0
-    """Elements of all key and value heads, as they are computed."""
+    """Elements of all key and value heads."""
     state_input: int = 0
     """Elements that a layer of Mamba projects its input to."""
     mixtures: int = 0
-    """All mixtures of a token with the one before it (RWKV)."""
+    """All mixtures of a token with the previous one (RWKV)."""
     gated_delta_net: int = 0
     """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
     delta_net: int = 0
@@ -73,7 +72,7 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
     return Widths(
         feed_forward=table.inputs("ffn_down"),
         is_gated=table.has("ffn_gate") or table.outputs("ffn_up") > table.inputs("ffn_down"),
-        is_normed_behind=not table.has("ffn_norm") and table.has("post_ffw_norm"),
+        is_post_norm=not table.has("ffn_norm") and table.has("post_ffw_norm"),
         is_parallel=table.has("attn_norm") and not any(map(table.has, (*BEFORE_BLOCK, "ssm_in"))),
         expert=table.inputs("ffn_down_exps") if table.has("ffn_gate_inp") else 0,
         expert_output=table.outputs("ffn_down_exps"),
@@ -94,26 +93,23 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
 
 @dataclass(frozen=True, slots=True)
 class TokenReads:
-    """Bytes of weights by how many tokens they are read for."""
+    """Bytes of weights that a batch reads."""
 
     dense_bytes: int
-    """Read once a batch, however many rows it has."""
+    """Read once for each batch."""
     expert_bytes: int = 0
     """All experts together."""
     expert_share: float = 1.0
     """Share of the experts that one token uses."""
 
     def nbytes(self, n_rows: int = 1) -> int:
-        """Bytes that a batch reads; rows of unlike text use experts independently."""
+        """Bytes of a batch of independent rows."""
         share = 1.0 - (1.0 - self.expert_share) ** n_rows
         return self.dense_bytes + round(share * self.expert_bytes)
 
 
 def token_reads(file: GgufFile) -> TokenReads:
-    """Sum the tensors that a step reads, a next-token head left out; of the embeddings it is a row.
-
-    The cache is left out too: it grows with the text.
-    """
+    """The weights that a step reads, without an MTP head; of the embeddings it is a row."""
     dense = experts = 0
     for tensor in read_tensors(file):
         if EXPERT.search(tensor.name):
@@ -124,7 +120,7 @@ def token_reads(file: GgufFile) -> TokenReads:
 
 
 def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
-    """The tensors that a step reads, experts whole; embeddings where they are the output too."""
+    """The tensors that a step reads, with all experts; embeddings if they are the output too."""
     keys = file.architecture
     n_head = file.integer(f"{keys}.nextn_predict_layers") or 0
     n_trunk = (file.integer(f"{keys}.block_count") or 0) - n_head
@@ -146,7 +142,7 @@ def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
 
 
 def expert_share(file: GgufFile) -> float:
-    """Share of the experts that one token uses; 1 where there are none."""
+    """Share of the experts that one token uses; 1 without experts."""
     n_experts = file.integer(f"{file.architecture}.expert_count")
     key = f"{file.architecture}.expert_used_count"
     n_used = max(file.integers(key) or (file.integer(key) or 0,))

@@ -15,12 +15,11 @@ from engine.configuration import (
 from engine.errors import ModelFileError
 from engine.model.architecture import Model
 from engine.model.catalog import CatalogEntry, entries, find_entry, recommended_drafts
-from engine.model.header_cache import HeaderFacts
 from engine.model.identity import ModelKind
-from engine.model.library import ModelEntry
+from engine.model.library import HeaderFacts, ModelEntry
 from engine.model.ollama import model_name
 from engine.model.tensor_table import TokenReads, token_reads
-from engine.model.vocabulary import TokenList, difference_of, vocabulary_facts
+from engine.model.vocabulary import difference_of, read_tokens, vocabulary_facts
 from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_speculation
 from engine.presets.llama_server import arguments
 
@@ -99,7 +98,7 @@ def options_of(
     """
     reads = token_reads(target.file)
     facts, path = vocabulary_facts(target.file), target.file.path
-    tokens = TokenList(path, facts) if facts.tokens_end and facts.n_tokens else None
+    tokens = read_tokens(path, facts) if facts.tokens_end and facts.n_tokens else None
 
     def misfit_of(model: ModelEntry) -> str | None:
         if model.kind is ModelKind.DRAFT or model.vocabulary is None:

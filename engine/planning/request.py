@@ -15,9 +15,9 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target
 from engine.memory.units import GIB
-from engine.model.addresses import is_remote
 from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
+from engine.model.remote import is_remote, read_remote
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, resolve
@@ -193,9 +193,9 @@ def usual_configuration(
 
 
 def _remote(name: str, planner: Planner, progress: Progress | None) -> Model:
-    from engine.model.remote import read_remote  # what speaks HTTP takes 0.1 s to import
-
-    file = read_remote(name, cache_folder=planner.sources.headers_dir, progress=progress)
+    file = read_remote(
+        name, cache_folder=planner.sources.headers_dir, progress=progress or (lambda *_: None)
+    )
     return Model(file, architecture_of(file))
 
 

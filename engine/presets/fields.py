@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from engine.configuration import Configuration, PredictorName
-from engine.model.ggml_types import TYPES_BY_NAME
+from engine.model.ggml import TYPES_BY_NAME
 from engine.presets.export import ImportedFileError
 from engine.validation import explain, explain_faults
 

@@ -1,6 +1,6 @@
 """The configuration file of `python -m llama_cpp.server` (llama-cpp-python 0.3.36)."""
 
-from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
+from engine.model.ggml import GGML_TYPES, TYPE_NUMBERS
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
 from engine.presets.fields import FieldRow, Fields

@@ -6,7 +6,8 @@ import catalogue
 import pytest
 
 from engine.errors import ModelFileError
-from engine.model import snapshots
+from engine.model import catalog
+from engine.model.gguf import read_gguf
 from tests.support.gguf_files import header, llama_values, write
 
 Q8_0, F32 = 8, 0
@@ -21,20 +22,29 @@ def q8_file(path: Path, file_type: int = 7) -> str:
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "snapshots.json.gz"
-    path.write_bytes(snapshots.pack({"phi-2": snapshots.snapshots()["phi-2"]}))
+    path.write_bytes(catalogue.pack({"phi-2": catalog.snapshots()["phi-2"]}))
     monkeypatch.setattr(catalogue, "SNAPSHOTS_PATH", path)
     return path
 
 
 def test_a_header_is_kept_beside_those_of_other_models(kept: Path, tmp_path: Path) -> None:
     catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf"))
-    found = snapshots.unpack(kept.read_bytes())
+    found = catalog.unpack(kept.read_bytes())
     assert sorted(found) == ["llama-2-7b", "phi-2"]
-    assert found["phi-2"] == snapshots.snapshots()["phi-2"]
+    assert found["phi-2"] == catalog.snapshots()["phi-2"]
     assert [tensor.name for tensor in found["llama-2-7b"].tensors()] == [
         "token_embd.weight",
         "blk.0.attn_norm.weight",
     ]
+
+
+def test_a_snapshot_of_a_file_is_packed_and_read_again(starter_path: Path) -> None:
+    made = catalogue.snapshot_of(read_gguf(starter_path))
+    assert catalog.unpack(catalogue.pack({"model": made})) == {"model": made}
+    known = catalog.find_entry("smollm2-135m").snapshot
+    shapes = {(tensor.name, tensor.shape) for tensor in known.tensors()}
+    assert {(tensor.name, tensor.shape) for tensor in made.tensors()} == shapes
+    assert (made.n_parameters, made.n_vocab) == (known.n_parameters, known.n_vocab)
 
 
 def test_another_quantisation_and_a_name_without_an_entry_are_refused(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.model.gguf_header import Value
+from engine.model.gguf import Value
 from tests.support.made_models import ALIGNMENT, made_model
 
 N_VOCAB = 3 + 256

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from PIL.Image import fromarray
 
-from engine.model.gguf_header import Value
+from engine.model.gguf import Value
 from tests.support.gguf_files import header, write
 
 Kind = Literal["janus_pro", "gemma3", "idefics3", "qwen2vl_merger", "qwen3vl_merger"]

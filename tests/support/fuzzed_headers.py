@@ -1,6 +1,7 @@
 """Damages GGUF headers in the ways that files are damaged, and in those that hurt readers."""
 
 import random
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,15 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
-from engine.model.ggml_types import GGML_TYPES
-from engine.model.gguf import GgufPart, read_parts
-from engine.model.gguf_header import HeaderBytes, TensorInfo, _Walk, read_header
+from engine.model.ggml import GGML_TYPES
+from engine.model.gguf import (
+    GgufPart,
+    HeaderBytes,
+    TensorInfo,
+    _HeaderReader,
+    read_header,
+    read_parts,
+)
 from tests.support.gguf_files import header, llama_values
 from tests.support.made_models import shape_named
 
@@ -65,7 +72,7 @@ class Case:
     nbytes: int
 
 
-class _Recorder(_Walk):
+class _Recorder(_HeaderReader):
     """Notes where it finds numbers."""
 
     def __init__(self, source: HeaderBytes) -> None:
@@ -73,20 +80,18 @@ class _Recorder(_Walk):
         self.found: list[tuple[int, int]] = []
         self.n_of_keys = self.table_at = 0
 
-    def _tensors(self, count: int) -> tuple[TensorInfo, ...]:
-        self.n_of_keys, self.table_at = len(self.found), self._at
-        return super()._tensors(count)
+    def tensors(self, count: int) -> tuple[TensorInfo, ...]:
+        self.n_of_keys, self.table_at = len(self.found), self.at
+        return super().tensors(count)
 
-    def _row(self, form: struct.Struct) -> tuple[int, ...]:
-        n_dimensions = (form.size - 12) // 8
-        starts = [self._at + 8 * n for n in range(n_dimensions + 1)]
-        self.found += [(at, 8) for at in starts[:-1]]
-        self.found += [(starts[-1], 4), (starts[-1] + 4, 8)]
-        return super()._row(form)
-
-    def _unpack(self, form: struct.Struct) -> int | float | bool | str:
-        self.found.append((self._at, form.size))
-        return super()._unpack(form)
+    def unpack(self, form: struct.Struct) -> tuple[int | float | bool | str, ...]:
+        at = self.at
+        for code in re.findall(r"\d*[a-zA-Z?]", form.format):
+            for _ in range(int(code[:-1] or 1)):
+                width = struct.calcsize(f"<{code[-1]}")
+                self.found.append((at, width))
+                at += width
+        return super().unpack(form)
 
 
 def seed(name: str, values: dict[str, object], tensors: list[Row], data_bytes: int) -> Seed:

@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
         match = re.match(r"bytes=(\d+)-(\d+)$", wanted or "")
         if match is None or not state.knows_ranges:
             self._start(200, total)
-            self.wfile.write(data[:1000])
+            self.wfile.write(data if state.knows_ranges else data[:1000])
             return
         start, stop = int(match[1]), min(int(match[2]) + 1, total)
         body = data[start:stop] + bytes(max(0, stop - max(start, len(data))))
@@ -152,3 +152,23 @@ def dripping(start: bytes = b"") -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
         left.set()
         thread.join()
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """The address of a server that answers every request with the same bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815  a name of the library
+
+    with running(Handler) as url:
+        yield url

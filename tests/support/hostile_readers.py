@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 
 import click
-import httpx
+import pytest
 from PIL.Image import linear_gradient
 
 from app.batch import ResultsFile, read_requests
@@ -49,16 +49,18 @@ from engine.memory.device_list import parse_devices
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.server_log import read_buffers
 from engine.memory.units import parse_bytes
-from engine.model import hub
-from engine.model.addresses import parse_address
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
-from engine.model.header_cache import HeaderCache
-from engine.model.http_ranges import Version
 from engine.model.hub import find_repositories, repository_models
-from engine.model.library import scan
+from engine.model.library import HeaderCache, scan
 from engine.model.ollama import stored_models
-from engine.model.remote import CachedHeader, RemoteCache, read_remote
+from engine.model.remote import (
+    CachedHeader,
+    load_header,
+    parse_address,
+    read_remote,
+    save_header,
+)
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.planning.measured import loaded_bytes
 from engine.planning.resolve import resolve
@@ -80,6 +82,7 @@ from tests.engine.quality.made_reports import made_report
 from tests.support import foreign_settings as imports
 from tests.support.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
 from tests.support.gguf_files import header, llama_values, write
+from tests.support.gguf_server import answering
 from tests.support.hostile_seeds import (
     AMOUNTS,
     ANSWER,
@@ -393,25 +396,27 @@ def _digests(data: bytes) -> Iterator[str]:
 
 
 def _remote(data: bytes) -> Iterator[str]:
-    """A description of a kept header beside the right header."""
-    about = next(path for path in _remote_folder().iterdir() if path.suffix == ".json")
-    about.write_bytes(data)
-    found = RemoteCache(_remote_folder()).load(URL)
+    """The description of a cached header with the right header."""
+    folder = _folder() / "remote"
+    path = _remote_path()
+    _, newline, header = path.read_bytes().partition(b"\n")
+    path.write_bytes(data + newline + header)
+    found = load_header(folder, URL)
+    save_header(folder, URL, REMOTE)
     if found is not None:
-        yield f"{found.saved}{found.version.etag or ''}{found.version.nbytes + 1}"
-        yield from found.version.conditions.values()
+        yield f"{found.saved}{found.etag or ''}{found.nbytes + 1}"
 
 
-@cache
-def _remote_folder() -> Path:
-    RemoteCache(_folder() / "remote").save(
-        URL, CachedHeader(b"GGUF", Version("tag", "today", 9), "today")
-    )
-    return _folder() / "remote"
+REMOTE = CachedHeader(b"GGUF", "tag", 9, "today")
+
+
+def _remote_path() -> Path:
+    save_header(_folder() / "remote", URL, REMOTE)
+    return next((_folder() / "remote").iterdir())
 
 
 def _remote_seed() -> bytes:
-    return next(path for path in _remote_folder().iterdir() if path.suffix == ".json").read_bytes()
+    return _remote_path().read_bytes().partition(b"\n")[0]
 
 
 def _table_of_states(data: bytes) -> Iterator[str]:
@@ -478,22 +483,13 @@ def _done(data: bytes) -> Iterator[str]:
 
 def _listing(data: bytes) -> Iterator[str]:
     """One answer to all that the hub is asked."""
-    import huggingface_hub
-
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=data))
-    hooks = {"response": [hub._watched]}
-    hub.watch_answers()
-    client = httpx.Client(transport=answer, event_hooks=hooks)
-    huggingface_hub.set_client_factory(lambda: client)  # type: ignore[arg-type, return-value, unused-ignore]  # by its version
-    try:
+    with answering(data) as url, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", url)
         for ask in (partial(repository_models, "a/b"), partial(find_repositories, "a", "b")):
             try:
                 yield from (each.name for each in ask())
             except EngineError as error:
                 yield str(error)
-    finally:
-        hub.watch_answers.cache_clear()
-        hub.watch_answers()
 
 
 def _answered(data: bytes) -> Iterator[str]:
@@ -503,7 +499,7 @@ def _answered(data: bytes) -> Iterator[str]:
         thread.start()
         try:
             port = server.getsockname()[1]
-            yield read_remote(f"http://127.0.0.1:{port}/m.gguf", timeout_s=0.5, limit_s=1).name
+            yield read_remote(f"http://127.0.0.1:{port}/m.gguf", limit_s=1).name
         finally:
             thread.join()
 
@@ -519,19 +515,14 @@ def _answer(server: socket.socket, data: bytes) -> None:
 
 def _served(data: bytes) -> Iterator[str]:
     """One answer to all that a language server is asked, and as the stream of a reply."""
-    http = Http("http://127.0.0.1:9", TimeLimits(loading_s=0, pauses_s=()))
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=iter([data])))
-    http._client = httpx.Client(transport=answer)  # no socket: how one breaks is tried elsewhere
-    try:
-        yield str(ask_facts(http, None))
-    except EngineError as error:
-        yield str(error)
-    try:
+    with answering(data) as url:
+        http = Http(url, TimeLimits(loading_s=0, pauses_s=()))
+        try:
+            yield str(ask_facts(http, None))
+        except EngineError as error:
+            yield str(error)
         reply = ServedReply(GenerationRequest(), 0, "", "")
         yield from map(str, http.stream("/x", {}, Cancellation(), reply))
-    except EngineError as error:
-        yield str(error)
-    http.close()
 
 
 ENTRIES = (

@@ -1,10 +1,11 @@
-"""A hub of models on this machine, as `huggingface_hub` asks it, that misbehaves as it is told."""
+"""A hub of models on this machine that misbehaves as a test wants."""
 
 import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -28,16 +29,20 @@ class Hub:
     listed_twice: list[str] = field(default_factory=list)
     has_ranges: bool = True
     """Whether files are given from the middle."""
+    content_range: str = ""
+    """What is claimed of the sent range."""
     refusals: dict[str, tuple[int, str]] = field(default_factory=dict)
     """Status and `X-Error-Code` by repository."""
     cuts: list[int] = field(default_factory=list)
     """After how many bytes the next answers end, each once."""
     is_reset: bool = False
     """Whether they end by a reset."""
-    redirection_bytes: int | None = None
-    """How long the body of the redirection is by which files are given; None redirects nobody."""
-    before_files: list[Callable[[], None]] = field(default_factory=list)
-    """What is called before the next files are sent, each once."""
+    elsewhere: str = ""
+    """Address of another hub, to which requests for files are redirected."""
+    page_size: int = 1000
+    pause_s: float = 0.0
+    """Before a file is sent."""
+    tokens: list[str | None] = field(default_factory=list)
     ranges: list[str | None] = field(default_factory=list)
     """What was asked for of files."""
 
@@ -57,6 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        self.hub.tokens.append(self.headers.get("Authorization"))
         url = urlsplit(self.path)
         path = unquote(url.path).strip("/")
         if path == "api/models":
@@ -72,13 +78,16 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
         if tree:
             names = (*self.hub.files[repo], *self.hub.listed_twice)
-            return self._json([self._item(repo, name) for name in names])
+            page, size = int(parse_qs(url.query).get("page", ["0"])[0]), self.hub.page_size
+            more = f'<{self.hub.url}{url.path}?page={page + 1}>; rel="next"'
+            has_more = (page + 1) * size < len(names)
+            items = [self._item(repo, name) for name in names[page * size :][:size]]
+            return self._json(items, {"Link": more} if has_more else {})
         assert file is not None
         if file["file"] not in self.hub.files[repo]:
             return self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
-        if self.hub.redirection_bytes is not None and not url.query:
-            body = b"x" * self.hub.redirection_bytes
-            return self._answer(302, body, {"Location": f"{self.path}?from=elsewhere"})
+        if self.hub.elsewhere:
+            return self._answer(302, b"", {"Location": f"{self.hub.elsewhere}{self.path}"})
         return self._give(self.hub.files[repo][file["file"]])
 
     def _found(self, search: str) -> list[dict[str, object]]:
@@ -99,16 +108,16 @@ class _Handler(BaseHTTPRequestHandler):
     def _give(self, data: bytes) -> None:
         wanted = self.headers.get("Range")
         self.hub.ranges.append(wanted)
-        if self.hub.before_files:
-            self.hub.before_files.pop(0)()
+        time.sleep(self.hub.pause_s)
         match = re.match(r"bytes=(\d+)-(\d*)$", wanted or "") if self.hub.has_ranges else None
         start = int(match[1]) if match else 0
         stop = min(int(match[2]) + 1, len(data)) if match and match[2] else len(data)
-        told = {"Content-Range": f"bytes {start}-{stop - 1}/{len(data)}"} if match else {}
+        sent = self.hub.content_range or f"bytes {start}-{stop - 1}/{len(data)}"
+        told = {"Content-Range": sent} if match else {}
         self._answer(206 if match else 200, data[start:stop], told)
 
-    def _json(self, value: object) -> None:
-        self._answer(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+    def _json(self, value: object, headers: dict[str, str] | None = None) -> None:
+        self._answer(200, json.dumps(value).encode(), headers or {})
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

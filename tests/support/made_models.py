@@ -6,10 +6,9 @@ from math import prod
 from pathlib import Path
 
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import CatalogEntry, find_entry
-from engine.model.ggml_types import GGML_TYPES, TYPE_NUMBERS
-from engine.model.gguf_header import Value
-from engine.model.snapshots import Snapshot, unpack
+from engine.model.catalog import CatalogEntry, Snapshot, find_entry, unpack
+from engine.model.ggml import GGML_TYPES, TYPE_NUMBERS
+from engine.model.gguf import Value
 from tests.support.gguf_files import header, write
 
 F32 = 0

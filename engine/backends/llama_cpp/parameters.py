@@ -12,7 +12,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, FlashAttention, SplitMode
 from engine.errors import ModelLoadError
 from engine.memory.weights import expert_pattern
-from engine.model.ggml_types import TYPE_NUMBERS
+from engine.model.ggml import TYPE_NUMBERS
 
 ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}

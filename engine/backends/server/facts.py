@@ -14,9 +14,9 @@ from engine.backends.server.http import (
     ServerSilentError,
     ServerUnreachableError,
 )
-from engine.backends.server.patience import REPORT_EVERY_S
 from engine.backends.server.served_reply import size_of
 from engine.errors import ServerError, shown
+from engine.http import REPORT_EVERY_S
 from engine.validation import did_you_mean
 
 Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]

@@ -2,7 +2,7 @@
 
 import base64
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.backends.server.facts import ServerFacts
@@ -46,7 +46,9 @@ class LlamaServer:
         self._facts = facts
         self._spelled: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
-    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]:
+    def events(
+        self, reply: ServedReply, cancellation: Cancellation
+    ) -> Generator[Event, None, None]:
         """What the reply tells.
 
         Raises:
@@ -72,7 +74,7 @@ class LlamaServer:
         counted = _Rounds(reply)
         for told in self._http.stream("/completion", body, cancellation, reply):
             if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} failed: {self._http.told(error)}")
+                raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
             yield from self._told(told, reply, counted)
             if reply.reason is not None:
                 break

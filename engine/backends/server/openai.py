@@ -5,9 +5,8 @@ count comes at the end, or never.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
-from engine.backends.server.event_stream import READ_EVERY_S
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import ServedReply, count_of, rate_of
@@ -20,6 +19,8 @@ from engine.requests import Cancellation, GenerationRequest, Message
 
 CHAT = "/v1/chat/completions"
 RAW = "/v1/completions"
+MIN_TIMED_S = 0.05
+"""Shorter replies arrive in one piece, which shows no speed."""
 REASONING = ("reasoning_content", "reasoning")
 """Where thoughts come apart from the text: DeepSeek's, vLLM's and SGLang's name, and OpenRouter's.
 """
@@ -33,7 +34,9 @@ class OpenAI:
         self._facts = facts
         self._is_rich = facts.program in ("vLLM", "SGLang")
 
-    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]:
+    def events(
+        self, reply: ServedReply, cancellation: Cancellation
+    ) -> Generator[Event, None, None]:
         """What the reply tells.
 
         Raises:
@@ -46,7 +49,7 @@ class OpenAI:
         first_at = last_at = 0.0
         for told in stream:
             if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} failed: {self._http.told(error)}")
+                raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
             n_tokens = self._take_usage(told, reply)
             thought, text, reason = _choice(told)
             if said := reply.woven(thought, text):
@@ -139,7 +142,7 @@ class OpenAI:
         """Measure here what such servers do not tell."""
         reply.decode_s = elapsed_s
         reply.prefill_s = reply.first_token_s or 0.0
-        if elapsed_s > READ_EVERY_S:  # less is how often the stream is read
+        if elapsed_s > MIN_TIMED_S:
             reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
 
 

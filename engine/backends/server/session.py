@@ -4,7 +4,8 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -54,7 +55,9 @@ NO_SPECULATION = "a server drafts as it was started: choose drafts there"
 class _Program(Protocol):
     """What makes replies at a program's servers."""
 
-    def events(self, reply: ServedReply, cancellation: Cancellation) -> Iterator[Event]: ...
+    def events(
+        self, reply: ServedReply, cancellation: Cancellation
+    ) -> Generator[Event, None, None]: ...
 
 
 @dataclass(slots=True)
@@ -112,11 +115,7 @@ class ServerSession:
             lambda text: self._tell(Waiting(text)),
             is_trusted=is_trusted,
         )
-        try:
-            self._facts = ask_facts(self._http, self._wanted)
-        except EngineError:
-            self._http.close()
-            raise
+        self._facts = ask_facts(self._http, self._wanted)
         self._program = self._program_of(self._facts)
         self._counters = Counters(
             Http(configuration.server, LOOK_LIMITS, is_trusted=is_trusted), self._facts
@@ -223,8 +222,6 @@ class ServerSession:
             generation.cancellation.cancel()
         self._is_closed = True
         self._is_asked.set()
-        self._http.close()
-        self._counters.http.close()
 
     def _has_news(self) -> bool:
         return any(each.came or each.has_ended for each in self._running)
@@ -293,23 +290,23 @@ class ServerSession:
             EngineError: it fails, or ends before the reply does.
         """
         reply = generation.reply
-        events = self._program.events(reply, generation.cancellation)
-        for event in events:
-            with self._changed:
-                if generation.has_ended:
+        with closing(self._program.events(reply, generation.cancellation)) as events:
+            for event in events:
+                with self._changed:
+                    if generation.has_ended:
+                        return
+                    # Events of one read wake the others once: each wake takes a core for a moment.
+                    if not generation.came:
+                        self._changed.notify()
+                    generation.came.append(event)
+                    reply.take(event)
+                if reply.n_text > MOST_TEXT:
+                    raise ServerError(
+                        f"{self._http.name} sent {reply.n_text:,} characters and the reply had not "
+                        "ended: stopped"
+                    )
+                if reply.reason is FinishReason.STOP_TOKEN:
                     return
-                # What comes in one read wakes the others once: each wake takes a core for a moment.
-                if not generation.came:
-                    self._changed.notify()
-                generation.came.append(event)
-                reply.take(event)
-            if reply.n_text > MOST_TEXT:
-                raise ServerError(
-                    f"{self._http.name} sent {reply.n_text:,} characters and the reply had not "
-                    "ended: stopped"
-                )
-            if reply.reason is FinishReason.STOP_TOKEN:
-                return
         if reply.reason is None and not generation.cancellation.is_cancelled:
             raise ServerUnreachableError(
                 f"{self._http.name} closed the connection before the reply was complete: see "
@@ -403,8 +400,8 @@ class ServerSession:
     def _notes(self, named: Configuration) -> tuple[str, ...]:
         facts, sampling = self._facts, named.sampling
         told = f"{facts.program} {facts.version}".strip()
-        model = self._http.harmless(model_title(named.address))
-        notes = [f"{self._http.name} is {self._http.harmless(told)} and serves {model}"]
+        model = self._http.masked(model_title(named.address))
+        notes = [f"{self._http.name} is {self._http.masked(told)} and serves {model}"]
         if self._http.has_key and goes_unencrypted(self._http.url):
             notes.append(
                 f"the key goes to {self._http.name} unencrypted: anyone on the network can "

@@ -12,9 +12,8 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 from engine.errors import ModelLoadError
-from engine.model.ggml_types import TYPE_NUMBERS
-from engine.model.gguf import GgufFile, read_part
-from engine.model.gguf_header import TensorInfo
+from engine.model.ggml import TYPE_NUMBERS
+from engine.model.gguf import GgufFile, TensorInfo, read_part
 
 BLOCKS_AT_ONCE = 1 << 14
 """Blocks that are dequantised together, so that what is in between stays in a core's cache."""

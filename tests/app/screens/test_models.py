@@ -285,7 +285,7 @@ async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.M
             await ready(pilot)
             app.push_screen(screen)
             await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
-            await wait_until(pilot, lambda: "repository nobody/nothing" in text_of(screen))
+            await wait_until(pilot, lambda: "it does not exist" in text_of(screen))
 
 
 def test_models_of_another_vocabulary_come_last_with_the_reason(

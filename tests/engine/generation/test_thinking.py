@@ -6,10 +6,10 @@ import pytest
 
 from engine.configuration import SamplingSettings
 from engine.events import Event, Finished, Thinking, TokensCommitted
+from engine.generation.reasoning import Reasoning, Thought, answer_of
 from engine.generation.session import Session
 from engine.generation.thinking import has_loop
 from engine.model.chat_template import ChatTemplate
-from engine.model.reasoning import Reasoning, Thought, answer_of
 from engine.requests import GenerationRequest, Message
 from engine.testing import FakeBackend
 from tests.support.sessions import as_message, finished, make_session, ready, run

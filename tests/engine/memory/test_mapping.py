@@ -16,7 +16,7 @@ from engine.memory.mapping import MappedWeights
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model
-from engine.model.ggml_types import TYPE_NUMBERS
+from engine.model.ggml import TYPE_NUMBERS
 from tests.engine.memory.conftest import WeightsOf
 from tests.support.made_models import made_headers, written_model
 

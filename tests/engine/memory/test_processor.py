@@ -19,8 +19,8 @@ from engine.memory.hardware import (
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.ggml_types import TYPE_NUMBERS, TYPES_BY_NAME
-from engine.model.gguf_header import TensorInfo
+from engine.model.ggml import TYPE_NUMBERS, TYPES_BY_NAME
+from engine.model.gguf import TensorInfo
 from tests.engine.memory.conftest import WeightsOf
 from tests.support.made_models import made_headers, written_model
 

@@ -35,9 +35,9 @@ def test_a_header_that_lacks_a_needed_key_is_refused_by_name(tmp_path: Path) -> 
     ("name", "changes", "words"),
     [
         ("llama", {"llama.nextn_predict_layers": 2}, "MTP head"),
-        ("llama", {"llama.block_count": 400_000_000}, "400000000 layers"),
+        ("llama", {"llama.block_count": 400_000_000}, "400000000 layers, more than"),
         ("llama", {"llama.attention.head_count_kv": [2]}, "damaged"),
-        ("clip", {}, "beside a language model"),
+        ("clip", {}, "with a language model"),
     ],
 )
 def test_a_header_of_no_model_is_refused_with_the_reason(

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from engine.model import hub as hub_module
 from engine.model.hub import (
     DownloadError,
+    RepositoryName,
     StoppedError,
     download,
     file_repository,
@@ -36,7 +36,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
             "README.md": b"text",
         }
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+        monkeypatch.setattr(hub_module, "RETRY_S", 0)
         monkeypatch.setattr(hub_module, "CHUNK_BYTES", 1000)
         yield hub
 
@@ -45,11 +45,27 @@ def nothing(n_done: int, n_all: int) -> None:
     pass
 
 
+def test_names_of_repositories_and_files() -> None:
+    for name, expected in (
+        ("hf:a/b", RepositoryName("a/b")),
+        ("hf://a/b-GGUF", RepositoryName("a/b-GGUF")),
+        ("hf:a/b@v2:Q4_K_M", RepositoryName("a/b", "v2", "Q4_K_M")),
+        ("HF:a/b:q8_0", RepositoryName("a/b", quantization="q8_0")),
+    ):
+        assert parse_repository(name) == expected
+    for name in ("hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c"):
+        assert parse_repository(name) is None
+    part = "hf:a/b/q/T-00001-of-00003.gguf@v1"
+    assert file_repository(part) == (RepositoryName("a/b", "v1"), "T")
+    assert file_repository("hf:a/b") is None
+
+
 def test_models_of_a_repository_are_its_gguf_files_the_smallest_first(hub: Hub) -> None:
     hub.files[REPO]["big/Tiny.F16-00002-of-00002.gguf"] = b"b" * 10
     hub.files[REPO]["big/Tiny.F16-00001-of-00002.gguf"] = b"a" * 20
     hub.files[REPO]["half-00001-of-00002.gguf"] = b"c"
     hub.files[REPO]["\x1b[31m.gguf"] = b"d"
+    hub.listed_twice += ["half-00001-of-00002.gguf", "Tiny.Q8_0.gguf"]
     found = {model.name: (model.nbytes, len(model.parts)) for model in repository_models(REPO)}
     assert found == {
         "Tiny.F16": (30, 2),
@@ -72,17 +88,17 @@ def test_a_download_lies_where_models_are_found_and_is_the_owners(hub: Hub, tmp_
     assert len(hub.ranges) == n_asked, "what is there is not asked for again"
 
 
-def test_a_connection_that_ends_is_taken_up_where_it_ended(hub: Hub, tmp_path: Path) -> None:
-    hub.cuts = [1000, 5000]
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_download_resumes_where_its_connection_ended(
+    hub: Hub, tmp_path: Path, is_reset: bool
+) -> None:
+    hub.cuts, hub.is_reset = [1000, 300_000], is_reset
     path = download(repository_models(REPO)[0], tmp_path, nothing)
     assert path.read_bytes() == DATA
-    assert hub.ranges == [None, "bytes=1000-", "bytes=6000-"]
-
-
-def test_a_connection_that_is_reset_is_taken_up_as_one_that_ended(hub: Hub, tmp_path: Path) -> None:
-    hub.cuts, hub.is_reset = [300_000], True
-    assert download(repository_models(REPO)[0], tmp_path, nothing).read_bytes() == DATA
-    assert len(hub.ranges) == 2
+    assert hub.ranges[0] is None
+    assert len(hub.ranges) == 3
+    if not is_reset:  # a reset may lose bytes that were sent
+        assert hub.ranges[1:] == ["bytes=1000-", "bytes=301000-"]
 
 
 def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) -> None:
@@ -104,6 +120,12 @@ def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) 
     assert download(model, tmp_path, nothing).read_bytes() == DATA
     assert hub.ranges == ["bytes=200000-"]
     assert not part.exists()
+
+
+def test_bytes_of_another_range_are_not_appended(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts, hub.content_range = [1000], f"bytes 0-{len(DATA) - 1}/{len(DATA)}"
+    with pytest.raises(DownloadError, match="other bytes"):
+        download(repository_models(REPO)[0], tmp_path, nothing)
 
 
 def test_a_split_model_is_put_together_in_one_folder(hub: Hub, tmp_path: Path) -> None:
@@ -154,10 +176,10 @@ def test_a_folder_that_may_not_be_written_is_named(hub: Hub, tmp_path: Path) -> 
 
 
 def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None:
-    with pytest.raises(DownloadError, match="no readable repository nobody/nothing"):
+    with pytest.raises(DownloadError, match="nobody/nothing: it does not exist"):
         repository_models("nobody/nothing")
     hub.refusals["meta/gated"] = (403, "GatedRepo")
-    with pytest.raises(DownloadError, match="meta/gated is gated: accept its terms"):
+    with pytest.raises(DownloadError, match="meta/gated: the model is gated: accept its terms"):
         repository_models("meta/gated")
     hub.files["a/b"] = {"README.md": b"x"}
     with pytest.raises(DownloadError, match="a/b has no GGUF model"):
@@ -167,49 +189,34 @@ def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n"])
 def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
     monkeypatch.setattr(hub_module, "LISTING_S", 0.3)
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
     with dripping(start) as url:
         monkeypatch.setenv("HF_ENDPOINT", url)
-        with pytest.raises(DownloadError, match="no complete answer"):
+        with pytest.raises(DownloadError, match="no data"):
             repository_models(REPO)
-    for thread in threading.enumerate():
-        if thread.name == "asks in time":  # as it fails, the library closes every connection
-            thread.join(30)
 
 
-def test_a_hub_that_does_not_answer_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_nobody_at_the_address_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _: None)
-    with pytest.raises(
-        DownloadError, match=r"a/b: no connection to http://127\.0\.0\.1:9 \([^\[].*\): try"
-    ):
+    with pytest.raises(DownloadError, match=r"a/b: no connection to http://127\.0\.0\.1:9"):
         repository_models("a/b")
 
 
-@pytest.mark.parametrize(
-    ("name", "repo", "revision", "quantization"),
-    [
-        ("hf:a/b", "a/b", "main", None),
-        ("hf://a/b-GGUF", "a/b-GGUF", "main", None),
-        ("hf:a/b@v2:Q4_K_M", "a/b", "v2", "Q4_K_M"),
-        ("HF:a/b:q8_0", "a/b", "main", "q8_0"),
-    ],
-)
-def test_repositories_are_named(
-    name: str, repo: str, revision: str, quantization: str | None
+def test_a_listing_of_several_pages_is_read_to_its_end(hub: Hub) -> None:
+    hub.page_size = 1
+    assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
+
+
+def test_files_on_another_host_are_read_without_the_token(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = parse_repository(name)
-    assert found is not None
-    assert (found.repo, found.revision, found.quantization) == (repo, revision, quantization)
-
-
-def test_a_file_names_its_repository() -> None:
-    found = file_repository("hf:a/b/q/T-00001-of-00003.gguf@v1")
-    assert found is not None
-    assert (found[0].repo, found[0].revision, found[1]) == ("a/b", "v1", "T")
-    assert file_repository("hf:a/b") is None
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with serving_hub() as other:
+        other.files = hub.files
+        hub.elsewhere = other.url
+        path = download(repository_models(REPO)[0], tmp_path, nothing)
+    assert path.read_bytes() == DATA
+    assert set(hub.tokens) == {"Bearer hf_secret"}
+    assert other.tokens == [None]
 
 
 def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) -> None:
@@ -225,49 +232,34 @@ def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) 
 def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path) -> None:
     hub.has_ranges = False
     hub.cuts = [500_000] * 50
+    told: list[int] = []
     with pytest.raises(DownloadError, match="cannot resume"):
-        download(repository_models(REPO)[0], tmp_path, nothing)
+        download(repository_models(REPO)[0], tmp_path, lambda n_done, _: told.append(n_done))
+    hub.cuts = []
+    download(repository_models(REPO)[0], tmp_path, lambda n_done, _: told.append(n_done))
+    assert max(told) == len(DATA)
 
 
 def test_a_download_that_hardly_moves_is_ended(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_module, "SLOW_S", -1.0)
-    monkeypatch.setattr(hub_module, "SLOW_BYTES", 1 << 30)
+    monkeypatch.setattr(hub_module, "SLOW_S", 0.2)
+    hub.pause_s = 0.5
     with pytest.raises(DownloadError, match="the next try resumes"):
         download(repository_models(REPO)[0], tmp_path, nothing)
 
 
 def test_a_listing_without_an_end_is_left(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "PAGE_BYTES", 50)
+    monkeypatch.setattr(hub_module, "MAX_PAGE_BYTES", 50)
     for ask in (lambda: repository_models(REPO), lambda: find_repositories("tiny")):
-        with pytest.raises(DownloadError, match="exceeds 50 bytes"):
+        with pytest.raises(DownloadError, match="more than 50 bytes"):
             ask()
 
 
-def test_the_body_of_a_redirection_is_bounded(
-    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hub_module, "PAGE_BYTES", 5_000)
-    model = repository_models(REPO)[0]
-    hub.redirection_bytes = 5_001
-    with pytest.raises(DownloadError, match="redirection exceeds 5,000 bytes"):
-        download(model, tmp_path, nothing)
-    hub.redirection_bytes = 100
-    assert download(model, tmp_path, nothing)
-
-
-@pytest.mark.parametrize("size", [-5, 0, 10**30])
+@pytest.mark.parametrize("size", [-5, 0, 1 << 62])
 def test_a_file_of_no_size_is_not_offered(hub: Hub, size: int) -> None:
     hub.sizes["Tiny.Q4_K_M.gguf"] = size
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q8_0"]
-
-
-def test_one_part_twice_makes_no_whole_model(hub: Hub) -> None:
-    hub.files[REPO]["T-00001-of-00002.gguf"] = DATA
-    hub.listed_twice.append("T-00001-of-00002.gguf")
-    hub.listed_twice.append("Tiny.Q8_0.gguf")
-    assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
 
 
 def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
@@ -281,27 +273,9 @@ def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
 
 
 def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset it$"):
         repository_models("a/b")
-
-
-@pytest.mark.parametrize(
-    "name", ["hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c", "https://x/a/b"]
-)
-def test_what_is_no_repository_is_none(name: str) -> None:
-    assert parse_repository(name) is None
-
-
-def test_a_hub_without_ranges_tells_no_more_than_there_is(hub: Hub, tmp_path: Path) -> None:
-    model, told = repository_models(REPO)[0], []
-    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
-    part.parent.mkdir(parents=True)
-    part.write_bytes(DATA[:300_000])
-    hub.has_ranges = False
-    path = download(model, tmp_path, lambda n_done, _: told.append(n_done))
-    assert path.read_bytes() == DATA
-    assert max(told) == len(DATA)
 
 
 def test_files_of_one_name_in_two_folders_are_two_models(hub: Hub, tmp_path: Path) -> None:
@@ -311,14 +285,3 @@ def test_files_of_one_name_in_two_folders_are_two_models(hub: Hub, tmp_path: Pat
     paths = [download(model, tmp_path, nothing) for model in models]
     assert [path.stat().st_size for path in paths] == [9, 99]
     assert [model.address for model in models] == [f"hf:{REPO}/Q{n}/model.gguf" for n in (4, 8)]
-
-
-def test_a_download_goes_on_when_another_thread_closes_the_shared_client(
-    hub: Hub, tmp_path: Path
-) -> None:
-    from huggingface_hub.utils import close_session  # as the library does when a host is refused
-
-    hub.files[REPO] = {"model.gguf": DATA}
-    hub.before_files = [close_session]
-    [model] = repository_models(REPO)
-    assert download(model, tmp_path, nothing).read_bytes() == DATA

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.model.gguf import read_gguf
-from engine.model.gguf_header import KEPT_ELEMENTS
+from engine.model.gguf import MAX_STORED_ELEMENTS, read_gguf
 from engine.model.identity import ModelKind, kind_of, model_identity
 from tests.support.gguf_files import header, llama_values, write
 
@@ -16,7 +15,7 @@ DATA_BYTES = 64 * N_ROWS * 4
 
 
 def a_model(path: Path, *, word: str = "word", name: str = "Tiny") -> Path:
-    words = ["a", word, *["x" * 20] * (KEPT_ELEMENTS * 8)]
+    words = ["a", word, *["x" * 20] * (MAX_STORED_ELEMENTS * 8)]
     values = llama_values(**{"general.name": name, "tokenizer.ggml.tokens": words})
     return write(path, header(values, TENSORS), data_bytes=DATA_BYTES)
 

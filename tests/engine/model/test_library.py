@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.model import header_cache, library
+from engine.model import library
 from engine.model.identity import ModelKind
 from engine.model.library import (
     MAX_DEPTH,
@@ -82,12 +82,6 @@ def test_a_download_that_did_not_end_is_named_as_that(tmp_path: Path, name: str)
     assert entry.name.endswith("m")
     with pytest.raises(ModelNotFoundError):
         find_model("m", [tmp_path])
-
-
-def test_a_file_that_aria2_is_filling_is_not_finished(tmp_path: Path) -> None:
-    tiny_gguf(tmp_path / "m.gguf")
-    (tmp_path / "m.gguf.aria2").write_bytes(b"")
-    assert [entry.problem for entry in scan([tmp_path])] == ["its download is not finished"]
 
 
 def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -> None:
@@ -187,7 +181,7 @@ def test_a_cache_with_odd_entries_is_read_over(tmp_path: Path) -> None:
         status = path.stat()
         numbers = [status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino]
         entry = odd.replace("[1, 2]", str(numbers))
-        cache.write_text(f'{{"version": {header_cache.VERSION}, "models": {{"{path}": {entry}}}}}')
+        cache.write_text(f'{{"version": {library.VERSION}, "models": {{"{path}": {entry}}}}}')
         assert scan([tmp_path / "m"], cache_path=cache)[0].architecture == "llama"
 
 

@@ -1,17 +1,18 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from engine.errors import ModelFileError
 from engine.memory.units import MIB
 from engine.model import remote
-from engine.model.addresses import parse_address
-from engine.model.gguf import read_gguf
-from engine.model.gguf_header import KEPT_ELEMENTS
-from engine.model.http_ranges import RemoteFileError, UnreachableError, check_redirect
-from engine.model.remote import read_remote
+from engine.model.gguf import MAX_STORED_ELEMENTS, read_gguf
+from engine.model.remote import (
+    RemoteFileError,
+    RemoteUnreachableError,
+    parse_address,
+    read_remote,
+)
 from tests.support import hostile_language_server
 from tests.support.gguf_files import header, llama_values
 from tests.support.gguf_server import Server, dripping, serving
@@ -78,15 +79,13 @@ def test_a_split_model_is_read_with_all_of_its_parts(server: Server) -> None:
         assert file.architecture == "llama"
         assert file.nbytes == sum(len(server.files[f"/big-0000{n}-of-00002.gguf"]) for n in (1, 2))
     del server.files["/big-00002-of-00002.gguf"]
-    with pytest.raises(RemoteFileError, match=r"big-00002-of-00002\.gguf: the file does not exist"):
+    with pytest.raises(RemoteFileError, match=r"big-00002-of-00002\.gguf: it does not exist"):
         read_remote(f"{server.url}/big-00001-of-00002.gguf")
 
 
 def test_a_server_without_ranges_is_left_at_once(server: Server) -> None:
     server.knows_ranges, server.size = False, SIZE
-    with pytest.raises(
-        RemoteFileError, match=r"answers 200 .* does not support ranges; download the file"
-    ):
+    with pytest.raises(RemoteFileError, match=r"does not support ranges.*\(200\): download"):
         read_remote(f"{server.url}/m.gguf")
     assert len(server.asked) == 1
 
@@ -96,28 +95,21 @@ def test_a_redirection_keeps_the_range_and_the_token_stays_at_home(
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with serving() as other:
-        values = {"tokenizer.ggml.tokens": ["x" * 100] * (KEPT_ELEMENTS * 12)}
+        values = {"tokenizer.ggml.tokens": ["x" * 100] * (MAX_STORED_ELEMENTS * 12)}
         other.files["/cdn/m.gguf"] = whole_model(**values)
         first, second = f"{REPO}/resolve/main/m.gguf", "/moved/m.gguf"
         server.redirects = {first: second, second: f"{other.url}/cdn/m.gguf?signature=s"}
         file = read_remote("hf:owner/repo/m.gguf")
-        assert file.n_vocab == KEPT_ELEMENTS * 12
+        assert file.n_vocab == MAX_STORED_ELEMENTS * 12
         assert [asked.token for asked in server.asked] == ["Bearer hf_secret"] * 2
         assert [asked.token for asked in other.asked] == [None, None]
         last = len(other.files["/cdn/m.gguf"]) - 1
         ranges = [asked.range for asked in other.asked]
         assert ranges == ["bytes=0-4194303", f"bytes=4194304-{last}"]
         assert file.origin == f"{server.url}{first}"
-
-
-def test_the_token_goes_to_the_hub_only(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    with serving() as other:
         other.files["/m.gguf"] = whole_model()
         read_remote(f"{other.url}/m.gguf")
-        assert other.asked[0].token is None
-    read_remote("hf:owner/repo/m.gguf")
-    assert server.asked[0].token == "Bearer hf_secret"
+        assert other.asked[-1].token is None
 
 
 def test_the_token_of_the_login_is_used(server: Server, tmp_path: Path) -> None:
@@ -160,7 +152,7 @@ def test_a_refusal_says_what_to_do(server: Server, status: int, code: str, messa
 
 def test_a_body_that_ends_early_is_no_header(server: Server) -> None:
     server.cut_at = 100
-    with pytest.raises(UnreachableError, match=r"ended at byte 100, \d+ bytes early"):
+    with pytest.raises(RemoteUnreachableError, match="connection"):
         read_remote(f"{server.url}/m.gguf")
 
 
@@ -181,27 +173,21 @@ def test_bytes_of_another_place_are_not_taken(server: Server, told: str) -> None
         read_remote(f"{server.url}/m.gguf")
 
 
-def test_a_silent_server_is_not_waited_for(server: Server) -> None:
-    server.delay_s = 0.5
-    with pytest.raises(UnreachableError, match="it did not answer in time"):
-        read_remote(f"{server.url}/m.gguf", timeout_s=0.1)
-
-
 HEADERS = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-999/1000\r\n\r\n"
 
 
 @pytest.mark.parametrize("start", [b"", HEADERS], ids=["headers", "body"])
 def test_a_dripping_server_is_left_in_its_headers_and_in_its_body(start: bytes) -> None:
-    with dripping(start) as url, pytest.raises(UnreachableError, match="it did not answer in time"):
-        read_remote(f"{url}/m.gguf", timeout_s=5, limit_s=0.2)
+    with dripping(start) as url, pytest.raises(RemoteUnreachableError, match="no data"):
+        read_remote(f"{url}/m.gguf", limit_s=0.2)
 
 
 def test_a_certificate_that_nobody_signed_is_not_trusted(server: Server, tmp_path: Path) -> None:
     with hostile_language_server.serving(certificate=own_certificate(tmp_path)) as other:
-        with pytest.raises(UnreachableError, match="certificate"):
+        with pytest.raises(RemoteFileError, match="certificate"):
             read_remote(f"{other.url}/m.gguf")
         server.redirects["/m.gguf"] = f"{other.url}/m.gguf"
-        with pytest.raises(UnreachableError, match="certificate"):
+        with pytest.raises(RemoteFileError, match="certificate"):
             read_remote(f"{server.url}/m.gguf")
 
 
@@ -211,9 +197,9 @@ def test_a_certificate_that_nobody_signed_is_not_trusted(server: Server, tmp_pat
         ("file:///etc/passwd", RemoteFileError),
         ("ftp://host/m.gguf", RemoteFileError),
         ("/m.gguf", RemoteFileError),
-        ("http://xn--a/m.gguf", UnreachableError),
-        (f"http://{'a' * 300}/m.gguf", UnreachableError),
-        ("http://a..b/m.gguf", UnreachableError),
+        ("http://xn--a/m.gguf", RemoteFileError),
+        (f"http://{'a' * 300}/m.gguf", RemoteFileError),
+        ("http://a..b/m.gguf", RemoteFileError),
     ],
 )
 def test_a_redirection_to_no_file_of_a_server_is_refused(
@@ -224,14 +210,6 @@ def test_a_redirection_to_no_file_of_a_server_is_refused(
         read_remote(f"{server.url}/m.gguf")
 
 
-def test_a_redirection_out_of_the_encryption_is_not_followed() -> None:
-    asked = httpx.Request("GET", "https://host/m.gguf")
-    check_redirect(httpx.Response(302, headers={"Location": "//other/m.gguf"}, request=asked))
-    answer = httpx.Response(302, headers={"Location": "http://host/m.gguf"}, request=asked)
-    with pytest.raises(RemoteFileError, match="from https to http"):
-        check_redirect(answer)
-
-
 def test_a_changed_file_is_read_again(server: Server, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     read_remote(f"{server.url}/m.gguf", cache_folder=cache)
@@ -240,6 +218,9 @@ def test_a_changed_file_is_read_again(server: Server, tmp_path: Path) -> None:
     for _ in range(2):
         assert read_remote(f"{server.url}/m.gguf", cache_folder=cache).name == "Newer"
     assert server.asked[-1].headers["if-none-match"] == '"two"'
+    server.etag = None
+    server.files["/m.gguf"] = whole_model(**{"general.name": "Newest"})
+    assert read_remote(f"{server.url}/m.gguf", cache_folder=cache).name == "Newest"
 
 
 def test_a_file_that_changes_while_it_is_read_is_refused(
@@ -273,7 +254,7 @@ def test_offline_nothing_is_asked(
     assert "does not answer" in (
         read_remote("hf:owner/repo/m.gguf", cache_folder=tmp_path).origin or ""
     )
-    with pytest.raises(UnreachableError, match="HF_HUB_OFFLINE is set"):
+    with pytest.raises(RemoteUnreachableError, match="HF_HUB_OFFLINE is set"):
         read_remote("hf:owner/repo/other.gguf", cache_folder=tmp_path)
     assert len(server.asked) == 1
 
@@ -281,20 +262,20 @@ def test_offline_nothing_is_asked(
 def test_the_cache_forgets_old_headers(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "MAX_CACHE_BYTES", 3000)
+    monkeypatch.setattr(remote, "MAX_CACHE_BYTES", 1500)
     for number in range(5):
         server.files[f"/{number}.gguf"] = whole_model()
         read_remote(f"{server.url}/{number}.gguf", cache_folder=tmp_path)
-    assert 1 <= len(list(tmp_path.glob("*.header"))) <= 4
-    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 3000
+    assert 1 <= len(list(tmp_path.iterdir())) <= 4
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1500
 
 
 def test_a_header_without_an_end_is_not_loaded(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "CHUNK_BYTES", 1 << 10)
-    monkeypatch.setattr("engine.model.gguf_header.MAX_HEADER_BYTES", 1 << 14)
-    values = {"tokenizer.ggml.tokens": ["x" * 100] * (KEPT_ELEMENTS + 1)}
+    monkeypatch.setattr("engine.model.gguf.MAX_HEADER_BYTES", 1 << 14)
+    values = {"tokenizer.ggml.tokens": ["x" * 100] * (MAX_STORED_ELEMENTS + 1)}
     server.files["/m.gguf"] = whole_model(**values)
     with pytest.raises(ModelFileError, match="the header is longer"):
         read_remote(f"{server.url}/m.gguf")
@@ -323,38 +304,12 @@ def test_what_names_no_file_is_refused_before_anything_is_asked(name: str, messa
 @pytest.mark.parametrize("host", ["huggingface.co", "huggingface.co:80", "hf.co"])
 def test_the_hub_is_asked_over_an_encrypted_connection_only(host: str) -> None:
     address = parse_address(f"http://{host}/models/m.gguf?download=true")
-    assert address.is_hub
+    assert address.page
     assert address.url == f"https://{host.removesuffix(':80')}/models/m.gguf?download=true"
     other = parse_address("http://huggingface.co:8080/models/m.gguf")
-    assert (other.is_hub, other.url) == (False, "http://huggingface.co:8080/models/m.gguf")
+    assert (other.page, other.url) == (None, "http://huggingface.co:8080/models/m.gguf")
 
 
 def test_a_revision_and_a_folder_are_asked_for(server: Server) -> None:
     server.files[f"{REPO}/resolve/refs%2Fpr%2F1/a%20b/m.gguf"] = whole_model()
     assert read_remote("hf:owner/repo/a b/m.gguf@refs/pr/1").architecture == "llama"
-
-
-def test_the_body_of_a_redirection_is_not_read() -> None:
-    class Endless(httpx.SyncByteStream):
-        is_closed = False
-
-        def __iter__(self) -> Iterator[bytes]:
-            raise AssertionError("it was read")
-
-        def close(self) -> None:
-            self.is_closed = True
-
-    body = Endless()
-    asked = httpx.Request("GET", "https://host/m.gguf")
-    packed = {"Location": "/n.gguf", "Content-Encoding": "gzip"}
-    answer = httpx.Response(302, headers=packed, request=asked, stream=body)
-    check_redirect(answer)
-    assert answer.read() == b""
-    assert body.is_closed
-
-
-def test_without_a_version_nothing_old_is_trusted(server: Server, tmp_path: Path) -> None:
-    server.etag = None
-    read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
-    server.files["/m.gguf"] = whole_model(**{"general.name": "Newer"})
-    assert read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path).name == "Newer"

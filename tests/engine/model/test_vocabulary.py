@@ -9,7 +9,7 @@ from engine.errors import IncompatiblePairError, ModelFileError
 from engine.model.architecture import read_model
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.vocabulary import TokenList, check_headers, header_difference, vocabulary_facts
+from engine.model.vocabulary import check_headers, header_difference, read_tokens, vocabulary_facts
 from tests.support.gguf_files import header, llama_values, write
 
 N_TOKENS = 300
@@ -109,8 +109,8 @@ def test_a_file_that_changed_behind_its_header_is_an_error(
 ) -> None:
     draft = model(tmp_path / "draft.gguf", TOKENS)
     facts = vocabulary_facts(draft)
-    with pytest.raises(ModelFileError, match="has changed"):
-        TokenList(draft.path, replace(facts, tokens_start=facts.tokens_start + 3))
+    with pytest.raises(ModelFileError, match="changed"):
+        read_tokens(draft.path, replace(facts, tokens_start=facts.tokens_start + 3))
     draft.path.unlink()
     with pytest.raises(ModelFileError, match="cannot be read"):
         header_difference(target, draft)

@@ -5,8 +5,8 @@ from pathlib import Path
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from engine.model.ggml_types import TYPE_NUMBERS
-from engine.model.gguf_header import Value
+from engine.model.ggml import TYPE_NUMBERS
+from engine.model.gguf import Value
 from tests.support.made_models import made_headers, made_model, written_model
 
 RAM = Device("CPU", "cpu", 64 * GIB, 60 * GIB)

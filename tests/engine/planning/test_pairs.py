@@ -8,8 +8,7 @@ from engine.configuration import Configuration, DraftConfiguration
 from engine.errors import IncompatiblePairError
 from engine.model.architecture import read_model
 from engine.model.catalog import entries, find_entry
-from engine.model.header_cache import read_facts
-from engine.model.library import read_headers
+from engine.model.library import read_facts, read_headers
 from engine.planning.draft_advice import MachineKind, Worth, check_draft
 from engine.planning.pairs import DraftOptions, entry_of, options_of
 from tests.support.drafting_models import TOKENS, drafting_model

@@ -162,7 +162,7 @@ def test_counts_of_rounds_are_those_of_the_server() -> None:
 
 
 BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
-    ("OpenAI", "comments", "sent nothing"),
+    ("OpenAI", "comments", "no data"),
     *(
         (kind, misdeed, said)
         for kind in ("OpenAI", "llama-server")
@@ -208,7 +208,7 @@ def test_bytes_that_bring_nothing_are_no_sign_of_life(
 def test_events_without_end_that_bring_nothing_are_given_up_before_they_cost_minutes(
     server: LanguageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MOST_IDLE", 20)
+    monkeypatch.setattr(http, "MAX_IDLE_EVENTS", 20)
     assert "21 events" in str(reply_of(server, "empty objects").fault)
 
 

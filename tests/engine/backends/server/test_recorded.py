@@ -52,7 +52,6 @@ def test_each_is_recognised_with_its_version_and_context(
         assert (server.program, server.version) == (program, version)
         http = Http(server.url, TimeLimits())
         facts = ask_facts(http, None)
-        http.close()
     assert (facts.program, facts.version, facts.n_ctx) == (program, version, n_ctx)
     assert facts.has_metrics == (program != "Ollama")
 

@@ -53,7 +53,7 @@ def test_a_block_has_the_bytes_that_it_says(name: str) -> None:
     assert coded.shape == (50, form.nbytes)
     assert coded.dtype == torch.uint8
     if name in GGML:
-        from engine.model.ggml_types import TYPES_BY_NAME
+        from engine.model.ggml import TYPES_BY_NAME
 
         assert TYPES_BY_NAME[name].block_bytes == form.nbytes
 

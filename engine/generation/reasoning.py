@@ -1,7 +1,6 @@
-"""Where a reply thinks: what reasoning models write around it, and whether a template can say no.
+"""Thinking in replies: the markers of reasoning models, and templates that can turn it off.
 
-The text of a reply begins with the marker that opens its thinking, whether the model wrote that or
-the template did, so that a stored text says by itself what of it was thought.
+A stored reply begins with its opening marker, whether the model or the template wrote that.
 """
 
 from collections.abc import Callable
@@ -11,17 +10,17 @@ from typing import TYPE_CHECKING
 from engine.errors import TemplateError
 from engine.requests import Message
 
-if TYPE_CHECKING:  # with Jinja, which showing a reply does without
+if TYPE_CHECKING:  # showing a reply does not need Jinja
     from engine.model.chat_template import ChatTemplate
 
 SWITCHES = ("enable_thinking", "thinking")
-"""Variables of templates that turn thinking off: Qwen 3 and GLM 4.5; Granite and DeepSeek 3.1."""
+"""Variables that turn thinking off: Qwen 3 and GLM 4.5; Granite and DeepSeek 3.1."""
 PROBE = (Message("user", "hello"),)
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What stands before and behind the thinking of a reply."""
+    """The texts before and after the thinking of a reply."""
 
     start: str
     end: str
@@ -42,26 +41,23 @@ MARKERS = (
     Markers("<reasoning>", "</reasoning>"),
 )
 """Of Qwen, DeepSeek, GLM, Nemotron and others; gpt-oss (harmony); Gemma 4; Magistral; Command A;
-Seed-OSS; EXAONE Deep; Open Thinker; models that were told to by a prompt."""
+Seed-OSS; EXAONE Deep; Open Thinker; models that a prompt asked to."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """A reply in two parts."""
+    """A reply split into thinking and answer."""
 
     text: str
-    """What was thought, without its markers."""
+    """The thinking without its markers."""
     answer: str
-    """What is said to the user; empty while it thinks."""
+    """The text for the user; empty while it thinks."""
     is_over: bool
-    """Whether the end marker has come."""
+    """Whether the end marker was written."""
 
     @classmethod
     def of(cls, reply: str) -> "Thought | None":
-        """The parts of a reply that begins with thinking; None for any other.
-
-        A server whose template opened the thinking sends only its end.
-        """
+        """The parts of a reply that begins with thinking, else None; servers may omit the start."""
         begun = reply.lstrip()
         for markers in MARKERS:
             start = markers.start.rstrip()
@@ -70,19 +66,19 @@ class Thought:
                 return cls(text.strip(), answer.lstrip(), bool(end))
         for markers in MARKERS:
             text, end, answer = begun.partition(markers.end)
-            is_sure = not end.startswith("</") or _is_apart(text, answer)
-            if end and markers.start not in text and is_sure:
+            is_marker = not end.startswith("</") or _is_separate(text, answer)
+            if end and markers.start not in text and is_marker:
                 return cls(text.strip(), answer.lstrip(), is_over=True)
         return None
 
 
-def _is_apart(before: str, behind: str) -> bool:
+def _is_separate(before: str, after: str) -> bool:
     """Whether a marker between two texts begins or ends a line, as no quoted one does."""
-    return behind.startswith("\n") or not before.rpartition("\n")[2].strip()
+    return after.startswith("\n") or not before.rpartition("\n")[2].strip()
 
 
 def answer_of(reply: str) -> str:
-    """What a reply says to the user without its thinking; all of it where it says nothing else."""
+    """A reply without its thinking; all of it if there is nothing else."""
     thought = Thought.of(reply)
     return thought.answer if thought is not None and thought.answer.strip() else reply
 
@@ -93,13 +89,13 @@ class Reasoning:
 
     markers: Markers
     switch: str | None
-    """The template's variable that turns it off; None where it has none."""
+    """The template's variable that turns it off; None if it has none."""
     has_field: bool
-    """Whether the template takes earlier thinking in a field of its own, and not in the content."""
+    """Whether the template reads earlier thinking from a field of its own."""
 
     @classmethod
     def found(cls, template: "ChatTemplate", single: Callable[[str], bool]) -> "Reasoning | None":
-        """How a model thinks by its template and vocabulary; None where neither has markers.
+        """How a model thinks by its template and vocabulary; None if neither has markers.
 
         Args:
             template: Of the model.
@@ -116,30 +112,30 @@ class Reasoning:
         return None
 
     def opened_by(self, prompt: str) -> str:
-        """What a prompt ends with where its template opens the thinking; else empty."""
+        """The end of a prompt whose template opens the thinking; else empty."""
         at = prompt.rfind(self.markers.start)
         tail = prompt[at:] if at >= 0 else ""
         return tail if tail.strip() == self.markers.start.strip() else ""
 
     def close_thinking(self, prompt: str) -> str:
-        """A prompt behind which the model answers at once."""
+        """A prompt after which the model answers at once."""
         start, end = self.markers.start, self.markers.end
         opened = self.opened_by(prompt)
         at = prompt.rfind(start)
         tail = prompt[at:] if at >= 0 else ""
         if not opened and tail.rstrip().endswith(end):
-            return prompt  # the template has done so
+            return prompt  # closed by the template
         return f"{prompt}{'' if opened else start}{self.closing}"
 
     @property
     def closing(self) -> str:
-        """What ends thinking that goes on too long."""
+        """The text that ends thinking that is too long."""
         end = self.markers.end
         return f"\n{end}\n\n" if end.startswith("</") else end
 
 
 def _switches(template: "ChatTemplate", name: str) -> bool:
-    """Whether a template writes something else when a variable is false."""
+    """Whether a template depends on a variable."""
     if name not in template.text:
         return False
     try:

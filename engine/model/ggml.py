@@ -1,4 +1,4 @@
-"""How many bytes a row of each ggml tensor type takes."""
+"""Block sizes of ggml's tensor types, and the names of file types."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from engine.errors import ModelFileError
 
 @dataclass(frozen=True, slots=True)
 class GgmlType:
-    """Elements come in blocks: `block_size` elements in `block_bytes` bytes."""
+    """A tensor type: `block_size` elements in `block_bytes` bytes."""
 
     name: str
     block_size: int
@@ -15,11 +15,11 @@ class GgmlType:
 
     @property
     def bits(self) -> float:
-        """Bits of one element, its share in the block's scales included."""
+        """Bits of one element, with its share of the scales."""
         return 8 * self.block_bytes / self.block_size
 
     def row_bytes(self, n_elements: int) -> int:
-        """Bytes of a row, which holds whole blocks."""
+        """Bytes of a row of whole blocks."""
         return n_elements // self.block_size * self.block_bytes
 
 
@@ -65,11 +65,8 @@ GGML_TYPES: dict[int, GgmlType] = {
 TYPE_NUMBERS: dict[str, int] = {each.name: number for number, each in GGML_TYPES.items()}
 TYPES_BY_NAME: dict[str, GgmlType] = {each.name: each for each in GGML_TYPES.values()}
 
-REMOVED_TYPES: dict[int, str] = {
-    4: "q4_2", 5: "q4_3", 31: "q4_0_4_4", 32: "q4_0_4_8", 33: "q4_0_8_8", 36: "iq4_nl_4_4",
-    37: "iq4_nl_4_8", 38: "iq4_nl_8_8",
-}  # fmt: skip
-"""Types that llama.cpp once had (ggml.h) and no longer reads."""
+REMOVED_TYPES = (4, 5, 31, 32, 33, 36, 37, 38)
+"""Types that llama.cpp once had (ggml.h)."""
 
 FILE_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -84,20 +81,12 @@ FILE_TYPE_IDS: dict[str, int] = {name: number for number, name in FILE_TYPES.ite
 
 
 def ggml_type(number: int, tensor: str, offset: int) -> GgmlType:
-    """A type by its ggml id.
-
-    Raises:
-        ModelFileError: an id that this version does not know; sizes cannot be guessed.
-    """
-    found = GGML_TYPES.get(number)
-    if number in REMOVED_TYPES:
-        raise ModelFileError(
-            f"tensor {tensor!r} has the type {number} ({REMOVED_TYPES[number]}) at byte {offset}, "
-            "which llama.cpp no longer reads: download the model in another quantisation"
-        )
-    if found is None:
-        raise ModelFileError(
-            f"tensor {tensor!r} has the unknown type {number} at byte {offset}: "
-            "the file is newer than kvchat, or damaged"
-        )
-    return found
+    """A type by its ggml id; raises `ModelFileError` for an id whose size is not known."""
+    if number in GGML_TYPES:
+        return GGML_TYPES[number]
+    problem = (
+        "which llama.cpp no longer reads: download the model in another quantisation"
+        if number in REMOVED_TYPES
+        else "which is unknown: the file is newer than kvchat, or damaged"
+    )
+    raise ModelFileError(f"tensor {tensor!r} has the type {number} at byte {offset}, {problem}")

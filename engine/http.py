@@ -1,0 +1,333 @@
+"""The HTTP client: every answer is bounded in bytes and time, and a key goes to one origin only.
+
+The hub, headers of remote models, the starter model and the server backends use it. httpx is
+imported with the first request because that takes 0.1 s.
+"""
+
+import os
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from engine.background import start_thread
+from engine.errors import EngineError
+from engine.parsing import parse_json
+from engine.servers import LOOPBACK, origin_of
+
+if TYPE_CHECKING:
+    import httpx
+
+MAX_REDIRECTS = 10
+MAX_REASON = 500
+"""Characters of foreign text that a message repeats."""
+CHECK_EVERY_S = 1.0
+REPORT_EVERY_S = 10.0
+"""Interval of reports on an answer that makes no progress."""
+
+Report = Callable[[str], None]
+"""Called with what is waited for; with an empty text once there is progress."""
+
+
+class HttpError(EngineError):
+    """An answer that cannot be used; the message is a reason, without the address."""
+
+
+class UnreachableError(HttpError):
+    """No connection, or one that ended early."""
+
+
+class SilentError(HttpError):
+    """No progress within the limit."""
+
+
+class Watch:
+    """Cuts the connection of an answer that makes no progress for `limit_s`, from a thread.
+
+    Received bytes are not progress: headers, comments and unfinished lines can go on for ever.
+    """
+
+    def __init__(self, url: str, limit_s: float, report: Report) -> None:
+        self.is_over = False
+        self.limit_s, self._url, self._report = limit_s, url, report
+        self._socket: socket.socket | None = None
+        self._is_cut = False
+        self._since = time.monotonic()
+        self._n_reports = 0
+        self._has_ended = threading.Event()
+        start_thread(self._run, name="http-watch", on_fault=lambda _: self.cut())
+
+    def close(self) -> None:
+        """End the thread."""
+        self._has_ended.set()
+        self.note_progress(self.limit_s)
+
+    def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        """Store the socket that httpcore opened; TLS replaces it."""
+        if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self._is_cut:
+                self.cut()
+
+    def cut(self) -> None:
+        """End the connection, now or as soon as it is open."""
+        self._is_cut = True
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def note_progress(self, limit_s: float) -> None:
+        """Start the wait again, with this limit."""
+        self.limit_s, self._since = limit_s, time.monotonic()
+        if self._n_reports:
+            self._n_reports = 0
+            self._report("")
+
+    def silence(self) -> SilentError:
+        """The error of a connection that was cut."""
+        return SilentError(f"sent no data for {round(self.limit_s, 1):g} s")
+
+    def _run(self) -> None:
+        while not self._has_ended.wait(min(max(self._left_s(), 0.0), CHECK_EVERY_S)):
+            silent_s = self.limit_s - self._left_s()
+            if silent_s >= self.limit_s:
+                self.is_over = True
+                self.cut()
+                return
+            if silent_s >= REPORT_EVERY_S * (self._n_reports + 1):
+                self._n_reports += 1
+                self._report(
+                    f"no data from {self._url} for {silent_s:.0f} s "
+                    f"(gives up after {self.limit_s:g} s)"
+                )
+
+    def _left_s(self) -> float:
+        return self._since + self.limit_s - time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Status and headers of an answer whose body is still to be read."""
+
+    status: int
+    url: str
+    """Address that answered, after all redirects."""
+    headers: Mapping[str, str]
+    chunks: Iterator[bytes]
+    watch: Watch
+
+    def body(self, limit: int) -> bytes:
+        """The whole body; raises `HttpError` if it has more than `limit` bytes."""
+        data = bytearray()
+        for chunk in self.chunks:
+            data += chunk
+            if len(data) > limit:
+                raise HttpError(f"sent more than {limit:,} bytes, the limit")
+        return bytes(data)
+
+    def json(self, limit: int) -> object:
+        """The body as JSON; raises `HttpError` if it is none or has more than `limit` bytes."""
+        try:
+            return parse_json(self.body(limit))
+        except ValueError as error:
+            raise HttpError(f"sent invalid JSON ({error})") from error
+
+    def events(self, limit: int) -> Iterator[bytes]:
+        """The data of each server-sent event, empty for a comment; an event has at most `limit`."""
+        return events(lines(self.chunks, limit), limit)
+
+
+class HttpClient:
+    """Sends requests; several threads may use it at once. Each request has its own connection."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        follows_redirects: bool = False,
+        connect_s: float = 20.0,
+    ) -> None:
+        """A client that sends `key` to the origin of `url` only."""
+        self._origin, self._key = origin_of(url), key
+        self._follows_redirects = follows_redirects
+        self._connect_s = connect_s
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        limit_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: Mapping[str, object] | None = None,
+        report: Report = lambda _: None,
+        attach: Callable[[Callable[[], None]], None] = lambda _: None,
+    ) -> Iterator[Answer]:
+        """Send a request, with a JSON object as its body; the answer is readable within the block.
+
+        Args:
+            method: `GET` or `POST`.
+            url: Address.
+            limit_s: Seconds until the end or `Answer.watch.note_progress`, whatever arrives.
+            headers: Further headers.
+            body: JSON object.
+            report: Receives what is waited for.
+            attach: Called first, with a function that cuts the connection.
+
+        Raises:
+            UnreachableError: no connection, or it ended.
+            SilentError: no progress for `limit_s`.
+            HttpError: an invalid address or certificate, a compressed answer, a refused redirect.
+        """
+        import httpx
+
+        watch = Watch(url, limit_s, report)
+        try:
+            attach(watch.cut)
+            with self._client(url, limit_s) as client:
+                response = self._send(client, watch, method, url, headers, body)
+                yield _answer(response, watch)
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name
+            raise watch.silence() if watch.is_over else _reason(error, limit_s) from error
+        except EngineError as error:
+            if watch.is_over:
+                raise watch.silence() from error
+            raise
+        else:
+            if watch.is_over:  # a body without length ends where the connection is cut
+                raise watch.silence()
+        finally:
+            watch.close()
+
+    def _client(self, url: str, limit_s: float) -> "httpx.Client":
+        import httpx
+
+        needs_tls = url.startswith("https:") or self._follows_redirects
+        files = (os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
+        return httpx.Client(
+            headers={"Accept-Encoding": "identity", "User-Agent": "kvchat"},
+            verify=_certificates(*files) if needs_tls else False,
+            timeout=httpx.Timeout(max(limit_s, 0.01), connect=self._connect_s),
+            trust_env=origin_of(url)[1] not in LOOPBACK,
+        )
+
+    def _send(
+        self,
+        client: "httpx.Client",
+        watch: Watch,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None,
+        body: Mapping[str, object] | None,
+    ) -> "httpx.Response":
+        for _ in range(MAX_REDIRECTS + 1):
+            request = client.build_request(method, url, headers=headers, json=body)
+            request.extensions["trace"] = watch.trace
+            if self._key is not None and origin_of(url) == self._origin:
+                request.headers["Authorization"] = f"Bearer {self._key}"
+            response = client.send(request, stream=True)
+            if not response.has_redirect_location:
+                return response
+            response.close()
+            url = self._redirected(response)
+        raise HttpError("redirects in a loop")
+
+    def _redirected(self, response: "httpx.Response") -> str:
+        location = response.headers["Location"]
+        if not self._follows_redirects:
+            raise HttpError(
+                f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
+                "that address if you trust it"
+            )
+        old, new = response.url, response.url.join(location)
+        if new.scheme not in ("https", old.scheme):
+            raise HttpError(
+                f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which is "
+                "not followed: download the file and name its path"
+            )
+        return str(new)
+
+
+@cache
+def _certificates(*_files: str | None) -> ssl.SSLContext:
+    """The system's certificates, or those of the environment; takes 0.06 s."""
+    return ssl.create_default_context()
+
+
+def _answer(response: "httpx.Response", watch: Watch) -> Answer:
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise HttpError("compresses its answer although kvchat asked it not to")
+    url = str(response.url)
+    return Answer(response.status_code, url, response.headers, response.iter_raw(), watch)
+
+
+def _reason(error: Exception, limit_s: float) -> HttpError:
+    import httpx
+
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    match error, cause:
+        case _, ssl.SSLCertVerificationError():
+            return HttpError(
+                f"cannot be trusted, its certificate is not valid ({cause.verify_message}): use "
+                "the name of its certificate, renew it, or name its file in SSL_CERT_FILE"
+            )
+        case _, ssl.SSLError():
+            return HttpError(f"does not speak TLS ({cause.reason}): write http:// if it has none")
+        case httpx.ConnectTimeout(), _:
+            return UnreachableError("the connection took too long")
+        case httpx.TimeoutException(), _:
+            return SilentError(f"sent no data for {limit_s:g} s")
+        case httpx.TransportError(), _:
+            text = re.sub(r"^\[Errno -?\d+\] ", "", one_line(str(error)))
+            return UnreachableError(text or repr(error))
+        case _:
+            return HttpError(f"is not a known address ({one_line(str(error))})")
+
+
+def one_line(text: str) -> str:
+    """Foreign text as a message repeats it: printable, on one line, at most `MAX_REASON` long."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
+
+
+def lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
+    """Complete lines of at most `limit` bytes, without their ends; the last may have none."""
+    rest = bytearray()
+    for chunk in chunks:
+        before, end, after = chunk.rpartition(b"\n")
+        rest += before if end else after
+        complete = rest.split(b"\n") if end else []
+        rest = bytearray(after) if end else rest
+        if any(len(line) > limit for line in complete) or len(rest) > limit:
+            raise HttpError(f"sent more than {limit:,} bytes in one event")
+        yield from (bytes(line.removesuffix(b"\r")) for line in complete)
+    if rest:
+        yield bytes(rest.removesuffix(b"\r"))
+
+
+def events(read: Iterable[bytes], limit: int) -> Iterator[bytes]:
+    """The data of each complete event (WHATWG HTML §9.2.6); empty for a comment."""
+    data: list[bytes] = []
+    n_bytes = 0
+    for line in read:
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+            n_bytes += len(data[-1]) + len(b"\n")  # empty lines count too
+            if n_bytes > limit:
+                raise HttpError(f"sent more than {limit:,} bytes in one event")
+        elif not line:
+            if data:
+                yield b"\n".join(data)
+            data, n_bytes = [], 0
+        else:
+            yield b""
