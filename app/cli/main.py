@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items()}
 
 HELP = {"-h", "--help"}
+HELP_NAMES = {"help_option_names": sorted(HELP)}
 WEB_DRIVER = "TEXTUAL_DRIVER"
 """Where it is set, the screen is no terminal: `kvchat web` sets it."""
 EXIT_FAILED = 1
@@ -146,7 +147,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl(rows, col_max=16)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": sorted(HELP)})
+@click.group(cls=LazyGroup, context_settings=HELP_NAMES)
 @click.version_option(__version__, message="kvchat %(version)s")
 @click.pass_context
 def cli(ctx: click.Context) -> None:
@@ -169,7 +170,7 @@ def cli(ctx: click.Context) -> None:
         _warn_of_settings()
 
 
-@click.command(name=DEFAULT_COMMAND)
+@click.command(name=DEFAULT_COMMAND, context_settings=HELP_NAMES)
 @click.argument("model", required=False, shell_complete=completion.models)
 @draft_option
 @preset_option
