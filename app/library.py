@@ -153,7 +153,7 @@ def verdict_text(option: ModelOption) -> str:
         case FitVerdict.TIGHT:
             said = f"barely fits with {context}"
         case FitVerdict.NO if option.spills:
-            said = f"needs RAM beside the GPU with {context}"
+            said = f"fits only partly on the GPU, the rest in RAM, with {context}"
         case FitVerdict.NO:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:

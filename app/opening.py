@@ -208,8 +208,8 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
     chosen = choose_model(request, paths.model_folders(settings.models.folders))
     if chosen.server is not None:
         raise PresetError(
-            f"{what} needs a local model: {shown_origin(chosen.server)} samples its tokens "
-            "itself, with its own drafts and cache: specify a model file"
+            f"{what} needs a local model file: the server {shown_origin(chosen.server)} samples "
+            "tokens itself, with its own drafts and cache"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return open_model(blind, settings, servers=False)

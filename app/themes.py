@@ -136,7 +136,9 @@ def require_theme(name: str) -> None:
     if name not in names:
         faults = "".join(f"; {problem}" for problem in loaded.problems)
         known = ", ".join(dict.fromkeys(names))
-        raise SettingsError(f"[ui] theme is {name!r}, but the themes are {known}{faults}")
+        raise SettingsError(
+            f"[ui] theme is {name!r}, which does not exist: the themes are {known}{faults}"
+        )
 
 
 def read_theme(path: Path) -> Theme:

@@ -42,7 +42,9 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
     """
     try:
         if not path.parent.exists():
-            raise ChatFileError(f"there is no folder {path.parent}: make it, or name another file")
+            raise ChatFileError(
+                f"the folder {path.parent} does not exist: create it, or choose another file"
+            )
         if path.exists() and not replace:
             raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)

@@ -217,8 +217,8 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
         messages[message.id] = message
     if len(messages) != head.n_messages:
         raise ChatFileError(
-            f"the chat that begins in line {number} has {head.n_messages} messages, and the file "
-            f"ends after {len(messages)} of them: it is cut"
+            f"the file is truncated: the chat that begins in line {number} has {head.n_messages} "
+            f"messages, but the file contains only {len(messages)} of them"
         )
     return head.tree(messages, number)
 
@@ -229,6 +229,6 @@ def _read_message(text: str, number: int, before: Mapping[int, StoredMessage]) -
     if line.id in before:
         raise wrong_line(number, f"message {line.id} appears twice")
     if line.parent is not None and line.parent not in before:
-        raise wrong_line(number, f"the parent {line.parent} is not a message before this one")
+        raise wrong_line(number, f"the parent {line.parent} is not an earlier message")
     values = line.model_dump(exclude={"id", "parent"})
     return StoredMessage(id=line.id, chat_id=0, parent_id=line.parent, **values)

@@ -43,7 +43,7 @@ def command(ctx: click.Context) -> None:
 
     \b
     kvchat cache verify             read and check every state
-    kvchat cache prune --older 30d  delete states unused for 30 days
+    kvchat cache prune --older 30d  delete states not used for 30 days
     kvchat cache budget 4GiB        maximum on disk, from the next start
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
@@ -90,7 +90,7 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
 
 
 @command.command(name="prune")
-@click.option("--older", type=AGE, help="Delete states unused for this long, such as 30d or 12h.")
+@click.option("--older", type=AGE, help="Delete states not used for this long, such as 30d or 12h.")
 @click.option(
     "--to",
     "limit",
@@ -121,7 +121,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
 
 @command.command(name="budget")
 @click.argument("disk", metavar="[SIZE]", type=SIZE, required=False)
-@click.option("--warm", type=SIZE, help="RAM for saved states, such as 1GiB.")
+@click.option("--warm", type=SIZE, help="Maximum RAM for saved states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Print the budgets, or set the disk budget to SIZE; 0: save nothing on disk."""
     from app.config import require_settings, save_setting
@@ -280,7 +280,9 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head = Text(one_line(model.name), style="bold")
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
-            head.append("  its model file no longer exists: pruned first", style="not bold yellow")
+            head.append(
+                "  its model file no longer exists: it is pruned first", style="not bold yellow"
+            )
         screen.print(head)
         screen.print(Text(_settings_text(model), style="dim"))
         screen.print(_table(model, titles))
@@ -322,9 +324,9 @@ def _counted_text(entries: Sequence[StoredState]) -> str:
 def _removed_text(gone: Sequence[StoredState], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
-        return f"Nothing was deleted: {nbytes(left)} on disk."
+        return f"Nothing to delete; {nbytes(left)} on disk."
     size = nbytes(sum(entry.nbytes for entry in gone))
-    return f"Deleted {counted(len(gone), 'state')}, {size}: {nbytes(left)} left on disk."
+    return f"Deleted {counted(len(gone), 'state')}, {size}; {nbytes(left)} left on disk."
 
 
 def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:

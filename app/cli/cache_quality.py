@@ -64,14 +64,14 @@ def _kind(name: str, backend: BackendName | None) -> KVTypes:
 quality_options = joined(
     preset_option,
     click.option("--text", "text_paths", multiple=True, type=FILE,
-                 help="UTF-8 text to measure on; repeatable. [texts that come with kvchat]"),
+                 help="UTF-8 text file to measure on; repeatable. [texts that come with kvchat]"),
     click.option("--chats", "takes_chats", is_flag=True,
                  help="Measure on your chats too. The report holds figures and no text; nothing "
                       "leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 sets K and V separately. "
-                 f"[{USUAL_KINDS}; every kind that torch has]"),
+                 f"[{USUAL_KINDS}; with torch: all types]"),
     click.option("--all", "takes_all", is_flag=True,
                  help="Measure every combination of K and V types (takes hours)."),
     click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
@@ -107,7 +107,7 @@ def command(
     takes_all: bool,
     show_path: Path | None,
 ) -> int:
-    """Measure what K/V types do to MODEL: loss, KL divergence, memory, speed.
+    """Measure how K/V types affect MODEL: loss, KL divergence, memory, speed.
 
     Texts are decoded through each cache and compared with an unquantised reference. The control row
     repeats the reference and shows the noise.
@@ -120,8 +120,8 @@ def command(
     kvchat cache-quality --all --resume all.json   resume
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
-    Default MODEL: the model of the settings, else the last one used. Ctrl+C stops and prints the
-    results so far; the same command resumes, also after a crash.
+    Default MODEL: the default model of the settings, else the model used last. Ctrl+C stops and
+    prints the results so far; the same command resumes, also after a crash.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.quality.measure import run_measurement

@@ -154,7 +154,7 @@ def cli(ctx: click.Context) -> None:
     """Chat with a local language model and watch speculation and the KV cache.
 
     MODEL is a GGUF file, a name from `kvchat models` or a part of it, or `starter`. Default: the
-    model of the settings, else the last model used.
+    default model of the settings, else the model used last.
 
     \b
     kvchat                                   open the chat

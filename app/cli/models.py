@@ -77,7 +77,7 @@ def list_models(*, as_json: bool) -> None:
     favourites = Favourites().all()
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
-        note(f"{folder} has more than {MAX_VISITED:,} entries: only that many were searched")
+        note(f"{folder} has more than {MAX_VISITED:,} entries: only the first ones were searched")
     options = _judged(entries)
     if as_json:
         print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
@@ -120,8 +120,9 @@ def catalogue(part: str, *, as_json: bool) -> None:
         )
         quantizations = ", ".join(QUANTIZATIONS)
         tell(
-            f"{found[0].name} means {DEFAULT_QUANTIZATION}; add a colon and another quantisation, "
-            f"one of {quantizations}."
+            f"{found[0].name} is planned as {DEFAULT_QUANTIZATION}; for another quantisation, "
+            "append "
+            f"a colon and one of {quantizations}."
         )
     else:
         tell(f"No model name in the catalogue contains {part!r}.")
@@ -131,7 +132,7 @@ def catalogue(part: str, *, as_json: bool) -> None:
 @click.argument("part", required=False, default="")
 @json_option
 def cards(part: str, *, as_json: bool) -> None:
-    """List the names that --card takes."""
+    """List the GPUs and machines that --card accepts."""
     from engine.memory.cards import all_cards
 
     found = [card for card in all_cards() if _holds(part, card.name, card.aliases)]
@@ -191,7 +192,7 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     if model is None:
         print_offer(offer)
         raise ModelFileError(
-            f"no file of {offer.repo} fits here: specify a file to download it anyway"
+            f"no file of {offer.repo} fits on this machine: name a file to download it anyway"
         )
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
@@ -409,7 +410,7 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     if verdict:
         say(verdict)
     if not model.is_checked:
-        tell("the hub has no checksum of this file: the download cannot be verified")
+        tell("the hub has no checksum for this file: the download cannot be verified")
     place = folder or paths.models_dir()
     if not is_sure:
         _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")

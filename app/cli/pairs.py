@@ -149,12 +149,12 @@ def print_pairs(found: DraftOptions) -> None:
     if found.drafts:
         _print_drafts(screen, found.drafts)
     else:
-        screen.print(Text(f"No model here can draft for {found.target}."))
+        screen.print(Text(f"No model on this machine can draft for {found.target}."))
     if found.missing:
         screen.print(Text("\nTo download (figures for Q4_K_M):", style="bold"))
         _print_drafts(screen, found.missing)
     _print_misfits(screen, found.unsuitable)
-    screen.print(Text(f"\nWithout a draft model, lookup instead: {found.look_up.reason}."))
+    screen.print(Text(f"\nLookup, which needs no draft model: {found.look_up.reason}."))
     _print_best(screen, found)
 
 

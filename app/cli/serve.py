@@ -81,8 +81,8 @@ def command(
     note(f"starting {program}, listening at {address_of(host, port)}")
     if is_exposed(host):
         note(
-            f"anyone who can reach port {port} can use the server, without a key: leave out --host "
-            "for this machine only, or use a trusted network"
+            f"anyone who can reach port {port} can use the server without a key: leave out --host "
+            "to allow only this machine, or use a trusted network"
         )
     _end_in_order()
     server.start()
@@ -162,7 +162,7 @@ def _compare(plan: "Plan", server: "ServerProcess") -> None:
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
     except LogError as error:
-        note(f"no measured memory: {error}")
+        note(f"the memory of the server could not be read: {error}")
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""

@@ -46,7 +46,7 @@ class WebError(EngineError):
 def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     """Serve the chat to a browser on this machine until Ctrl+C.
 
-    Only this user can open it. Each tab runs a separate kvchat. Other arguments are passed to
+    Only you can open it. Each tab runs a separate kvchat. Other arguments are passed to
     `kvchat`.
 
     \b
@@ -55,7 +55,7 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     """  # noqa: D301  click wants the backspace character itself
 
     def tell(address: str) -> None:
-        say(f"kvchat is at {address}")
+        say(f"kvchat is running at {address}")
         say("Ctrl+C ends it and closes every tab.")
         if opens:
             click.launch(str(stack.enter_context(page_to(address))))

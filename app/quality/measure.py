@@ -99,8 +99,8 @@ def run_measurement(
     if options.takes_chats:
         n_chats = sum(text.kind == "chat" for text in asked.texts)
         _note(
-            f"{counted(n_chats, 'chat')} read here; the report holds figures and counts of "
-            "tokens, none of their words"
+            f"{counted(n_chats, 'chat')} read on this machine; the report contains figures and "
+            "token counts, no text"
         )
     named = files.json or files.resume
     place = named or _unfinished_path(asked, takes_chats=options.takes_chats)
@@ -277,8 +277,8 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} already exists: leave out --resume to resume it, or use another "
-        "file for --json"
+        f"{files.json} already exists: to continue it, leave out --resume; or write to another "
+        "file with --json"
     )
 
 

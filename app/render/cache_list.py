@@ -53,7 +53,7 @@ def empty_text(snapshot: CockpitSnapshot) -> str:
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
         return "No model is loaded: saved states belong to a model and its settings."
     if snapshot.server:
-        return "The server manages its own cache; the panel beside shows its figures."
+        return "The server manages its own cache; the KV cache panel shows its figures."
     if snapshot.tiers is None:
         return "The cache has not reported yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]

@@ -316,7 +316,7 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
     machine = plan.setup.machine
     if not machine.workers:
         return []
-    safe = "in a private network: anyone who reaches a worker can use it"
+    safe = "in a private network: anyone who can reach a worker can use it"
     lines: list[Line] = [(Run("start workers first ", "heading-minor"), Run(safe, "muted"))]
     host_width = max(width_of((Run(each.host),)) for each in machine.workers)
     lines += [

@@ -109,7 +109,7 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
         f"reference {subject.reference}; {settings}",
         f"loss and KL are in nats; the control is {subject.reference} with other kernels: "
-        "its differences do not come from the cache type",
+        "its differences are noise",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
 
@@ -206,8 +206,8 @@ def no_verdict(report: Report) -> str:
             f"a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} are too few, "
-        f"{LEAST_TOKENS:,} are the least: add texts, or raise --tokens."
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored and at least "
+        f"{LEAST_TOKENS:,} are needed: add texts, or raise --tokens."
     )
 
 

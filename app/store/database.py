@@ -33,7 +33,7 @@ def take_lock(path: Path) -> FileLock | None:
     try:
         return files.take_lock(path)
     except OSError as error:
-        raise StoreError(f"{path} cannot be made ({error.strerror})") from error
+        raise StoreError(f"{path} cannot be created ({error.strerror})") from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

@@ -40,7 +40,9 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The StoreError that explains SQLite's `error` on the database at `path`."""
     match _primary_code(error):
         case sqlite3.SQLITE_FULL:
-            return StoreError(f"no space is left for {path}: free some; the screen keeps its text")
+            return StoreError(
+                f"no space is left for {path}: free some; the text stays on the screen"
+            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return StoreError(f"{path} cannot be written: make the file writable")
         case sqlite3.SQLITE_CANTOPEN:

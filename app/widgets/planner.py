@@ -243,7 +243,7 @@ class PlanTable(InkLines, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1, 0)", "Better", id="planner-table-up", show=False,
-                tooltip="More exact KV types"),
+                tooltip="More precise KV types"),
         Binding("down,j", "move(1, 0)", "Smaller", id="planner-table-down", show=False,
                 tooltip="Smaller KV types"),
         Binding("left", "move(0, -1)", "Shorter", id="planner-table-left", show=False,

@@ -152,7 +152,7 @@ def test_pruning_to_a_size_begins_with_models_that_are_gone(folder: SnapshotStor
 
 
 def test_pruning_without_a_word_obeys_the_budget(folder: SnapshotStore) -> None:
-    assert "Nothing was deleted" in kvchat("cache", "prune").stderr
+    assert "Nothing to delete" in kvchat("cache", "prune").stderr
     kvchat("cache", "budget", "60KiB")
     kvchat("cache", "prune")
     assert kept(folder) == keys(HEAD)

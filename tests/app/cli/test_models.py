@@ -126,7 +126,7 @@ def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr()
     assert "llama-3.1-8b" in shown.out, "found by another name of it"
     assert "128k" in shown.out
-    assert "llama-3.1-8b means Q4_K_M" in shown.err
+    assert "llama-3.1-8b is planned as Q4_K_M" in shown.err
     assert run(["models", "catalogue", "no-such"]) == 0
     assert "contains 'no-such'" in capsys.readouterr().err
 

@@ -77,7 +77,7 @@ def test_a_model_of_the_catalogue_has_drafts_to_fetch(
 ) -> None:
     assert run(["pairs", "llama-3.1-70b", "--on", "gpu"]) == 0
     text = capsys.readouterr().out
-    assert "No model here can draft for llama-3.1-70b" in text
+    assert "No model on this machine can draft for llama-3.1-70b" in text
     assert "meta-llama/Llama-3.2-1B" in text
 
 

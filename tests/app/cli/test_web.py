@@ -141,7 +141,7 @@ def test_what_no_tab_can_be_started_with_is_refused_at_once(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["web", *wrong]) == 2
-    assert "kvchat is at" not in capsys.readouterr().out
+    assert "kvchat is running at" not in capsys.readouterr().out
 
 
 def test_the_word_stands_in_no_arguments_of_a_process(
@@ -248,7 +248,7 @@ async def test_nobody_without_the_word_gets_anything(address: str) -> None:
         for url in (base, f"{base}/?word=wrong", f"{base}/ws", f"{base}/static/js/textual.js"):
             answer = await session.get(url)
             assert answer.status == 403, url
-            assert "word" in await answer.text()
+            assert "key" in await answer.text()
     async with browser() as session:
         assert (await session.get(address)).status == 200
         [cookie] = [cookie for cookie in session.cookie_jar if cookie.key.startswith(COOKIE)]
