@@ -14,7 +14,6 @@ from app.config import Settings
 from engine.configuration import (
     BackendName,
     Configuration,
-    PredictorName,
     SamplingSettings,
 )
 from engine.errors import ModelFileError, PresetError
@@ -25,7 +24,6 @@ from engine.servers import kept_server, origin_of, shown_origin
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
     from engine.planning.values import AskedThreads
-    from engine.policy.known import Known
     from engine.presets.preset import Preset
     from engine.process.blocking_client import BlockingClient
     from engine.process.client import WorkerClient
@@ -51,6 +49,16 @@ class ModelRequest:
     """Path of a projector for images, or `off`."""
     rules: Mapping[str, object] = field(default_factory=dict)
     """Values by keys of a preset, which override the preset's (`preset.parse_rule`)."""
+
+    def preset_rules(self) -> dict[str, object]:
+        """All that was typed, by keys of a preset."""
+        from engine.planning.cache_types import type_rules
+        from engine.planning.values import thread_rules
+
+        typed = type_rules(self.kv, self.kv_budget) | thread_rules(self.n_threads)
+        named = {"n_ctx": self.n_ctx, "backend": self.backend, "mmproj": self.mmproj}
+        typed |= {name: value for name, value in named.items() if value is not None}
+        return typed | dict(self.rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +92,48 @@ class ChosenModel:
         return (self.rules.system_prompt if self.rules else "") or settings.chat.system_prompt
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
-        """The configuration of a model under these rules; raises as `configure` does."""
-        return configure(path, self.draft, self.rules, settings, self.request)
+        """The configuration that a model is opened with: the one that `kvchat plan` plans.
+
+        Raises:
+            EngineError: the model or a draft cannot be read, or they do not go together.
+        """
+        from app.planning import known_quality
+        from engine.planning.planner import Planner
+        from engine.planning.request import PlanRequest, setup_of
+        from engine.presets.preset import TRACE
+        from engine.speculation.pairs import check_is_no_head
+
+        if self.draft is not None:
+            check_is_no_head(self.draft)
+        rules, typed = self._preset(settings), self.request.preset_rules()
+        if rules.draft is not None:
+            found = self.draft and rules.draft.model_copy(update={"model": str(self.draft)})
+            rules = rules.model_copy(update={"draft": found})
+        draft = str(self.draft) if self.draft and self.request.draft else None
+        trace = typed.pop(TRACE, None)
+        planner = Planner(quality=lambda model: known_quality(model, settings.cache_policy))
+        asked = PlanRequest(str(path), draft=draft, rules=typed, must_fit=True)
+        now = setup_of(asked, planner, rules).configuration
+        return now if trace is None else replace(now, kv_trace=Path(str(trace)))
+
+    def _preset(self, settings: Settings) -> "Preset":
+        from app.planning import with_settings
+
+        return with_settings(self.rules, settings)
 
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
 
         What is wrong with kept plans, or old, follows on lines of its own.
         """
-        from app.planning import with_settings
+        from app.planning import known_quality
+        from engine.model.architecture import read_model
         from engine.planning.cache_types import open_types, types_text
 
-        if open_types(_with_request(with_settings(self.rules, settings), self.request)) is None:
+        typed = self._preset(settings).model_copy(update=self.request.preset_rules())
+        if open_types(typed) is None:
             return None
-        known = _known(configuration.model_path, settings)
+        known = known_quality(read_model(configuration.model_path), settings.cache_policy)
         return "\n".join((types_text(configuration, known), *known.notes))
 
 
@@ -269,77 +305,6 @@ def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -
     except ModelFileError:
         usable = (entry for entry in scan(folders, cache_path=paths.header_cache_path()))
         return next((entry.path for entry in usable if entry.problem is None), None)
-
-
-def configure(
-    path: Path,
-    draft: Path | None,
-    rules: "Preset | None",
-    settings: Settings,
-    request: ModelRequest | None = None,
-) -> Configuration:
-    """The configuration that a model is opened with.
-
-    Args:
-        path: The model.
-        draft: A draft model that was named; it drafts unless a preset says otherwise.
-        rules: A preset; without one the settings say who drafts and how tokens are drawn.
-        settings: The user's settings.
-        request: What it says of the cache and of threads comes before the rules.
-
-    Raises:
-        EngineError: If the model or the preset cannot be read, or they do not go together.
-    """
-    from app.planning import with_settings
-    from engine.model.architecture import read_model
-    from engine.planning.cache_types import open_types
-    from engine.planning.machine import PlannedMachine
-    from engine.planning.planner import Planner
-    from engine.planning.resolve import resolve
-    from engine.presets.preset import TRACE
-    from engine.speculation.pairs import check_is_no_head
-
-    if draft is not None:
-        check_is_no_head(draft)
-    draft_model = read_model(draft) if draft else None
-    request = request or ModelRequest()
-    chosen = _with_request(with_settings(rules, settings), request)
-    planner = Planner()
-    machine = planner.machine_of(PlannedMachine(), chosen.vram_gib, "kvchat")
-    found = planner.devices(machine, "kvchat")
-    known = _known(path, settings) if open_types(chosen) or chosen.goal else None
-    model = read_model(path)
-    configuration = resolve(chosen, model, found, draft=draft_model, known=known)
-    if TRACE in request.rules:
-        configuration = replace(configuration, kv_trace=Path(str(request.rules[TRACE])))
-    if rules is not None:
-        return configuration
-    speculation = settings.speculation.speculation()
-    if draft is not None:
-        speculation = replace(speculation, predictor=PredictorName.COMBINED)
-    return replace(configuration, speculation=speculation, sampling=settings.chat.sampling())
-
-
-def _with_request(rules: "Preset", request: ModelRequest) -> "Preset":
-    """The rules with what was asked."""
-    from engine.planning.cache_types import type_rules
-    from engine.planning.values import thread_rules
-    from engine.presets.preset import TRACE
-
-    asked = type_rules(request.kv, request.kv_budget) | thread_rules(request.n_threads)
-    names = ("n_ctx", "backend", "mmproj")
-    own = {name: getattr(request, name) for name in names}
-    asked |= {name: value for name, value in own.items() if value is not None}
-    asked |= {key: value for key, value in request.rules.items() if key != TRACE}
-    return rules.model_copy(update=asked)
-
-
-def _known(path: Path, settings: Settings) -> "Known":
-    """What was measured of a model's cache kinds."""
-    from app.planning import known_quality
-    from engine.model.architecture import read_model
-
-    return known_quality(read_model(path), settings.cache_policy)
 
 
 def new_client(cache: "CacheSettings | None" = None) -> "WorkerClient":

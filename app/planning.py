@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
 from engine.policy.plans import PlanStore, age_days, is_due
-from engine.presets.preset import Preset
+from engine.presets.preset import Preset, SamplingRules
 from engine.quality.records import Report
 
 MOST_OF_A_DEVICE = 100
@@ -55,10 +55,13 @@ def with_settings(rules: Preset | None, settings: Settings) -> Preset:
     """A preset with what the settings say where it says nothing; without one they say all."""
     engine, cache = settings.engine, settings.cache
     if rules is None:
-        rules = Preset(
+        rules = Preset.model_construct(
+            {"n_ctx", "n_slots"},  # a draft model that is named may change the predictor
             name="default",
             n_ctx=engine.n_ctx,
             n_slots=cache.slots,
+            speculation=settings.speculation.speculation(),
+            sampling=SamplingRules(**asdict(settings.chat.sampling())),
         )
     changed: dict[str, object] = {}
     if "n_threads" not in rules.model_fields_set:

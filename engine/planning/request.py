@@ -18,6 +18,7 @@ from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
 from engine.model.library import UnknownNameError, find_model
 from engine.model.remote import is_remote, read_remote
+from engine.planning.cache_types import open_types
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
 from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, resolve
@@ -42,7 +43,9 @@ class PlanRequest:
     machine: PlannedMachine = field(default_factory=PlannedMachine)
     margin_bytes: int | None = None
     rules: Mapping[str, object] = field(default_factory=dict)
-    """Values that come before those of the preset, by the preset's own keys."""
+    """Values that override the preset, by its keys."""
+    must_fit: bool = False
+    """Whether a model that does not fit is an error; otherwise it is planned with 512 tokens."""
 
 
 def setup_of(
@@ -72,8 +75,10 @@ def setup_of(
     machine = planner.machine_of(request.machine, rules.vram_gib, target)
     model, devices = planner.model(model_path), planner.devices(machine, target)
     draft = None if draft_path is None else planner.model(draft_path)
-    known = planner.known(model_path, machine)
-    configuration = _resolved(rules, model, devices, target, draft, known)
+    is_open = open_types(rules) is not None or rules.goal is not None
+    known = planner.known(model_path, machine) if is_open else None
+    find = resolve if request.must_fit else _resolved
+    configuration = find(rules, model, devices, target=target, draft=draft, known=known)
     if machine.workers:
         configuration = with_workers(configuration, model, devices)
     return Setup(configuration, target, machine, round(rules.margin_gib * GIB))
@@ -104,7 +109,7 @@ def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = fr
     )
     model, devices = planner.model(now.model_path), planner.devices_of(setup)
     draft = None if now.draft is None else planner.model(now.draft.model_path)
-    found = _resolved(rules, model, devices, setup.target, draft)
+    found = _resolved(rules, model, devices, target=setup.target, draft=draft)
     if not kept & PLACED:
         now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
     return setup.with_configuration(with_n_ctx(now, found.n_ctx))
@@ -114,6 +119,7 @@ def _resolved(
     rules: Preset,
     model: Model,
     devices: tuple[Device, ...],
+    *,
     target: Target,
     draft: Model | None,
     known: Known | None = None,
@@ -142,7 +148,8 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
 def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
     """A preset with what was asked for put over it.
 
-    A smaller batch lowers the ubatch of the preset, and a named draft model drafts.
+    A smaller batch lowers the ubatch of the preset. A draft model is used beside the text of the
+    chat, unless the preset names a predictor.
     """
     changed = dict(request.rules)
     n_batch = changed.get("n_batch")
@@ -151,8 +158,9 @@ def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
         changed["n_ubatch"] = n_batch
     if request.margin_bytes is not None:
         changed["margin_gib"] = request.margin_bytes / GIB
-    if request.draft is not None:
-        changed["speculation"] = replace(preset.speculation, predictor=PredictorName.DRAFT)
+    has_draft = request.draft is not None or preset.draft is not None
+    if has_draft and "speculation" not in preset.model_fields_set:
+        changed["speculation"] = replace(preset.speculation, predictor=PredictorName.COMBINED)
     return preset.model_copy(update=changed)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app import paths
 from app.config import Settings
-from app.opening import ModelRequest, configure, open_model
+from app.opening import ChosenModel, ModelRequest, open_model
 from app.store.chats import ChatStore
 from app.store.records import NewChat
 from engine.configuration import ControllerName, PredictorName
@@ -25,9 +25,10 @@ def test_speculation_is_automatic_and_a_draft_model_joins_the_text(
 ) -> None:
     draft = starter_path if has_draft else None
     rules = parse_preset('name = "x"\n[speculation]\npredictor = "lookup"\n', "x")
-    named = configure(starter_path, draft, rules, Settings()).speculation
+    request = ModelRequest(draft=draft and str(draft))
+    named = ChosenModel(request, None, draft, rules).configure(starter_path, Settings()).speculation
     assert named.predictor is PredictorName.LOOKUP, "a preset that names one is obeyed"
-    configuration = configure(starter_path, draft, None, Settings())
+    configuration = ChosenModel(request, None, draft, None).configure(starter_path, Settings())
     assert (configuration.draft is not None) is has_draft
     assert configuration.speculation.predictor is predictor
     assert configuration.speculation.controller is ControllerName.AUTO

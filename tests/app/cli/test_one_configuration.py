@@ -13,7 +13,7 @@ from app.config import Settings, load_settings
 from app.opening import ModelRequest, choose_model, open_model
 from app.planning import with_settings
 from app.startup import prepare
-from engine.configuration import Configuration
+from engine.configuration import Configuration, PredictorName
 from engine.memory import hardware
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
@@ -135,13 +135,34 @@ def test_a_plan_names_the_card_that_kvchat_cannot_use(
 def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:
     said = {
         "cache": {"slots": 4},
+        "chat": {"temperature": 0.3},
         "engine": {"n_threads": 3, "n_ctx": 4096, "use_extra_buffers": False},
+        "speculation": {"predictor": "lookup", "controller": "fixed", "n_draft": 5},
     }
     settings = Settings.model_validate(said)
     opened = open_model(ModelRequest(model), settings).configuration
     assert planned(model, None, settings) == opened
     assert (opened.n_slots, opened.n_ctx) == (4, 4096)
     assert (opened.n_threads, opened.use_extra_buffers) == (3, False)
+    assert (opened.sampling.temperature, opened.speculation.n_draft) == (0.3, 5)
+
+
+@pytest.mark.parametrize("rules", [None, "[draft]\nmodel = 'DRAFT'", "[speculation]\nn_draft = 2"])
+def test_a_draft_model_drafts_in_a_plan_as_in_a_chat(
+    rules: str | None, starter_path: Path, tmp_path: Path
+) -> None:
+    preset = None
+    if rules is not None:
+        preset = tmp_path / "own.toml"
+        preset.write_text(f'name = "own"\n{rules}'.replace("DRAFT", str(starter_path)))
+    settings, draft = load_settings().settings, str(starter_path)
+    request = ModelRequest(draft, draft=draft, preset=preset and str(preset))
+    opened = open_model(request, settings).configuration
+    found = with_settings(preset and find_preset(str(preset), tmp_path), settings)
+    assert setup_of(PlanRequest(draft, draft=draft), Planner(), found).configuration == opened
+    assert opened.draft is not None
+    names_predictor = rules is not None and "speculation" in rules
+    assert (opened.speculation.predictor is PredictorName.COMBINED) is not names_predictor
 
 
 @pytest.mark.parametrize(
