@@ -32,7 +32,7 @@ def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
         ("lookup:fast", "fast is not one of fixed, auto"),
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
-        ("", "no predictor is called"),
+        ("", "there is no predictor"),
         ("lookup:fixed:4:5", "PREDICTOR:RULE:LENGTH"),
         ("lookup:", "nothing is not one of"),
     ],
