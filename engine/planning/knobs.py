@@ -196,8 +196,8 @@ KNOBS: tuple[Knob, ...] = (
     number("n_slots", "slots",
            "Parallel chats of kvchat, or parallel requests of llama-server."),
     choice("kv_unified", "unified",
-           "Whether the slots share one KV cache: a common prefix is stored once, but slots "
-           "change each other's rounding.", ("no", "yes"),
+           "Whether the slots share one KV cache: a common prefix is stored once, but "
+           "slots affect each other's rounding.", ("no", "yes"),
            idle=((lambda setup, _: setup.configuration.n_slots == 1,
                   "there is only one slot"),)),
     Knob("vram", "GPUs", "GPUs of this machine, or others to plan for: type 8GiB, 2x24GiB, a "
