@@ -127,7 +127,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     ("arguments", "message"),
     [
         (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
-        (("--predictors", "luck"), "no predictor is called 'luck'"),
+        (("--predictors", "luck"), "there is no predictor 'luck'"),
         (("--policy", "lookup:fixed"), "controller needs a length"),
         (("--predictors", ""), "the list is empty"),
         (("--lengths", "2,99"), "'99' is not one of"),

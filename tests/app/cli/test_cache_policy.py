@@ -99,7 +99,7 @@ def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
     assert types_of(plan(capsys, starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
     assert run(["plan", str(starter_path), "--kv-budget", f"{packed - 1}B"]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert "the smallest, q8_0, takes" in told
+    assert "the smallest, q8_0, needs" in told
 
 
 def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_table(

@@ -44,7 +44,7 @@ def test_json_has_both_replies_and_the_verdict(starter_path: Path) -> None:
 def test_a_wrong_side_is_told_before_a_model_is_loaded(starter_path: Path) -> None:
     done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
-    assert "no predictor is called 'lookop': use one of off, lookup" in done.stderr
+    assert "there is no predictor 'lookop': use one of off, lookup" in done.stderr
 
 
 def test_whole_pairs_are_printed_where_the_engine_ends(

@@ -28,7 +28,7 @@ def test_a_side_is_read_from_a_few_words(text: str, label: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("loookup", "no predictor is called 'loookup': use one of off, lookup"),
+        ("loookup", "there is no predictor 'loookup': use one of off, lookup"),
         ("lookup:fast", "fast is not one of fixed, auto"),
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
