@@ -405,7 +405,7 @@ class KvchatApp(App[None]):
         """Choose the draft model of the loaded model, and load both."""
         from app.planning import user_planner
         from app.screens.planner_lists import file_list
-        from engine.planning.knobs import with_draft
+        from engine.planning.options import with_draft
         from engine.planning.planner import Setup
 
         configuration = self.controller.configuration

@@ -46,7 +46,7 @@ WIDGET_TITLES = {
     "ChatSidebar": "in the chats beside the transcript",
     "FindBox": "in the search of this chat",
     "LinesView": "in a text view",
-    "PlanKnobs": "in the settings of the plan",
+    "PlanOptions": "in the settings of the plan",
     "PlanTable": "in the table of contexts",
     "SearchBox": "in a search",
     "SelectList": "in a list",

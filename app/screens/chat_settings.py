@@ -23,7 +23,7 @@ from engine.configuration import (
     sampling_bounds,
 )
 from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
-from engine.planning.values import KnobError, parse_count
+from engine.planning.values import OptionError, parse_count
 
 Choice = TypeVar("Choice", bound=Verification | Thinking | bool)
 
@@ -191,7 +191,7 @@ def _read(knob: _Knob, text: str) -> float | int:
             if knob.is_whole
             else float(text.replace(",", "."))
         )
-    except (ValueError, KnobError):
+    except (ValueError, OptionError):
         value = nan
     if not bounds.allow(value):
         kind = "whole number" if knob.is_whole else "number"
