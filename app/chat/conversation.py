@@ -30,6 +30,7 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import Chat
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
+from engine.errors import EngineError
 from engine.events import (
     ENGINE_EVENTS,
     CacheChanged,
@@ -415,6 +416,14 @@ class Conversation:
         self._updates.is_rebuilt = True
 
     # --- notes and notices ---
+
+    def offer_space(self, why: str) -> None:
+        """Let the user choose what to do about a full context; `why` says what is full."""
+        self._updates.context_full = why
+
+    def report(self, error: EngineError) -> None:
+        """Show an error with the next poll."""
+        self.notify(Notice(str(error), error.title, "error"))
 
     def notify(self, notice: Notice) -> None:
         """Show a notice with the next poll."""

@@ -19,6 +19,7 @@ from app.chat.entries import (
     with_question,
 )
 from app.chat.trimming import Trim, trim_of
+from app.sanitize import visible
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
@@ -27,6 +28,7 @@ from engine.model.ollama import model_title
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
+SHORT_TITLE_CHARS = 20
 RestoreRule = Literal["cut", "last", "never"]
 """Which chat a start shows: one whose reply was cut, the last in any case, or a new one."""
 
@@ -36,6 +38,12 @@ def title_of(text: str) -> str:
     lines = without_references(text).splitlines()
     first = next((line.strip() for line in lines if line.strip()), "New chat")
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
+
+
+def short_title(title: str) -> str:
+    """A title on one line, cut to a few words."""
+    shown = visible(title.replace("\n", " "))
+    return shown if len(shown) <= SHORT_TITLE_CHARS else shown[: SHORT_TITLE_CHARS - 1] + "…"
 
 
 class ChatHistory:
@@ -155,6 +163,11 @@ class ChatHistory:
     def is_shown(self, chat_id: int) -> bool:
         """Whether this is the chat on the screen."""
         return self.chat is not None and self.chat.id == chat_id
+
+    @property
+    def chat_id(self) -> int | None:
+        """The chat on the screen; None is the new one, which is not stored yet."""
+        return self.chat.id if self.chat is not None else None
 
     @property
     def title(self) -> str:

@@ -152,18 +152,12 @@ class Replies:
         self._begin(history, reply)
         return reply
 
-    def ask_in(
-        self, chat_id: int | None, begin: Callable[[ChatHistory], RunningReply | None]
-    ) -> RunningReply | None:
-        """Ask in a chat that is not shown.
-
-        Args:
-            chat_id: The chat; None begins one.
-            begin: Asks in it; None where there is nothing to ask.
+    def history_of(self, chat_id: int | None) -> ChatHistory:
+        """A chat that is not shown, to ask in; None begins one.
 
         Raises:
-            StoreError: If the chat is gone or written by another kvchat, or saving failed.
-            ContextFullError: If the reply before had no room.
+            StoreError: If the chat is gone.
+            ContextFullError: If the context had no space for its last reply.
         """
         other = self._history.of_another(chat_id)
         last = other.unfinished()
@@ -171,7 +165,7 @@ class Replies:
             raise ContextFullError(
                 f"the context of “{other.title}” is full: open that chat ({{chat-list}})"
             )
-        return begin(other)
+        return other
 
     def _under_lock(self, history: ChatHistory, begin: Callable[[], ReplyOrNone]) -> ReplyOrNone:
         """Ask in a chat, which no other kvchat answers until the reply has ended.

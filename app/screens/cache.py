@@ -77,14 +77,14 @@ class CacheScreen(Screen[None]):
                 tooltip="The row above"),
     ]  # fmt: skip
 
-    def __init__(self, controller: Conversation) -> None:
+    def __init__(self, conversation: Conversation) -> None:
         """List what is kept.
 
         Args:
-            controller: Gives the cache's reports, and takes what is asked of it.
+            conversation: Gives the cache's reports, and takes what is asked of it.
         """
         super().__init__()
-        self._controller = controller
+        self._conversation = conversation
         self._is_by_chat = True
         self._report: CacheReport | None = None
         self._rows: Sequence[CachedChat | CacheEntry] = ()
@@ -107,14 +107,14 @@ class CacheScreen(Screen[None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._present(self._controller.snapshot())
+        self._present(self._conversation.snapshot())
         self.set_interval(FRAME_S, self._tick)
 
     # --- what is shown ---
 
     def _tick(self) -> None:
         if self.is_current:
-            self._present(self._controller.snapshot())
+            self._present(self._conversation.snapshot())
 
     def _present(self, snapshot: CockpitSnapshot) -> None:
         self._report = snapshot.tiers
@@ -168,7 +168,7 @@ class CacheScreen(Screen[None]):
         if not missing:
             return
         try:
-            chats = self._controller.history.store.list_chats(MAX_TITLES, archived=None)
+            chats = self._conversation.history.store.list_chats(MAX_TITLES, archived=None)
         except StoreError as error:
             report(self, error)
             chats = []
@@ -200,7 +200,7 @@ class CacheScreen(Screen[None]):
         """List by chat, or state by state; the mark goes to the chat's first state and back."""
         row = self._marked()
         self._is_by_chat = not self._is_by_chat
-        self._present(self._controller.snapshot())
+        self._present(self._conversation.snapshot())
         kept = self.query_one(SelectList)
         if isinstance(row, CachedChat):
             kept.mark(row.entries[0].key)
@@ -213,7 +213,7 @@ class CacheScreen(Screen[None]):
         is_pinned = all(state.is_pinned for state in states)
         for state in states:
             if is_pinned or not state.is_pinned:
-                self._controller.client.manage_cache("unpin" if is_pinned else "pin", state.key)
+                self._conversation.client.manage_cache("unpin" if is_pinned else "pin", state.key)
 
     def action_drop(self) -> None:
         """Drop the marked state, or the states that only the marked chat uses; ask where needed."""
@@ -235,12 +235,12 @@ class CacheScreen(Screen[None]):
 
     def _drop(self, states: Sequence[CacheEntry]) -> None:
         for state in states:
-            self._controller.client.manage_cache("drop", state.key)
+            self._conversation.client.manage_cache("drop", state.key)
 
     def action_verify(self) -> None:
         """Have the files of what is marked read and compared with their checksums."""
         for state in self._marked_states():
-            self._controller.client.manage_cache("verify", state.key)
+            self._conversation.client.manage_cache("verify", state.key)
 
     def action_clear(self) -> None:
         """Ask, then drop everything."""
@@ -253,7 +253,7 @@ class CacheScreen(Screen[None]):
                 self,
                 "Drop all states saved for this model and its settings, pinned states too? "
                 "The next reply in each chat then needs a full prefill.",
-                lambda: self._controller.client.manage_cache("clear"),
+                lambda: self._conversation.client.manage_cache("clear"),
             )
 
     def _marked_states(self) -> Sequence[CacheEntry]:
@@ -267,7 +267,7 @@ class CacheScreen(Screen[None]):
         return row.entries if isinstance(row, CachedChat) else (row,)
 
     def _has_cache(self) -> bool:
-        if self._report is None or not self._controller.client.is_alive:
+        if self._report is None or not self._conversation.client.is_alive:
             self.notify("No model is loaded: load a model to change its cache.")
             return False
         return True

@@ -90,21 +90,21 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def __init__(
         self,
-        controller: Conversation,
+        conversation: Conversation,
         *,
         is_searching: bool = False,
         forget_kept: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """List the chats of a controller's store.
+        """List the chats of a conversation's store.
 
         Args:
-            controller: Its chat is marked; deleting and prefetching go through it.
+            conversation: Its chat is marked; deleting and prefetching go through it.
             is_searching: Whether the search box is where the user writes first.
             forget_kept: Removes what lies on disk for an owner alone; raises `EngineError`.
         """
         super().__init__()
-        self._controller = controller
-        self._store = controller.history.store
+        self._conversation = conversation
+        self._store = conversation.history.store
         self._starts_searching = is_searching
         self._forget_kept = forget_kept
         self._is_archive = False
@@ -126,7 +126,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
             yield KeyBar(id="chats-keys")
 
     def on_mount(self) -> None:
-        shown = self._controller.history.chat
+        shown = self._conversation.history.chat
         in_thread(self, "sizes", self._store.sizes, self._take_sizes)
         self._fill(shown.id if shown else None)
         if self._starts_searching:
@@ -168,19 +168,19 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def _kept(self) -> dict[str, CachedChat] | None:
         """What is cached of each chat, by its owner; None where the engine reports no tiers."""
-        report = self._controller.snapshot().tiers
+        report = self._conversation.snapshot().tiers
         if report is None:
             return None
         return {each.owner: each for each in cached_chats(report.entries)}
 
     def _row(self, chat: Chat, kept: dict[str, CachedChat] | None) -> ChatRow:
-        shown = self._controller.history.chat
+        shown = self._conversation.history.chat
         return ChatRow(
             chat,
             self._sizes.get(chat.id, ChatSize()),
             (kept or {}).get(owner_of(chat.id)),
             is_shown=shown is not None and shown.id == chat.id,
-            is_answered=self._controller.replies.of_chat(chat.id) is not None,
+            is_answered=self._conversation.replies.of_chat(chat.id) is not None,
             is_cache_known=kept is not None,
         )
 
@@ -230,7 +230,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
     @work(thread=True, group="prefetch")
     def _prefetch_in_thread(self, chat_id: int) -> None:
         with suppress(StoreError):  # another kvchat deleted it: opening it will say so
-            self._controller.prefetch(chat_id)
+            self._conversation.prefetch(chat_id)
 
     # --- search ---
 
@@ -322,7 +322,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
         chat = self._marked()
         if chat is None:
             return
-        if self._controller.replies.of_chat(chat.id) is not None:
+        if self._conversation.replies.of_chat(chat.id) is not None:
             self.notify("A reply is running in this chat: stop it first.")
             return
         question = f"Delete “{visible(chat.title)}”, its messages and its cached states?"
@@ -330,7 +330,7 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def _delete(self, chat: Chat) -> None:
         try:
-            self._controller.delete_chat(chat.id)
+            self._conversation.delete_chat(chat.id)
         except StoreError as error:
             report(self, error)
             return

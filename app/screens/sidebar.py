@@ -63,10 +63,10 @@ class ChatSidebar(Vertical):
 
         place: Place
 
-    def __init__(self, controller: Conversation, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
+    def __init__(self, conversation: Conversation, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
-        self._controller = controller
-        self._store = controller.history.store
+        self._conversation = conversation
+        self._store = conversation.history.store
         self._chats: tuple[Chat, ...] = ()
         self._hits: list[SearchHit] | None = None
         """What was found; None while nothing is searched."""
@@ -93,13 +93,13 @@ class ChatSidebar(Vertical):
 
     def _paint(self) -> None:
         now = datetime.now()
-        shown = self._controller.history.chat
+        shown = self._conversation.history.chat
         mark = None if shown is None else Place(shown.id)
         if self._hits is not None:
             self.chats.show_rows(found_rows(self._hits, now))
             none = "No chat matches."
         else:
-            replies = self._controller.replies
+            replies = self._conversation.replies
             answered = {c.id for c in self._chats if replies.of_chat(c.id) is not None}
             self.chats.show_rows(chat_rows(self._chats, now, shown, answered), mark)
             none = "There are no chats yet."

@@ -26,7 +26,7 @@ from tests.support.fakes_app import make_app
 read_harmless_pastes()
 app, _ = make_app(Path(sys.argv[1]))
 app.run()
-app.controller.history.store.close()
+app.conversation.history.store.close()
 sys.exit(app.return_code)
 """
 ENTERED = b"\x1b[?1049h"

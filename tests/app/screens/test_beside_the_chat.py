@@ -31,7 +31,7 @@ async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: P
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: screen.sidebar.chats.has_focus)
         await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: screen.controller.history.title == "first")
+        await wait_until(pilot, lambda: screen.conversation.history.title == "first")
         assert screen.composer.has_focus
 
 
@@ -102,7 +102,7 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         assert screen.composer.text.startswith("Explain what a KV cache is")
         assert screen.composer.has_focus
         await pilot.press("ctrl+c", "down", "up", "enter")
-        await wait_until(pilot, lambda: screen.controller.history.title == "earlier question")
+        await wait_until(pilot, lambda: screen.conversation.history.title == "earlier question")
 
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
