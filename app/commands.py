@@ -43,6 +43,7 @@ Keys = Mapping[str, str]
 WIDGET_TITLES = {
     "BeginningList": "in the list of an empty chat",
     "ChatSidebar": "in the chats beside the transcript",
+    "ChatTable": "in the list of chats",
     "FindBox": "in the search of this chat",
     "LinesView": "in a text view",
     "PlanKnobs": "in the settings of the plan",

@@ -35,12 +35,22 @@ from app.render.reply_stats import reply_stats_text
 from app.render.status import model_facts, status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.beginning import N_RECENT, BeginningList, Example
+from app.screens.chat_list import (
+    N_RECENT,
+    BeginningList,
+    ChatList,
+    ChatSidebar,
+    ChatTarget,
+    Example,
+    ask_folder,
+    ask_title,
+    in_folder,
+    with_title,
+)
 from app.screens.completion import Commands, Completion
 from app.screens.composer_frame import ComposerFrame
-from app.screens.dialogs import ContextChoice, ContextFullScreen, ask, ask_line, report
+from app.screens.dialogs import ContextChoice, ContextFullScreen, ask, report
 from app.screens.find import FindBar
-from app.screens.sidebar import FOLDER_QUESTION, ChatSidebar, Place
 from app.startup import Services
 from app.store.errors import StoreError
 from app.store.records import ChatChanges, StoredMessage
@@ -110,7 +120,7 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript(id="transcript")
         self.composer = Composer(id="composer")
         self.beside = InkLines(id="beside")
-        self.sidebar = ChatSidebar(conversation, id="sidebar")
+        self.sidebar = ChatSidebar(conversation)
         self.find = FindBar(self.transcript, id="find")
         self.beginning = BeginningList(
             id="beginning", title="begin with", note="press ↓ to choose, enter to use"
@@ -197,7 +207,7 @@ class ChatScreen(Screen[None]):
     def _keep_focus(self) -> None:
         """Focus the composer again after a window too small for the chat took the focus away."""
         self.composer_frame.present()
-        self.sidebar.look()
+        self.sidebar.read()
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
@@ -205,7 +215,7 @@ class ChatScreen(Screen[None]):
         # Textual keeps the last 1,024 painted widgets by this function, with every line that they
         # had: those of screens that are closed would take 50 MiB after a hundred of them.
         StylesCache.get_inner_outer.cache_clear()
-        self.sidebar.look()
+        self.sidebar.read()
         self._offer_beginning()
         self._show_placeholder()
 
@@ -288,7 +298,7 @@ class ChatScreen(Screen[None]):
         self.transcript.set_frame(title=title)
         self._follow_chat()
         self._offer_beginning()
-        self.sidebar.look()
+        self.sidebar.read()
         self._show_placeholder()
         self.present()
 
@@ -585,19 +595,19 @@ class ChatScreen(Screen[None]):
             report(self, error)
         self._show_chat()
 
-    def open_at(self, place: Place) -> None:
+    def open_at(self, target: ChatTarget) -> None:
         """Show a stored chat, or a message of it, on whichever branch that is."""
-        if place.chat_id != self.conversation.history.chat_id:
-            self.open_chat(place.chat_id)
-        if place.message_id is None:
+        if target.chat_id != self.conversation.history.chat_id:
+            self.open_chat(target.chat_id)
+        if target.message_id is None:
             return
         try:
-            is_there = self.conversation.show_message(place.message_id)
+            is_there = self.conversation.show_message(target.message_id)
         except StoreError as error:
             report(self, error)
             return
         if is_there:
-            self._found = (place.message_id, place.found)
+            self._found = (target.message_id, target.found)
         else:
             self.notify(
                 "The message is on another branch, and a reply is running here: try again later."
@@ -615,15 +625,15 @@ class ChatScreen(Screen[None]):
 
     def _list_chats(self, *, is_searching: bool = False) -> None:
         """List all chats, or search them, and show the one that is chosen."""
-        from app.screens.chats import ChatsScreen, Opening
+        from app.screens.chats import ChatsScreen
 
         shown = self.conversation.history.chat_id
 
-        def closed(opening: Opening | None) -> None:
-            if (opening is None or opening.chat_id == shown) and not self._is_still_there():
+        def closed(target: ChatTarget | None) -> None:
+            if (target is None or target.chat_id == shown) and not self._is_still_there():
                 self.conversation.new_chat()
-            if opening is not None:
-                self.open_at(Place(opening.chat_id, opening.message_id, opening.found))
+            if target is not None:
+                self.open_at(target)
 
         forget = self.services.forget_kept
         screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_kept=forget)
@@ -672,36 +682,32 @@ class ChatScreen(Screen[None]):
 
     def pin(self) -> None:
         """Pin the shown chat to the top of the lists, or unpin it."""
-        if (chat_id := self.conversation.history.chat_id) is not None:
-            self.sidebar.pin(chat_id)
+        if self._is_still_there() and (chat := self.conversation.history.chat) is not None:
+            self._change_chat(ChatChanges(is_pinned=not chat.is_pinned))
 
     def ask_folder(self) -> None:
         """Ask for the folder of the shown chat."""
         if (chat := self.conversation.history.chat) is not None:
-            ask_line(self, FOLDER_QUESTION, chat.folder, self.put_into)
+            ask_folder(self, chat, self._change_chat)
 
     def put_into(self, folder: str) -> None:
         """Put the shown chat into a folder."""
-        if (chat_id := self.conversation.history.chat_id) is not None:
-            self.sidebar.put_into(chat_id, folder)
-            self._is_still_there()
+        self._change_chat(in_folder(folder))
 
     def ask_title(self) -> None:
         """Ask for another title of the shown chat."""
         if (chat := self.conversation.history.chat) is not None:
-            ask_line(self, "Title of the chat", chat.title, self.rename)
+            ask_title(self, chat, self._change_chat)
 
     def rename(self, title: str) -> None:
         """Give the shown chat a title."""
+        self._change_chat(with_title(title))
+
+    def _change_chat(self, changes: ChatChanges) -> None:
         history = self.conversation.history
-        if history.chat is None:
-            return
-        try:
-            changes = ChatChanges(title=title, title_locked=True)
-            history.store.update_chat(history.chat.id, changes)
-        except StoreError as error:
-            report(self, error)
-        self._is_still_there()
+        if history.chat is not None:
+            self.sidebar.change(history.chat, changes)
+            self._is_still_there()
 
     def action_export(self) -> None:
         from app.screens.chats import ask_export
@@ -727,10 +733,10 @@ class ChatScreen(Screen[None]):
     def show_sidebar(self, *, is_on: bool) -> None:
         """Show the chats beside the transcript where the screen is wide, or hide them."""
         self.set_class(is_on, "-sidebar")
-        self.call_after_refresh(self.sidebar.look)
+        self.call_after_refresh(self.sidebar.read)
 
-    def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
-        self.open_at(message.place)
+    def on_chat_list_opened(self, message: ChatList.Opened) -> None:
+        self.open_at(message.target)
 
     def on_beginning_list_chosen(self, message: BeginningList.Chosen) -> None:
         match message.key:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.screens.chat_list import in_folder
 from app.screens.chats import ChatsScreen
-from app.screens.sidebar import folder_named
 from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
@@ -79,8 +79,8 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
 
 
 def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
-    assert folder_named(" . ") == ""
-    assert folder_named(" my\n work ") == "my work"
+    assert in_folder(" . ").folder == ""
+    assert in_folder(" my\n work ").folder == "my work"
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:

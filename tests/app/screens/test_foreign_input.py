@@ -13,10 +13,10 @@ from textual.widgets import Input
 from app.application import KvchatApp
 from app.chat.attachments import file_names
 from app.paths import current_folder, model_folders, typed_path
+from app.screens.chat_list import ChatTarget
 from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, HelpScreen
 from app.screens.downloads import FirstRunScreen
-from app.screens.sidebar import Place
 from app.widgets.select_list import SelectList
 from tests.app.screens.test_call_if_open import Gate
 from tests.support.fakes_app import (
@@ -122,7 +122,7 @@ async def test_a_message_is_gone_to_from_another_tab_of_a_narrow_screen(tmp_path
         assert history.chat is not None
         first, reply = history.chat.id, history.head_id
         await pilot.press("ctrl+n")
-        await on_the_second_tab(pilot, lambda: chat.open_at(Place(first, reply, "zebra")))
+        await on_the_second_tab(pilot, lambda: chat.open_at(ChatTarget(first, reply, "zebra")))
         await wait_until(pilot, lambda: chat.transcript.size.width > 0)
         await wait_until(pilot, lambda: chat.transcript.selected == reply)
         await wait_until(pilot, lambda: "zebra" in chat.transcript.text)
