@@ -7,7 +7,6 @@ from functools import partial
 from app.cache import owner_of
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, is_out_of_room
-from app.chat.replies import can_have_a_larger_context
 from app.chat.trimming import FEWER, MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
 from app.chat.update import Notice
 from app.store.errors import ChatInUseError
@@ -63,18 +62,14 @@ class ContextFull:
             n_ctx=self._n_ctx,
             n_dropped=len(trim.dropped) if trim else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
-            can_take_back=self._conversation.replies.refused is not None,
-            can_grow=can_have_a_larger_context(self._conversation.loaded),
+            can_take_back=self._conversation.refused is not None,
+            can_grow=self._conversation.can_grow,
         )
 
     # --- doing it ---
 
     def shift(self) -> None:
-        """Show the model the chat from a later question on, and continue the reply.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the chat from a later question on, and continue the reply."""
         trim = self._trim()
         if trim is not None:
             self._history.see_from(trim.kept_from)
@@ -114,25 +109,17 @@ class ContextFull:
             asked = request
 
     def branch_off(self) -> None:
-        """Ask the last question in a new chat with the same system prompt; this one stays.
-
-        Raises:
-            StoreError: If the question could not be saved.
-        """
+        """Ask the last question in a new chat with the same system prompt; this one stays."""
         question = self._history.last(Speaker.USER)
         chat = self._history.chat
         if question is None or chat is None:
             return
-        self._conversation.replies.take_back_refused(returns_text=False)
+        self._conversation.undo_refused(returns_text=False)
         self._conversation.new_chat(like=chat)
         self._conversation.send(question.content)
 
     def see_all(self) -> bool:
-        """Show the model the whole chat again; False where it sees it.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the whole chat again; False where it sees it."""
         if not self._history.n_hidden:
             return False
         self._history.see_from(None)
@@ -167,11 +154,7 @@ class ContextFull:
             self._warn(str(error), error.title)
 
     def _keep(self, chat_id: int, kept_from: int, summary: str) -> None:
-        """Save a summary, unless another kvchat answers in its chat.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Save a summary, unless another kvchat answers in its chat."""
         store = self._history.store
         lock = store.lock_chat(chat_id)
         if lock is None:

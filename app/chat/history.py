@@ -47,7 +47,10 @@ def short_title(title: str) -> str:
 
 
 class ChatHistory:
-    """Reads and writes one chat at a time; a new chat is created with its first message."""
+    """Reads and writes one chat at a time; a new chat is created with its first message.
+
+    Methods raise `StoreError` if the chat is gone or the database fails; nothing is changed then.
+    """
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
         self.store = store
@@ -59,11 +62,7 @@ class ChatHistory:
     # --- which chat ---
 
     def begin(self, like: Chat | None = None) -> None:
-        """Show an empty chat.
-
-        Args:
-            like: The chat whose system prompt and sampling it has; None takes the defaults.
-        """
+        """Show an empty chat with the settings of another, or the defaults."""
         self.chat: Chat | None = None
         self.sampling = like.sampling if like else self._default_sampling
         self.system_prompt = like.system_prompt if like else self._default_system_prompt
@@ -74,22 +73,14 @@ class ChatHistory:
         """Entries by message, and what each was made of."""
 
     def open(self, chat_id: int) -> None:
-        """Show a stored chat.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Show a stored chat."""
         chat = self.store.chat(chat_id)
         self.begin(like=chat)
         self.chat = chat
         self.refresh()
 
     def to_reopen(self, rule: RestoreRule) -> Chat | None:
-        """The chat used last, where a start is to show it.
-
-        Raises:
-            StoreError: If the chats cannot be read.
-        """
+        """The chat used last, if a start is to show it."""
         chat = next(iter(self.store.list_chats(limit=1)), None)
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
@@ -107,11 +98,7 @@ class ChatHistory:
         return last.role == "user" or last.finish_reason in (None, CUT_BY_CLOSE, CUT_BY_CRASH)
 
     def of_another(self, chat_id: int | None) -> "ChatHistory":
-        """A chat that is written without being shown; None is a new one.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """A chat to write without showing it; None is a new one."""
         other = ChatHistory(
             self.store,
             sampling=self._default_sampling,
@@ -123,11 +110,7 @@ class ChatHistory:
         return other
 
     def refresh(self) -> None:
-        """Read the shown path again.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Read the shown path again."""
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -136,25 +119,14 @@ class ChatHistory:
         self._siblings = self.store.variant_ids(self.chat.id)
 
     def discard(self, lock: FileLock | None) -> None:
-        """Delete the shown chat, which held one question; its settings and notes stay.
-
-        Args:
-            lock: The lock on it.
-
-        Raises:
-            StoreError: If it could not be deleted.
-        """
+        """Delete the shown chat, which held one question; its settings and notes stay."""
         if self.chat is not None:
             self.store.delete_chat(self.chat.id, lock)
             self.chat = None
             self._path, self._siblings = [], {}
 
     def catch_up(self) -> bool:
-        """Read the chat again where it is not as it was read last; whether that was so.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Read the chat again if it changed, and return whether it did."""
         if self.chat is None or self.store.chat(self.chat.id) == self.chat:
             return False
         self.refresh()
@@ -182,11 +154,7 @@ class ChatHistory:
     # --- what is in it ---
 
     def message(self, message_id: int) -> StoredMessage:
-        """One message.
-
-        Raises:
-            StoreError: If there is none with this id.
-        """
+        """One message."""
         return self.store.message(message_id)
 
     def shown(self, message_id: int) -> StoredMessage | None:
@@ -290,11 +258,7 @@ class ChatHistory:
         return self._path[: index_of(message_id, self._path)]
 
     def trim(self, n_ctx: int) -> Trim | None:
-        """The turns that would have to go; None where there are none that could.
-
-        Args:
-            n_ctx: Cells of the context.
-        """
+        """The turns that do not fit into `n_ctx` cells; None if there are no earlier turns."""
         chat = self.chat
         if chat is None:
             return None
@@ -303,11 +267,7 @@ class ChatHistory:
         return trim_of(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
 
     def see_from(self, message_id: int | None) -> None:
-        """Show the model the chat from a message on, without a summary; None shows it all.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the chat from a message on, without a summary; None shows it all."""
         if self.chat is not None:
             self.store.set_kept_from(self.chat.id, message_id)
             self.refresh()
@@ -343,9 +303,6 @@ class ChatHistory:
             parent_id: The shown message above the question; without a new one, the question.
             model_name: The model that answers.
             vocabulary_id: Its vocabulary.
-
-        Raises:
-            StoreError: If it could not be saved; nothing was saved then.
         """
         new = NewTurn(
             self.chat,
@@ -368,11 +325,7 @@ class ChatHistory:
         return turn.messages[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
-        """Show one of the shown messages as it is now.
-
-        Raises:
-            StoreError: If the chat cannot be read.
-        """
+        """Show one of the shown messages as it is now."""
         index = self._index_of(message.id)
         if self.chat is None or index is None:
             return
@@ -398,11 +351,7 @@ class ChatHistory:
         return True
 
     def change_settings(self, *, system_prompt: str, sampling: SamplingSettings) -> None:
-        """Use another system prompt and sampling in this chat.
-
-        Raises:
-            StoreError: If the change could not be saved.
-        """
+        """Use another system prompt and sampling in this chat."""
         if self.chat is not None:
             self.chat = self.store.update_chat(
                 self.chat.id, ChatChanges(system_prompt=system_prompt, sampling=sampling)

@@ -107,11 +107,7 @@ class Outbox:
         return True
 
     def _message_of(self, unsent: UnsentText) -> str:
-        """The message that the model gets, with pastes and the present content of named files.
-
-        Raises:
-            AttachmentError: If a file cannot go with it.
-        """
+        """The message that the model gets, with pastes and the present content of named files."""
         if not self.takes_files(unsent):
             return message_with(unsent.text, ())
         return written_message(unsent.text, self.folder, self._conversation.blindness)
@@ -119,11 +115,7 @@ class Outbox:
     # --- saved texts ---
 
     def load(self) -> None:
-        """Read the unsent texts of all chats.
-
-        Raises:
-            StoreError: If they cannot be read; there are none then.
-        """
+        """Read the unsent texts of all chats."""
         self.chat_id = self._conversation.history.chat_id
         self._saved = self._store.drafts()
         self._texts = dict(self._saved)
@@ -267,12 +259,12 @@ class Outbox:
 
         None if nothing blocks it.
         """
-        conversation, replies = self._conversation, self._conversation.replies
-        if replies.of_chat(chat_id) is not None:
+        conversation = self._conversation
+        if conversation.reply_in(chat_id) is not None:
             return "this reply is done" if chat_id == self.chat_id else "its reply is done"
         if conversation.is_leased:
             return "the model is free"
-        if replies.running and not conversation.has_free_slot:
+        if conversation.is_replying and not conversation.has_free_slot:
             return f"“{self._answered_title}” is answered"
         return "the model is loaded" if conversation.meters.phase is Phase.LOADING else None
 
@@ -304,25 +296,24 @@ class Outbox:
         return True
 
     def _ask(self, message: QueuedMessage) -> None:
-        """Ask for the reply to a message, or for more of the last reply.
-
-        Raises:
-            EngineError: If it cannot be asked.
-        """
+        """Ask for the reply to a message, or for more of the last reply."""
         unsent, history = message.unsent, self._conversation.history
         is_shown = message.chat_id == history.chat_id
-        replies = self._conversation.replies
+        conversation = self._conversation
         if not is_shown:
-            history = replies.history_of(message.chat_id)
+            history = conversation.history_of(message.chat_id)
         if not unsent.text:
-            if replies.continue_last(history) is None:
+            if conversation.continue_reply(history) is None:
                 title = "" if is_shown else short_title(history.title)
                 self._notify(NOTHING_TO_CONTINUE, title)
             return
         text = self._message_of(unsent)
         if is_shown:
             self._sent = (unsent, text)
-        reply = replies.send(history, text, unsent.edited)
+        if unsent.edited is None:
+            reply = conversation.send(text, history)
+        else:
+            reply = conversation.edit(unsent.edited, text, history)
         if message.chat_id is None:
             self._move(None, reply.chat_id)
             self.chat_id = reply.chat_id if is_shown else self.chat_id
@@ -330,7 +321,7 @@ class Outbox:
     @property
     def _is_cut(self) -> bool:
         conversation = self._conversation
-        return conversation.history.unfinished() is not None and conversation.replies.shown is None
+        return conversation.history.unfinished() is not None and conversation.live is None
 
     def _is_engine_ready(self) -> bool:
         conversation = self._conversation
@@ -344,15 +335,14 @@ class Outbox:
 
     @property
     def _answered_title(self) -> str:
-        running = self._conversation.replies.running
-        return short_title(next(iter(running.values())).chat_title)
+        return short_title(next(iter(self._conversation.running.values())).chat_title)
 
     def _suggest_slots(self, chat_id: int | None) -> None:
         """Suggest a second slot the first time that a chat waits for another."""
         conversation, loaded = self._conversation, self._conversation.loaded
         if loaded is None or loaded.configuration.server is not None or self._has_suggested_slots:
             return
-        if not conversation.replies.running or conversation.replies.of_chat(chat_id) is not None:
+        if not conversation.is_replying or conversation.reply_in(chat_id) is not None:
             return
         self._has_suggested_slots = True
         n_slots = loaded.configuration.n_slots

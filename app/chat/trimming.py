@@ -206,6 +206,10 @@ class Summariser:
         """The summary is being written."""
         return self._is_running
 
+    def is_running_in(self, chat_id: int | None) -> bool:
+        """The summary of a chat is being written."""
+        return self._is_running and self.chat_id == chat_id
+
     def stop(self) -> None:
         """End it without a summary."""
         self._client.stop(SUMMARY)

@@ -278,9 +278,9 @@ class ChatScreen(Screen[None]):
         for notice in update.notices:
             if not (notice.is_in_transcript and can_see):
                 self.notify(notice.message, title=notice.title, severity=notice.severity)
-        if update.draft is not None:
+        if update.returned_text is not None:
             with self._composing():
-                self.outbox.return_refused(update.draft)
+                self.outbox.return_refused(update.returned_text)
         if update.context_full is not None:
             with self._composing():
                 self.outbox.return_queued()
@@ -356,9 +356,9 @@ class ChatScreen(Screen[None]):
     @contextmanager
     def _sending(self) -> Iterator[None]:
         """Scroll to the reply that is asked for meanwhile in the shown chat."""
-        before = self.conversation.replies.shown
+        before = self.conversation.live
         yield
-        reply = self.conversation.replies.shown
+        reply = self.conversation.live
         if reply is not None and reply is not before:
             self.transcript.action_follow()
         self.composer_frame.present()
@@ -472,7 +472,7 @@ class ChatScreen(Screen[None]):
         self.composer.focus()
 
     def _why_not_edit(self, message: StoredMessage | None) -> str:
-        live = self.conversation.replies.shown
+        live = self.conversation.live
         is_live = live is not None and message is not None and live.message_id == message.id
         return BEING_WRITTEN if is_live else ""
 
@@ -483,7 +483,7 @@ class ChatScreen(Screen[None]):
         message = history.shown(selected) if selected is not None else None
         if message is None or message.role != role:
             message = history.last(speaker)
-        live = self.conversation.replies.shown
+        live = self.conversation.live
         if message is not None and live is not None and live.message_id == message.id:
             return replace(message, content=live.text)
         return message
@@ -498,7 +498,7 @@ class ChatScreen(Screen[None]):
         with self._composing():
             if outbox.unqueue():
                 pass
-            elif conversation.stop() or conversation.replies.shown is not None:
+            elif conversation.stop() or conversation.live is not None:
                 return
             elif outbox.is_edit:
                 outbox.cancel_edit()
@@ -518,7 +518,7 @@ class ChatScreen(Screen[None]):
             return
         try:
             if not self.conversation.switch_variant(selected, step):
-                is_live = self.conversation.replies.shown is not None
+                is_live = self.conversation.live is not None
                 self.notify(BEING_WRITTEN if is_live else "There are no more variants.")
         except StoreError as error:
             report(self, error)
@@ -568,7 +568,7 @@ class ChatScreen(Screen[None]):
                 case "branch":
                     self.context.branch_off()
                 case _:
-                    self.conversation.replies.take_back_refused()
+                    self.conversation.undo_refused()
         except EngineError as error:
             report(self, error)
 

@@ -110,7 +110,7 @@ class ChatList(Vertical):
 
     def is_answered(self, chat: Chat) -> bool:
         """Whether a reply is being written in a chat."""
-        return self.conversation.replies.of_chat(chat.id) is not None
+        return self.conversation.reply_in(chat.id) is not None
 
     # --- search ---
 

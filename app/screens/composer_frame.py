@@ -114,7 +114,7 @@ class ComposerFrame:
             self._above.styles.height = len(lines)
         self._above.show(lines)
         blocked_by = outbox.blocked_by(outbox.chat_id) or "its turn comes"
-        is_replying = conversation.replies.shown is not None
+        is_replying = conversation.live is not None
         size = size_text(outbox.unsent.text, self.n_tokens, conversation.n_free, self._n_ctx)
         esc = esc_text(len(queued), is_replying=is_replying, is_edit=outbox.is_edit)
         above = with_keys(state_text(queued, blocked_by, is_edit=outbox.is_edit), composer.app)

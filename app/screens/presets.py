@@ -181,11 +181,7 @@ class PresetsScreen(Screen[Configuration | None]):
             self._preview(entry)
 
     def _plan_of(self, entry: PresetEntry, model: Path | None = None) -> Plan:
-        """The plan of a preset with a model, its own, or the one that is loaded.
-
-        Raises:
-            EngineError: it cannot be read, or names no model and none is loaded.
-        """
+        """The plan of a preset with a model, its own, or the one that is loaded."""
         named = None if entry.preset is None else entry.preset.model
         if model is None and named is None:
             model = self._model

@@ -67,7 +67,7 @@ def make_controller(
 
 def release_locks(controller: Conversation) -> None:
     """Let go of the chats whose replies run, as the system does for a process that was killed."""
-    for reply in controller.replies.running.values():
+    for reply in controller.running.values():
         if reply.lock is not None:
             reply.lock.close()
 

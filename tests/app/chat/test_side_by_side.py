@@ -49,8 +49,8 @@ def test_stopping_ends_the_reply_of_the_shown_chat_alone(tmp_path: Path, clock: 
     controller.poll()
     assert controller.stop()
     controller.poll()
-    assert controller.replies.of_chat(second) is None
-    assert controller.replies.of_chat(first) is not None
+    assert controller.reply_in(second) is None
+    assert controller.reply_in(first) is not None
     reply = controller.history.message(controller.entries()[-1].key)
     assert reply.finish_reason == FinishReason.CANCELLED
     assert controller.background_title == "one"

@@ -288,7 +288,7 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
         await ask(pilot, chat, text or "x")
         controller = chat.conversation
         await wait_until(pilot, lambda: controller.is_replying)
-        [reply] = controller.replies.running.values()
+        [reply] = controller.running.values()
         chat_id = reply.chat_id
         assert chat_id is not None
         controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))
