@@ -383,7 +383,7 @@ class ChatScreen(Screen[None]):
         if self._questions is not None and self.outbox.unsent.text != self._questions.shown:
             self._questions = None
         self.composer_frame.measure()
-        self.completion.look()
+        self.completion.refresh()
         self.composer_frame.present()
 
     def on_select_list_picked(self) -> None:
