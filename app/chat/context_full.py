@@ -5,7 +5,7 @@ from functools import partial
 
 from app.cache import owner_of
 from app.chat.conversation import Conversation
-from app.chat.entries import Speaker, is_out_of_room
+from app.chat.entries import Speaker, did_not_fit
 from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_requests
 from app.chat.update import Notice
 from app.store.errors import ChatInUseError
@@ -45,7 +45,7 @@ class ContextFull:
         Since then a larger context may have been loaded, or messages dropped.
         """
         last = self._history.unfinished()
-        if last is None or self._conversation.loaded is None or not is_out_of_room(last):
+        if last is None or self._conversation.loaded is None or not did_not_fit(last):
             return False
         visible = self._history.visible()
         return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * self._n_ctx

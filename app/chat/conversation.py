@@ -18,7 +18,7 @@ from app.chat.entries import (
     FAILED,
     Entry,
     Speaker,
-    is_out_of_room,
+    did_not_fit,
     prompt_messages,
 )
 from app.chat.history import ChatHistory, RestoreRule
@@ -65,8 +65,8 @@ ReplyOrNone = TypeVar("ReplyOrNone", RunningReply, RunningReply | None)
 class Conversation:
     """One user's chats with one engine; at most one reply is written in each chat.
 
-    Methods that ask for a reply raise `StoreError` if the message cannot be saved; nothing is
-    asked then. They ask in the shown chat unless given the history of another.
+    Methods raise `StoreError` if a chat is gone or cannot be read or written; nothing is asked or
+    changed then. Those that ask do so in the shown chat, or in the given history of another.
 
     Attributes:
         history: The chat that is shown.
@@ -250,7 +250,7 @@ class Conversation:
         return True
 
     def begin_close(self) -> None:
-        """Save what came and begin to end the engine; `client.has_ended` tells when it is over."""
+        """Save what came and begin to end the engine; then wait for `client.has_ended`."""
         self._cut(CUT_BY_CLOSE)
         self.client.begin_close()
 
@@ -269,22 +269,15 @@ class Conversation:
         self._prefetch_shown()
 
     def new_chat(self, like: Chat | None = None) -> None:
-        """Show an empty chat, which is saved with its first message.
-
-        Args:
-            like: The chat whose system prompt and sampling it has; None takes the defaults.
-        """
+        """Show an empty chat with the settings of another chat, or the defaults."""
         self._leave()
         self.history.begin(like)
         self._preload()
 
     def fork(self, message_id: int) -> int:
-        """Copy the shown chat up to one of its messages into a new chat, and show that.
+        """Copy the shown chat up to one of its messages into a new chat; show it, return its id.
 
         A reply that is being written is copied as if it was stopped now.
-
-        Returns:
-            The id of the new chat.
         """
         reply = self.live
         live = reply.ended(FinishReason.CANCELLED, None) if reply is not None else None
@@ -293,11 +286,7 @@ class Conversation:
         return chat_id
 
     def restore_last_chat(self, rule: RestoreRule) -> None:
-        """Show the chat used last if the rule wants it and no other kvchat answers in it.
-
-        Args:
-            rule: `cut`: if kvchat ended before the reply did; `last`: always.
-        """
+        """Show the chat used last if the rule wants it and no other kvchat answers in it."""
         chat = self.history.to_reopen(rule)
         if chat is not None:
             with suppress(StoreError):  # another kvchat deleted it: the empty chat stays
@@ -338,7 +327,7 @@ class Conversation:
         """
         other = self.history.of_another(chat_id)
         last = other.unfinished()
-        if last is not None and is_out_of_room(last):
+        if last is not None and did_not_fit(last):
             raise ContextFullError(
                 f"the context of “{other.title}” is full: open that chat ({{chat-list}})"
             )
@@ -398,19 +387,14 @@ class Conversation:
         return self._locked(chat, lambda: self._ask(chat, question, parent_id, start))
 
     def regenerate(self, message_id: int | None = None) -> RunningReply | None:
-        """Generate another reply to a question; None if there is no question.
+        """Generate another reply to a question, by its id or that of a reply; the last by default.
 
-        Args:
-            message_id: The question, or a reply to it; the last message if None.
+        None if there is no question.
         """
         return self._locked(self.history, lambda: self._answer(self.history, message_id))
 
     def continue_reply(self, history: ChatHistory | None = None) -> RunningReply | None:
-        """Continue the reply that a chat ends with, or answer its open question.
-
-        Returns:
-            None if the chat ends with neither.
-        """
+        """Continue the reply that a chat ends with, or answer its question; None without both."""
         chat = history or self.history
         return self._locked(chat, lambda: self._continue(chat))
 
@@ -486,7 +470,7 @@ class Conversation:
         self._store.reopen_message(last.id)
         opened = replace(last, finish_reason=None, vocabulary_id=self.loaded.vocabulary_id)
         chat.replace_message(opened)
-        spans = self._spans.spelling(last.id, last.content) if last.content else ()
+        spans = self._spans.of_text(last.id, last.content) if last.content else ()
         reply = RunningReply(
             opened,
             parent_head=chat.head_id,
@@ -711,11 +695,7 @@ class Conversation:
         return has_turns and not is_hopeless
 
     def undo_refused(self, *, returns_text: bool = True) -> None:
-        """Undo the question for which the context was full.
-
-        Args:
-            returns_text: Whether its text returns to the composer.
-        """
+        """Undo the question for which the context was full."""
         reply, self.refused = self.refused, None
         if reply is not None and self.history.head_id == reply.message_id:
             self._undo(reply, returns_text=returns_text)

@@ -117,7 +117,7 @@ class Outbox:
     def load(self) -> None:
         """Read the unsent texts of all chats."""
         self.chat_id = self._conversation.history.chat_id
-        self._saved = self._store.drafts()
+        self._saved = self._store.unsent_texts()
         self._texts = dict(self._saved)
 
     def save(self) -> None:
@@ -130,7 +130,7 @@ class Outbox:
             if unsent.get(chat_id) != self._saved.get(chat_id)
         }
         if changed:
-            self._store.save_drafts(changed)
+            self._store.save_unsent(changed)
             self._saved = unsent
 
     def _unsent_in(self, chat_id: int | None) -> UnsentText:
@@ -160,7 +160,7 @@ class Outbox:
         if is_changed or self._queued_in(chat_id):
             return
         with suppress(StoreError):  # the known text stays
-            stored = self._store.draft(chat_id)
+            stored = self._store.unsent_text(chat_id)
             self._set(chat_id, stored)
             self._saved[chat_id] = stored
 

@@ -195,11 +195,8 @@ class ModelsScreen(PickScreen[str]):
         self._options = ()
         self.awaits_rows = not self._is_catalog
         if self._is_catalog:
-            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
             self.show_all((), note="reading the catalogue …")
-            self._verify(self._catalog, note, is_ranked=True)
-        else:
-            self._verify(self._library, folders_text(self._folders), is_ranked=False)
+        self._verify(is_catalog=self._is_catalog)
 
     def _catalog(self) -> Iterator[ModelOption]:
         context = self._fit_context()
@@ -225,44 +222,38 @@ class ModelsScreen(PickScreen[str]):
             yield ModelOption(address, model_title(address), ("server", shown_origin(url)))
 
     @work(thread=True, exclusive=True, group="verify")
-    def _verify(
-        self, options: Callable[[], Iterator[ModelOption]], note: str, *, is_ranked: bool
-    ) -> None:
-        """Verify one model after the other, in a thread."""
-        worker = get_current_worker()
-        found: list[ModelOption] = []
-        rest: dict[str, ModelOption] = {}
-        if is_ranked:  # the names can be searched at once
+    def _verify(self, *, is_catalog: bool) -> None:
+        """Verify one model after the other; the names of the catalogue are listed at once."""
+        worker, found, rest = get_current_worker(), list[ModelOption](), dict[str, ModelOption]()
+        note = folders_text(self._folders)
+        if is_catalog:
+            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
             rest = {option.key: option for option in catalog_names(self._quantization)}
             call_if_open(self, self._show, [*rest.values()], f"{note} · 0 checked …")
-        for option in options():
+        for option in self._catalog() if is_catalog else self._library():
             if worker.is_cancelled:
                 return
             found.append(option)
             rest.pop(option.key, None)
-            if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
-                shown = [*(rank_options(found) if is_ranked else found), *rest.values()]
+            if len(found) % (CATALOG_BATCH if is_catalog else BATCH) == 0:
+                shown = [*(rank_options(found) if is_catalog else found), *rest.values()]
                 call_if_open(self, self._show, shown, f"{note} · {len(found)} checked …")
-        if is_ranked:
-            found = rank_options(found)
-        call_if_open(self, self._show_last, found, note)
+        call_if_open(self, self._show_last, rank_options(found) if is_catalog else found, note)
 
-    def _show_none(self, options: list[ModelOption], note: str) -> None:
+    def _show_last(self, options: list[ModelOption], note: str) -> None:
+        self._show(options, note if options else f"no model was found {note}")
+        if not options and not self._is_catalog:
+            self._offer_others()
+        self.awaits_rows = self._takes_next = False
+
+    def _offer_others(self) -> None:
         """Without a model on this machine, offer ways to get one, or the catalogue."""
-        self._show(options, f"no model was found {note}")
-        if self._is_catalog:
-            return
         if self._add is not None:
             words = "Install the starter model, or open a file by its path"
             line = partial(clipped, (Run("  "), Run(words, "accent")))
             self.show_all([Row(ADD, line)], note=self._note)
         elif not self._has_chosen_tab:
             self.action_next_tab()
-
-    def _show_last(self, options: list[ModelOption], note: str) -> None:
-        show = self._show if options else self._show_none
-        show(options, note)
-        self.awaits_rows = self._takes_next = False
 
     def _show(self, options: list[ModelOption], note: str) -> None:
         if self._progress is not None and not self._is_catalog:

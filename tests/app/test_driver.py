@@ -96,7 +96,7 @@ def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was_and_saves(
         assert terminal.wait(PATIENCE_S) == 128 + number
         assert is_as_before(terminal)
     with ChatStore(tmp_path / "chats.db") as store:
-        assert store.drafts()[None].text == "a draft"
+        assert store.unsent_texts()[None].text == "a draft"
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, "some words " * 2000, "漢字" * 5000])

@@ -253,7 +253,7 @@ async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
     assert "Traceback" not in said
     app.conversation.history.store.close()
     with ChatStore(tmp_path / "chats.db") as store:
-        assert [draft.text for draft in store.drafts().values()] == ["not sent yet"]
+        assert [unsent.text for unsent in store.unsent_texts().values()] == ["not sent yet"]
 
 
 def raised(make: Callable[[], object]) -> Exception:

@@ -243,7 +243,7 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
         screen = await ready(pilot)
         for text in ("of the other", "newer"):
             with ChatStore(store.path) as other:
-                other.save_drafts({chat.id: UnsentText(text)})
+                other.save_unsent({chat.id: UnsentText(text)})
             screen.open_chat(chat.id)
             await wait_until(pilot, lambda text=text: screen.composer.text == text)
             await pilot.press("ctrl+n")
