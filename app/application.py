@@ -475,7 +475,7 @@ class KvchatApp(App[None]):
     def action_command_palette(self) -> None:
         """Show every command, to choose by typing."""
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
