@@ -19,9 +19,9 @@ from engine.validation import did_you_mean
 Commands = Callable[[], Iterable[Command]]
 """Everything that can be commanded now."""
 MAX_ROWS = 40
-"""Completions that are listed: whoever wants another one types a letter more."""
+"""Completions that are listed; typing narrows them down."""
 NAMES_AGE_S = 5.0
-"""How long the names of files are taken from memory: reading a large folder takes a moment."""
+"""Age from which the names of files are read again: a large folder takes a moment."""
 NAME_WIDTH = 24
 _COMMAND = re.compile(r"/([a-z-]*|[a-z-]+ [\w.-]*)", re.IGNORECASE)
 _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
@@ -30,23 +30,20 @@ _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One completion: what it writes into the composer, and the command that it is, if it is."""
-
     text: str
     command: Command | None = None
 
 
 class Completion:
-    """Lists what the word at the cursor may become; the composer's keys move in the list."""
+    """Lists completions of the word at the cursor; the composer's keys move in the list.
+
+    Args:
+        composer: Holds the word.
+        rows: The list, which never has the focus.
+        commands: Returns what can be written after a slash.
+    """
 
     def __init__(self, composer: Composer, rows: SelectList, commands: Commands) -> None:
-        """No list yet.
-
-        Args:
-            composer: Where the word is written.
-            rows: The list, which never has the focus.
-            commands: What can be written behind a slash.
-        """
         self._composer = composer
         self._rows = rows
         self._commands = commands
@@ -58,14 +55,14 @@ class Completion:
         self._names: tuple[str, ...] = ()
         self._names_at = float("-inf")
         self.folder = Path()
-        """Where files are looked for."""
+        """Directory of the files."""
 
     @property
     def is_open(self) -> bool:
         """Whether there is a list."""
         return bool(self._choices)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Show what the word before the cursor may become, or close the list."""
         composer = self._composer
         row, column = composer.cursor_location
@@ -105,11 +102,7 @@ class Completion:
         return True
 
     def run(self) -> bool:
-        """Take the marked file, run the marked command or the one that is written whole.
-
-        Returns:
-            Whether there was one; else the text is a message.
-        """
+        """Insert the marked file, or run the marked or written command; False for a message."""
         self._catch_up()
         if self.is_open:
             choice = self._choices[self._rows.index]
@@ -141,9 +134,9 @@ class Completion:
         return True
 
     def _catch_up(self) -> None:
-        """List the completions of the present text: a key may come before the list has followed."""
+        """List the completions of the present text: a key may come before the list follows."""
         if self._listed_for != self._composer.text:
-            self.look()
+            self.refresh()
 
     def _run(self, command: Command, run: Callable[[], object]) -> None:
         if command.obstacle:
@@ -151,7 +144,7 @@ class Completion:
             return
         self._hide()
         self._composer.put("")
-        # Behind the key: a screen that a command opens takes the next ones.
+        # After the key: a screen that a command opens handles the next ones.
         self._composer.call_later(run)
 
     def _write(self, choice: _Choice) -> None:
@@ -173,9 +166,9 @@ class Completion:
         self._choices = []
         self._rows.display = False
 
-    def _take_names(self, names: Sequence[str]) -> None:
+    def _show_names(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        self.look()
+        self.refresh()
 
     def _command_rows(self, typed: str) -> list[Row[int]]:
         found = completions([*self._commands()], typed)
@@ -190,7 +183,7 @@ class Completion:
         if now - self._names_at > NAMES_AGE_S:
             self._names_at = now  # a folder of another machine may not answer for a minute
             look = partial(file_names, self.folder)
-            in_thread(self._rows.screen, "file names", look, self._take_names)
+            in_thread(self._rows.screen, "file names", look, self._show_names)
         found = matching(self._names, typed)[:MAX_ROWS]
         if found == [typed]:
             return []

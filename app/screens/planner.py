@@ -27,7 +27,7 @@ from app.screens.planner_lists import (
     save_as_preset,
     scan_models,
 )
-from app.threads import close_with, is_open
+from app.threads import is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.planner import PlanOptions, PlanTable
@@ -473,7 +473,7 @@ class PlannerScreen(Screen[Configuration | None]):
             self.dismiss(configuration)
         else:
             question = "The plan does not fit, so loading may fail. Load the model anyway?"
-            confirm(self, question, lambda: close_with(self, configuration))
+            confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
         from app.screens.export import ExportScreen

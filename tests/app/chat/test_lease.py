@@ -67,7 +67,7 @@ def test_a_reply_beside_a_summary_is_saved_whole(
     client.script = Script(replies=("They asked six times. " * n_sentences,), tps=20.0)
     ContextFull(controller).summarise()
     play(controller, clock)
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.history.chat is not None
     assert "They asked six times." in (controller.history.chat.summary or "")
     controller.open_chat(slow)
@@ -134,7 +134,7 @@ def test_stopping_ends_the_shown_reply_and_not_the_summary_of_another_chat(
     controller.open_chat(slow)
     assert controller.stop()
     controller.poll()
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.is_leased
 
 
@@ -154,5 +154,5 @@ def test_the_end_of_the_engine_ends_a_summary_and_every_reply(tmp_path: Path, cl
     ContextFull(controller).summarise()
     play(controller, clock, 20)
     assert not controller.is_leased
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.loaded is None

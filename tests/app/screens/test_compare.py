@@ -72,14 +72,14 @@ async def test_the_chat_gets_its_engine_and_its_composer_back(tmp_path: Path) ->
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        before = chat.controller.speculation
+        before = chat.conversation.speculation
         chat.composer.put(QUESTION)
         await compared(pilot)
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
         assert client.speculation == before
         assert chat.composer.text == QUESTION
-        assert chat.controller.entries() == []
+        assert chat.conversation.entries() == []
         await answered(pilot, chat, "go on")
         assert len(client.requests) == 3
         assert "Hello there." in chat.transcript.text
@@ -91,7 +91,7 @@ async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        chat.drafts.folder = tmp_path
+        chat.outbox.folder = tmp_path
         (tmp_path / "notes.md").write_text("a note\n")
         pasted = "\n".join(f"line {number}" for number in range(12))
         screen = await opened(pilot)
@@ -123,7 +123,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         await wait_until(pilot, lambda: app.screen is chat)
         chat.composer.put("go")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: chat.controller.is_replying)
+        await wait_until(pilot, lambda: chat.conversation.is_replying)
         await pilot.press("f4")
         await pilot.pause()
         assert app.screen is chat

@@ -66,7 +66,7 @@ class Sources:
 
     def __init__(self, application: KvchatApp, model: Path, folder: Path, text: str) -> None:
         self.app = application
-        self.controller = application.controller
+        self.conversation = application.conversation
         self.configuration = Configuration(model, 2048)
         self.folder = folder
         self.text = text
@@ -94,7 +94,7 @@ class Sources:
 
 
 def compare(sources: Sources) -> AnyScreen:
-    return CompareScreen(sources.controller, sources.text, folder=sources.folder)
+    return CompareScreen(sources.conversation, sources.text, folder=sources.folder)
 
 
 def export(sources: Sources) -> AnyScreen:
@@ -140,10 +140,10 @@ def edited(sources: Sources) -> AnyScreen:
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
-    "CacheScreen": lambda s: CacheScreen(s.controller),
+    "CacheScreen": lambda s: CacheScreen(s.conversation),
     "CardsScreen": lambda s: CardsScreen([Device(s.text, "gpu", 1, 1)]),
     "ChatSettingsScreen": settings,
-    "ChatsScreen": lambda s: ChatsScreen(s.controller),
+    "ChatsScreen": lambda s: ChatsScreen(s.conversation),
     "CompareScreen": compare,
     "ContextFullScreen": lambda s: ContextFullScreen(
         s.text, ContextFullOptions(64, 2, can_branch=True, can_take_back=True)
@@ -286,9 +286,9 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
     async with application.run_test(size=WIDE, notifications=True) as pilot:
         chat = await ready(pilot)
         await ask(pilot, chat, text or "x")
-        controller = chat.controller
+        controller = chat.conversation
         await wait_until(pilot, lambda: controller.is_replying)
-        [reply] = controller.replies.running.values()
+        [reply] = controller.running.values()
         chat_id = reply.chat_id
         assert chat_id is not None
         controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))
