@@ -10,6 +10,9 @@ from app import paths
 from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
 from engine.errors import PresetError, PresetFileError
+from engine.experiment.settings import Scope
+from engine.experiment.timing import TimingProcess
+from engine.experiment.tuner import Outcome, TrialResult, Tuner, TuningProgress
 from engine.generation.cpu_load import ProcessorLoad, threads_beside
 from engine.memory.hardware import usable_cores
 from engine.model.architecture import read_model
@@ -17,9 +20,6 @@ from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset, made_preset, named_preset, save_preset
 from engine.presets.preset import Preset, SamplingRules
-from engine.tuning.machine import TimingProcess
-from engine.tuning.settings import Scope
-from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
 
 MARK = "Measured by kvchat tune"
 """How the description of a preset begins that a later run may replace."""

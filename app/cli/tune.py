@@ -13,8 +13,8 @@ from app.cli.options import Number, ctx_option, draft_option, json_option, prese
 
 if TYPE_CHECKING:
     from app.tuning import Tuned
-    from engine.tuning.gain import PairedGain
-    from engine.tuning.tuner import Outcome, TrialResult, TuningProgress
+    from engine.experiment.gain import PairedGain
+    from engine.experiment.tuner import Outcome, TrialResult, TuningProgress
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
@@ -105,7 +105,7 @@ class _Shown:
 
     def tell(self, step: "TuningProgress | TrialResult") -> None:
         """Show what is measured now, or print a result."""
-        from engine.tuning.tuner import TuningProgress
+        from engine.experiment.tuner import TuningProgress
 
         if isinstance(step, TuningProgress):
             self._doing = _doing(step)

@@ -13,12 +13,12 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
+from engine.experiment.tuner import Tuner
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from engine.tuning.tuner import Tuner
-from tests.engine.tuning.fake_machine import FakeMachine, as_ever
-from tests.engine.tuning.test_tuner import quick_without_flash
+from tests.engine.experiment.fake_machine import FakeMachine, as_ever
+from tests.engine.experiment.test_tuner import quick_without_flash
 from tests.support.drafting_models import drafting_model
 
 Tune = Callable[..., tuple[int, str, str]]

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from app.bench.summary import summarise
-from app.bench.verdict import recommend, slow_prompts
 from app.chat.entries import ending_of
 from app.chat.meters import Meters
 from app.cli.run_reply import summary
@@ -33,7 +31,6 @@ from engine.events import (
 )
 from engine.speculation.costs import PlainStep
 from engine.speculation.stats import TimeSaved
-from tests.app.bench.made_results import record
 from tests.app.render.test_compare import LOOKUP, compared
 from tests.support.fakes_client import CONFIGURATION, loaded
 
@@ -232,17 +229,6 @@ def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) ->
     assert gain is None or float(gain[1]) <= per_round + 0.01
     if not chat.finished.stats.n_verified:
         assert "neither side drafted" in said
-
-    stats, made = chat.finished.stats, record({"suffix:auto": [0.6, 0.6]})
-    counts = {"n_verified": stats.n_verified, "n_rounds": stats.n_rounds}
-    runs = tuple(
-        run if run.is_plain else replace(run, **counts, n_emitted=stats.n_emitted)
-        for run in made.runs
-    )
-    summaries = summarise([replace(made, runs=runs)], ["suffix:auto"])
-    advice = recommend(summaries, ["suffix:auto"])
-    assert advice.is_open == (not stats.n_verified)
-    assert bool(slow_prompts(summaries)) == bool(stats.n_verified)
 
 
 def beside_plain(finished: Finished) -> Comparison:

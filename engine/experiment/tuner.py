@@ -2,7 +2,7 @@
 
 The settings at the start are measured first, so that there is a result whatever follows. Then each
 setting is compared with the best so far, in blocks A B B A of short runs, its candidates
-by turns, until each is decided (`engine.tuning.gain`) or time is up.
+by turns, until each is decided (`engine.experiment.gain`) or time is up.
 """
 
 import time
@@ -14,9 +14,8 @@ from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.tuning.gain import Block, PairedGain, gain_of, take_block
-from engine.tuning.machine import EngineDiedError, OutOfTimeError, TimingMachine
-from engine.tuning.settings import (
+from engine.experiment.gain import Block, PairedGain, gain_of, take_block
+from engine.experiment.settings import (
     FIRST_SIZES,
     MOST_CTX,
     NEAR_TOKENS,
@@ -29,6 +28,7 @@ from engine.tuning.settings import (
     WorkName,
     sizes_for,
 )
+from engine.experiment.timing import EngineDiedError, OutOfTimeError, TimingMachine
 
 SLOWEST = 4.0
 """Times as long as the best so far from which a run of a candidate is stopped."""

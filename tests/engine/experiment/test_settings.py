@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.tuning.settings import SETTINGS, Scope, Sizes, sizes_for, thread_counts
-from tests.engine.tuning.fake_machine import CPU, START
+from engine.experiment.settings import SETTINGS, Scope, Sizes, sizes_for, thread_counts
+from tests.engine.experiment.fake_machine import CPU, START
 
 SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024)
 NOW = replace(START, n_threads=4, n_threads_batch=4)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.tuning.machine import EngineDiedError
-from engine.tuning.tuner import Outcome, TuningError
-from tests.engine.tuning.fake_machine import (
+from engine.experiment.timing import EngineDiedError
+from engine.experiment.tuner import Outcome, TuningError
+from tests.engine.experiment.fake_machine import (
     START,
     FakeMachine,
     Told,

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.results import (
-    BenchError,
+from engine.experiment.arm import ExperimentError
+from engine.experiment.records import (
     PromptRecord,
     check_same_subject,
     read_results,
     write_results,
 )
-from tests.app.bench.made_results import record, results
+from tests.engine.experiment.made_results import record, results
 
 AUTO = "combined:auto"
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     made = results(
-        record({AUTO: [1.5, 1.25]}, text='Ünïcode "quotes" \u2028 </script>'),
+        record({AUTO: [1.5, 1.25]}, prompt='Ünïcode "quotes" \u2028 </script>'),
         PromptRecord("chat", "two", 0.7, failure="refused", notes=("a note",)),
-        policies=[AUTO],
+        arms=[AUTO],
     )
     path = tmp_path / "new" / "all.json"
     write_results(path, made)
@@ -33,28 +33,28 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "all.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(BenchError):
+    with pytest.raises(ExperimentError):
         read_results(path)
 
 
-def test_a_damaged_file_is_told_with_the_place(tmp_path: Path) -> None:
+def test_a_damaged_file_is_refused_with_the_place(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
-    write_results(path, results(record({AUTO: [1.0]}), policies=[AUTO]))
+    write_results(path, results(record({AUTO: 1.0}), arms=[AUTO]))
     data = json.loads(path.read_text(encoding="utf-8"))
-    data["prompts"][0]["runs"][1]["decode_tps"] = "fast"
+    data["prompts"][0]["rows"][0][1]["decode_s"] = "fast"
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(BenchError, match=r"prompts\.0\.runs\.1\.decode_tps"):
+    with pytest.raises(ExperimentError, match=r"prompts\.0\.rows\.0\.1\.decode_s"):
         read_results(path)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(BenchError, match="cannot be written"):
-        write_results(tmp_path / "file" / "all.json", results(policies=[AUTO]))
+    with pytest.raises(ExperimentError, match="cannot be written"):
+        write_results(tmp_path / "file" / "all.json", results(arms=[AUTO]))
 
 
-def test_only_the_same_measurement_is_gone_on_with() -> None:
-    subject = results(policies=[AUTO]).subject
+def test_only_results_of_the_same_measurement_are_continued() -> None:
+    subject = results(arms=[AUTO]).subject
     check_same_subject(subject, replace(subject))
-    with pytest.raises(BenchError, match="n_tokens was 64 and is 128"):
+    with pytest.raises(ExperimentError, match="n_tokens was 64 and is 128"):
         check_same_subject(subject, replace(subject, n_tokens=128))

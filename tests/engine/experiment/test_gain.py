@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.tuning.gain import (
+from engine.experiment.gain import (
     N_DECIDING,
-    N_FIRST,
-    N_MOST,
+    N_LOSS,
+    N_MAX,
     Block,
     PairedGain,
     gain_of,
@@ -16,8 +16,8 @@ from engine.tuning.gain import (
 
 
 def blocks(ratios: Sequence[float]) -> list[Block]:
-    """Blocks without noise in which B is so many times as fast as A."""
-    return [(ratio, 1.0, 1.0, ratio) for ratio in ratios]
+    """Give blocks without noise in which B is so many times as fast as A."""
+    return [Block(ratio, 1.0, 1.0, ratio) for ratio in ratios]
 
 
 def gain(ratios: Sequence[float]) -> PairedGain:
@@ -27,7 +27,7 @@ def gain(ratios: Sequence[float]) -> PairedGain:
 
 
 def test_a_block_cancels_a_steady_drift() -> None:
-    found = gain_of([(1.0, 1.1, 1.2, 1.3)])
+    found = gain_of([Block(1.0, 1.1, 1.2, 1.3)])
     assert found is not None
     assert found.median == pytest.approx(1.0)
     assert found.noise == pytest.approx(0.18, abs=0.02)
@@ -52,11 +52,11 @@ def test_a_gain_counts_where_every_block_shows_it() -> None:
     assert gain([1.1] * N_DECIDING).is_faster
     assert not gain([1.1] * (N_DECIDING - 1)).is_faster
     assert not gain([1.1] * (N_DECIDING - 1) + [1.01]).is_faster
-    assert not gain([1.02] * N_MOST).is_faster
+    assert not gain([1.02] * N_MAX).is_faster
 
 
 def test_a_gain_below_the_noise_is_none() -> None:
-    noisy = gain_of([(1.4, 1.1, 1.0, 1.0)] * N_DECIDING)
+    noisy = gain_of([Block(1.4, 1.1, 1.0, 1.0)] * N_DECIDING)
     assert noisy is not None
     assert noisy.low > 1.1
     assert noisy.noise == pytest.approx(0.25, abs=0.02)  # of 40 % and 10 % by turns
@@ -65,9 +65,26 @@ def test_a_gain_below_the_noise_is_none() -> None:
 
 
 def test_it_is_decided_where_more_blocks_would_change_nothing() -> None:
-    assert not gain([0.9] * (N_FIRST - 1)).is_decided
-    assert gain([0.9] * N_FIRST).is_decided
-    assert not gain([0.9] * N_FIRST + [1.1]).is_decided
-    assert gain([0.9] * N_FIRST + [1.0] * (N_DECIDING - N_FIRST)).is_decided
+    assert not gain([0.9] * (N_LOSS - 1)).is_decided
+    assert gain([0.9] * N_LOSS).is_decided
+    assert not gain([0.9] * N_LOSS + [1.1]).is_decided
+    assert gain([0.9] * N_LOSS + [1.0] * (N_DECIDING - N_LOSS)).is_decided
     assert not gain([1.1] * N_DECIDING + [0.9]).is_decided
-    assert gain([1.1, 0.9, 1.1, 1.1] * (N_MOST // 4)).is_decided
+    assert gain([1.1, 0.9, 1.1, 1.1] * (N_MAX // 4)).is_decided
+
+
+def test_which_is_faster_is_settled_both_ways() -> None:
+    for ratio in (1.1, 1 / 1.1):
+        assert not gain([ratio] * (N_DECIDING - 1)).is_settled
+        assert gain([ratio] * N_DECIDING).is_settled
+    assert gain([0.9] * N_DECIDING).reversed.is_faster
+    assert gain([1.0] * N_DECIDING).is_settled
+    assert not gain([0.9, *[1.1] * (N_DECIDING - 1)]).is_settled
+
+
+def test_a_ratio_beyond_what_the_arms_explain_is_cut_and_is_noise() -> None:
+    cut = gain_of([Block(1.5, 1.0, 1.0, 1.5, 0.0, 1.1)] * N_DECIDING)
+    assert cut is not None
+    assert (cut.median, cut.measured) == (1.1, 1.5)
+    assert cut.noise == pytest.approx(1.5 / 1.1 - 1)
+    assert not cut.is_faster

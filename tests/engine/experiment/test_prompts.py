@@ -1,16 +1,12 @@
 """The built-in prompts, and those of a file."""
 
-import json
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.bench.prompt_sets import PromptChoice, choose, read_prompts, read_set
-from app.bench.results import BenchError
-
-CHOICE = PromptChoice(n_prompts=3)
+from engine.experiment.arm import ExperimentError
+from engine.experiment.prompts import draw, read_set, read_sets
 
 
 @pytest.mark.parametrize("name", ["grounded", "chat"])
@@ -29,32 +25,22 @@ def test_the_tasks_of_a_built_in_set_have_equal_shares(name: str) -> None:
 
 def test_the_same_seed_draws_the_same_prompts_in_the_order_of_the_set() -> None:
     prompts = read_set("chat")
-    drawn = choose(prompts, 6, seed=1)
-    assert drawn == choose(prompts, 6, seed=1)
+    drawn = draw(prompts, 6, seed=1)
+    assert drawn == draw(prompts, 6, seed=1)
     assert [prompts.index(prompt) for prompt in drawn] == sorted(map(prompts.index, drawn))
-    assert drawn != choose(prompts, 6, seed=2)
+    assert drawn != draw(prompts, 6, seed=2)
 
 
-@pytest.mark.parametrize(
-    ("line", "text"),
-    [
-        ({"prompt": " Hello "}, "Hello"),
-        ({"turns": ["First", "Second"]}, "First"),
-        ({"prompt": "", "turns": ["Why?"]}, "Why?"),
-    ],
-)
-def test_the_text_is_a_prompt_or_the_first_turn(
-    tmp_path: Path, line: dict[str, object], text: str
-) -> None:
+def test_a_file_has_a_prompt_on_each_line(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
-    path.write_text(f"{json.dumps(line)}\n", encoding="utf-8")
-    assert [(prompt.set_name, prompt.text) for prompt in read_set(str(path))] == [("mine", text)]
+    path.write_text('{"prompt": " Hello "}\n', encoding="utf-8")
+    assert [(prompt.set_name, prompt.text) for prompt in read_set(str(path))] == [("mine", "Hello")]
 
 
 def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a"}\n\n{"answer": "b", "prompt": 3}\n', encoding="utf-8")
-    with pytest.raises(BenchError, match=r"line 3 contains no text, only answer"):
+    with pytest.raises(ExperimentError, match=r"line 3 contains no text, only answer"):
         read_set(str(path))
 
 
@@ -68,7 +54,7 @@ def test_what_is_no_jsonl_is_refused_with_the_line(
 ) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(BenchError, match=message):
+    with pytest.raises(ExperimentError, match=message):
         read_set(str(path))
 
 
@@ -78,17 +64,8 @@ def test_prompts_with_one_id_stay_apart(tmp_path: Path) -> None:
     assert [prompt.name for prompt in read_set(str(path))] == ["1-1", "2-1"]
 
 
-def test_prompts_can_be_chosen_by_name() -> None:
-    choice = replace(CHOICE, only=("story-05", "edit-order"))
-    assert [[each.name for each in prompts] for prompts in read_prompts(choice)] == [
-        ["edit-order"], ["story-05"],
-    ]  # fmt: skip
-    with pytest.raises(BenchError, match="story-99"):
-        read_prompts(replace(CHOICE, only=("story-99",)))
-
-
 def test_two_sets_of_one_name_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "chat.jsonl"
     path.write_text('{"prompt": "Name three rivers."}\n')
-    with pytest.raises(BenchError, match="have the same name"):
-        read_prompts(replace(CHOICE, sets=("chat", str(path))))
+    with pytest.raises(ExperimentError, match="have the same name"):
+        read_sets(("chat", str(path)), 3, seed=1)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.tuning.machine import OutOfTimeError, Ran
-from engine.tuning.settings import Scope, Work
-from engine.tuning.tuner import Outcome, TrialResult, Tuner, TuningProgress
+from engine.experiment.settings import Scope, Work
+from engine.experiment.timing import OutOfTimeError, Ran
+from engine.experiment.tuner import Outcome, TrialResult, Tuner, TuningProgress
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
 CPU = Scope(

@@ -1,8 +1,7 @@
-"""The process that times runs for `engine.tuning.machine`.
+"""The process that times runs for `engine.experiment.timing`.
 
-`python -m engine.tuning.worker FD` takes the file descriptor of its end of a socket pair, and
-answers one order after the other. The weights are loaded once: contexts that differ in settings are
-opened over them.
+`python -m engine.experiment.timing_worker FD` answers one order after the other at its end of a
+socket pair. The weights are loaded once: contexts that differ in settings are opened over them.
 """
 
 import faulthandler
@@ -23,8 +22,8 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
 from engine.configuration import Configuration
 from engine.errors import DecodeAborted, EngineError
+from engine.experiment.timing import Order, Ran
 from engine.generation.cpu_load import ProcessorLoad
-from engine.tuning.machine import Order, Ran
 
 TEXT = (
     "The harbour town had three bakeries, and each of them claimed to be the oldest: the first by "

@@ -10,12 +10,12 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.tuning.machine import (
+from engine.experiment.settings import Work
+from engine.experiment.timing import (
     EngineDiedError,
     OutOfTimeError,
     TimingProcess,
 )
-from engine.tuning.settings import Work
 
 WRITING = Work("near", 32, seconds=0.05)
 READING = Work("prompt", 32, 48)

@@ -1,4 +1,4 @@
-"""Times of one setting or another, taken by a process of its own (`engine.tuning.worker`).
+"""Times of settings, measured by a process of its own (`engine.experiment.timing_worker`).
 
 Whoever waits for a run ends that process where time is up, so nothing in native code can
 delay the end.
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.experiment.settings import Work
 from engine.process.watchdog import describe_exit, is_native_crash, start_behind_pipe
-from engine.tuning.settings import Work
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-COMMAND = (sys.executable, "-P", "-m", "engine.tuning.worker")
+COMMAND = (sys.executable, "-P", "-m", "engine.experiment.timing_worker")
 POLL_S = 0.2
 
 

@@ -35,6 +35,7 @@ def finished(
     stats = GenerationStats(
         n_prompt=50, n_rounds=max(1, len(tokens) // 2), n_verified=n_verified,
         n_accepted=n_verified // 2, n_emitted=len(tokens), decode_tps=tps,
+        decode_s=len(tokens) / tps if tps else 0.0,
         by_source={"lookup": SourceCounts(n_verified=n_verified, n_accepted=n_verified // 2)}
         if n_verified else {},
     )  # fmt: skip

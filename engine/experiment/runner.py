@@ -1,0 +1,289 @@
+"""Runs arms on prompts, in blocks with plain decoding, and stores every prompt as it is done."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from engine.configuration import (
+    ControllerName,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
+from engine.errors import WorkerError
+from engine.events import Event, Finished, RoundFinished, SpeculationChanged
+from engine.experiment.arm import PLAIN, Arm, ExperimentError
+from engine.experiment.prompts import Prompt
+from engine.experiment.records import (
+    BatchTime,
+    Exclusion,
+    PromptRecord,
+    Results,
+    Row,
+    sample_of,
+)
+from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
+from engine.requests import GenerationRequest, Message
+from engine.speculation.stats import first_divergence
+
+MAX_CRASHES = 3
+"""Prompts in a row on which the engine may die."""
+MIN_TOKENS = 16
+"""Replies that end earlier are too short to time."""
+LOOP_TIMES, MIN_LOOP = 3, 24
+"""Repetitions, and tokens of them, from which a reply counts as a loop: lists repeat too."""
+N_WARM_UP = 2
+"""Tokens of the reply that brings a prompt into the cache before anything is timed."""
+OTHER_PROMPT = "."
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What is run for every prompt."""
+
+    arms: tuple[Arm, ...]
+    """Compared with plain decoding."""
+    n_blocks: int
+    n_tokens: int
+    """Maximum tokens of a reply."""
+    seed: int
+    """Of the first block; each further block draws with the next one."""
+    speculation: SpeculationSettings
+    """What the arms leave out."""
+    sampling: SamplingSettings
+    """How tokens are drawn; the temperature is the unit's."""
+    has_draft: bool
+    has_template: bool
+
+    @property
+    def n_replies(self) -> int:
+        """Replies per prompt."""
+        return self.n_blocks * (3 * len(self.arms) + 1)
+
+
+class Unit(NamedTuple):
+    """A prompt at a temperature."""
+
+    prompt: Prompt
+    temperature: float
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """What identifies its record."""
+        return self.prompt.set_name, self.prompt.name, self.temperature
+
+
+class Progress(Protocol):
+    """Shows how far a benchmark is."""
+
+    def reply_done(self, prompt: Prompt, arm: str) -> None:
+        """A reply was made."""
+        ...
+
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
+        """A prompt has all its replies; `n_done` replies are made or left out by now."""
+        ...
+
+
+class Reply(NamedTuple):
+    """A finished reply with the times of its rounds."""
+
+    finished: Finished
+    rounds: tuple[tuple[int, float], ...]
+    """Tokens in the batch of each round after the first, and its seconds without drafting."""
+    notes: tuple[str, ...]
+
+
+def run_units(
+    engine: BlockingClient,
+    units: Sequence[Unit],
+    plan: RunPlan,
+    results: Results,
+    *,
+    progress: Progress,
+    save: Callable[[Results], None],
+) -> Results:
+    """Measure the units that `results` has no replies of; those that failed are tried again.
+
+    Args:
+        engine: The engine, with a model loaded.
+        units: Prompts with temperatures.
+        plan: What is run for each.
+        results: What an earlier run measured.
+        progress: Shows each reply.
+        save: Called with the results after every prompt.
+
+    Raises:
+        WorkerError: the engine cannot be started again, or died on `MAX_CRASHES` prompts in a
+            row; what was measured is saved.
+    """
+    n_crashes = 0
+    for number, (position, unit) in enumerate(to_do(units, results), 1):
+        start_s = time.perf_counter()
+        record, is_crash = _record(engine, unit, plan, position, progress)
+        others = (each for each in results.prompts if each.key != unit.key)
+        elapsed_s = results.elapsed_s + time.perf_counter() - start_s
+        results = replace(results, prompts=(*others, record), elapsed_s=elapsed_s)
+        save(results)
+        progress.prompt_done(record, number * plan.n_replies)
+        n_crashes = n_crashes + 1 if is_crash else 0
+        if n_crashes >= MAX_CRASHES:
+            raise WorkerError(
+                f"the engine died on {n_crashes} prompts in a row ({record.failure}): earlier "
+                "measurements are saved; try fewer arms, or see `kvchat doctor`"
+            )
+    return results
+
+
+def to_do(units: Sequence[Unit], results: Results) -> list[tuple[int, Unit]]:
+    """The units without replies in `results`, each with its index."""
+    done = {record.key for record in results.prompts if record.failure is None}
+    return [(index, unit) for index, unit in enumerate(units) if unit.key not in done]
+
+
+def _record(
+    engine: BlockingClient, unit: Unit, plan: RunPlan, index: int, progress: Progress
+) -> tuple[PromptRecord, bool]:
+    """The record of a prompt, and whether the engine died over it."""
+    try:
+        return measure_prompt(engine, unit, plan, index=index, progress=progress), False
+    except (RequestFailedError, ExperimentError, EngineStoppedError) as error:
+        is_crash = isinstance(error, EngineStoppedError)
+        return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), is_crash
+
+
+def measure_prompt(
+    engine: BlockingClient, unit: Unit, plan: RunPlan, *, index: int, progress: Progress
+) -> PromptRecord:
+    """All replies to a prompt.
+
+    Args:
+        engine: The engine, with a model loaded.
+        unit: The prompt and its temperature.
+        plan: The arms and how often each runs.
+        index: Index of the unit, which rotates the order of the arms.
+        progress: Shows each reply.
+
+    Raises:
+        RequestFailedError: the engine refused the prompt.
+        EngineStoppedError: the engine's process ended.
+        ExperimentError: a reply is empty.
+    """
+    warm_up = _request(unit, plan, plan.seed, N_WARM_UP)
+    collect(engine.reply(warm_up, PLAIN.of(plan.speculation)))
+    rows: list[Row] = []
+    replies: list[Reply] = []
+    for block in range(plan.n_blocks):
+        made = []
+        request = _request(unit, plan, plan.seed + block, plan.n_tokens)
+        order = row_order(plan.arms, index + block)
+        for arm in order:
+            if plan.has_draft and arm.uses_draft_model:
+                _forget_prompt(engine, plan)
+            made.append(collect(engine.reply(request, arm.of(plan.speculation))))
+            progress.reply_done(unit.prompt, arm.name)
+        rows.append(_row(order, made))
+        replies += made
+    plain = replies[0].finished
+    return PromptRecord(
+        *unit.key,
+        n_prompt=plain.stats.n_prompt or 0,
+        text=plain.text,
+        excluded=_exclusion(plain),
+        rows=tuple(rows),
+        batches=_batch_times(replies),
+        notes=tuple(dict.fromkeys(note for reply in replies for note in reply.notes)),
+    )
+
+
+def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
+    """Plain decoding around two runs of each arm: plain, B, B, plain, C, C, plain.
+
+    Each arm has a block A B B A, which favours neither side of a machine that becomes slower.
+    `shift` rotates the arms, so that each comes first somewhere.
+    """
+    start = shift % len(arms)
+    turned = (*arms[start:], *arms[:start])
+    return [PLAIN, *(run for arm in turned for run in (arm, arm, PLAIN))]
+
+
+def _row(order: Sequence[Arm], replies: Sequence[Reply]) -> Row:
+    plain = replies[0].finished.token_ids
+    return tuple(
+        sample_of(
+            arm.name, reply.finished, first_divergence(plain, reply.finished.token_ids)
+        )
+        for arm, reply in zip(order, replies, strict=True)
+    )  # fmt: skip
+
+
+def _exclusion(plain: Finished) -> Exclusion | None:
+    if ends_in_loop(plain.token_ids):
+        return "loop"
+    is_ended = plain.reason.value == "end"
+    return "short" if is_ended and len(plain.token_ids) < MIN_TOKENS else None
+
+
+def ends_in_loop(token_ids: Sequence[int]) -> bool:
+    """Whether a reply ends with a period repeated `LOOP_TIMES` times, `MIN_LOOP` tokens or more.
+
+    Look-up is at its best there, and nobody wants that text.
+    """
+    for period in range(1, len(token_ids) // LOOP_TIMES + 1):
+        n = max(LOOP_TIMES * period, MIN_LOOP)
+        tail = token_ids[-n:]
+        if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
+            return True
+    return False
+
+
+def _batch_times(replies: Sequence[Reply]) -> tuple[BatchTime, ...]:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for reply in replies:
+        for n_rows, elapsed_s in reply.rounds:
+            seconds[n_rows].append(elapsed_s)
+    return tuple(BatchTime(n, len(each), median(each)) for n, each in sorted(seconds.items()))
+
+
+def collect(events: Iterator[Event]) -> Reply:
+    """Consume a reply; return its end, the times of its rounds and its notes."""
+    rounds: list[tuple[int, float]] = []
+    notes: list[str] = []
+    for event in events:
+        match event:
+            case RoundFinished(n_verified=n_verified, verify_s=verify_s):
+                rounds.append((n_verified + 1, verify_s))
+            case SpeculationChanged(note=str(note)):
+                notes.append(note)
+            case Finished():
+                return Reply(event, tuple(rounds[1:]), tuple(notes))
+    raise AssertionError("a reply ends with `Finished`")
+
+
+def _forget_prompt(engine: BlockingClient, plan: RunPlan) -> None:
+    """Let the draft model decode something else, so that it reads the prompt again.
+
+    In a chat every prompt is new to it, and reading it is part of the cost of drafting.
+    """
+    request = GenerationRequest(raw_prompt=OTHER_PROMPT, max_tokens=N_WARM_UP)
+    drafting = replace(
+        plan.speculation,
+        predictor=PredictorName.DRAFT,
+        controller=ControllerName.FIXED,
+        n_draft=1,
+    )
+    collect(engine.reply(request, drafting))
+
+
+def _request(unit: Unit, plan: RunPlan, seed: int, n_tokens: int) -> GenerationRequest:
+    text = unit.prompt.text
+    return GenerationRequest(
+        messages=(Message("user", text),) if plan.has_template else (),
+        raw_prompt=None if plan.has_template else text,
+        sampling=replace(plan.sampling, temperature=unit.temperature),
+        max_tokens=n_tokens,
+        seed=seed,
+    )

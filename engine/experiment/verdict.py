@@ -1,0 +1,284 @@
+"""Which arm is faster than plain decoding, as far as drafts explain it, and which to use."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import median, median_low
+
+from engine.experiment.arm import parse_arm
+from engine.experiment.gain import N_DECIDING, Block, PairedGain, gain_of
+from engine.experiment.records import BatchTime, PromptRecord, Sample
+
+NOISY = 0.1
+"""Noise from which the machine was not idle enough to recommend anything."""
+MAX_LOSS = 0.98
+"""A setting that is slower than this on a prompt set is not recommended."""
+AUTO_MARGIN = 0.03
+"""How much slower `auto` may be than a fixed length and still be recommended: the fixed length was
+chosen on the prompts that it is measured on, and `auto` adapts to others."""
+MIN_ROUNDS = 8
+"""Rounds of a size from which its time is listed."""
+
+
+def explained(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[float, float]:
+    """Lowest and highest speed of the second arm over the first that their drafts explain.
+
+    Drafts gain at most the tokens of a round, and without drafts two arms are equal.
+    """
+    low_first, high_first = _against_plain(first)
+    low_second, high_second = _against_plain(second)
+    return low_second / high_first, high_second / low_first if low_first else inf
+
+
+def _against_plain(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Lowest and highest speed against plain decoding; the lowest is 0 where nothing bounds it."""
+    drafted = [each for each in samples if each.n_verified]
+    if not drafted:
+        return 1.0, 1.0
+    lows = [
+        1.0 + (each.saved_s - each.saved_error_s) / each.decode_s
+        if each.saved_s is not None and each.saved_error_s is not None
+        else 0.0
+        for each in drafted
+    ]
+    high = max(each.tokens_per_round for each in drafted)
+    return min(max(min(lows), 0.0), 1.0), max(high, 1.0)
+
+
+def block_of(a_first: Sample, b_first: Sample, b_last: Sample, a_last: Sample) -> Block:
+    """A block of four replies to one prompt."""
+    low, high = explained((a_first, a_last), (b_first, b_last))
+    return Block(a_first.token_s, b_first.token_s, b_last.token_s, a_last.token_s, low, high)
+
+
+def blocks_of(record: PromptRecord, arm: str) -> list[Block]:
+    """The blocks of an arm on a prompt, a row each."""
+    found = []
+    for row in record.rows:
+        names = [sample.arm for sample in row]
+        if arm in names:
+            start = names.index(arm) - 1
+            found.append(block_of(*row[start : start + 4]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSummary:
+    """How an arm did on a prompt set; its counts include excluded prompts."""
+
+    arm: str
+    gain: PairedGain | None
+    worst: tuple[str, float] | None
+    """The slowest prompt with its ratio."""
+    n_verified: int
+    n_accepted: int
+    tokens_per_round: float | None
+    n_same: int
+    """Replies with the text of plain decoding."""
+    n_replies: int
+    diverges_at: int | None
+    """First token in which any reply differs from plain decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetSummary:
+    """A prompt set at one temperature."""
+
+    set_name: str
+    temperature: float
+    arms: tuple[ArmSummary, ...]
+    plain_tps: float | None
+    """Median speed of plain decoding."""
+    noise: float | None
+    """Relative difference of two runs of one arm, the median."""
+    n_prompts: int
+    n_loops: int
+    n_short: int
+    failures: tuple[tuple[str, str], ...]
+    """Prompts without replies, with the reason."""
+
+    @property
+    def label(self) -> str:
+        """Name and temperature."""
+        return f"{self.set_name} at {self.temperature:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """An arm, or None for plain decoding, and why."""
+
+    arm: str | None
+    reason: str
+    is_open: bool = False
+    """Whether the measurement does not decide, not even for plain decoding."""
+
+    @property
+    def name(self) -> str:
+        """What to set, in words."""
+        if self.is_open:
+            return "nothing yet"
+        return "no speculation" if self.arm is None else self.arm
+
+
+def counted(records: Iterable[PromptRecord]) -> list[PromptRecord]:
+    """The records that count: neither failed, nor a loop, nor too short."""
+    return [each for each in records if each.failure is None and each.excluded is None]
+
+
+def plain_speeds(records: Iterable[PromptRecord]) -> list[float]:
+    """Tokens per second of each plain reply."""
+    samples = (sample for record in records for row in record.rows for sample in row)
+    return [1 / sample.token_s for sample in samples if sample.arm == "plain"]
+
+
+def total_gain(records: Iterable[PromptRecord], arm: str) -> PairedGain | None:
+    """The gain of an arm over all prompts that count."""
+    return gain_of([block for each in counted(records) for block in blocks_of(each, arm)])
+
+
+def by_set(records: Iterable[PromptRecord]) -> dict[tuple[str, float], list[PromptRecord]]:
+    """The records of each prompt set and temperature, in the order they were measured."""
+    groups: dict[tuple[str, float], list[PromptRecord]] = defaultdict(list)
+    for record in records:
+        groups[record.set_name, record.temperature].append(record)
+    return groups
+
+
+def summarise(records: Iterable[PromptRecord], arms: Sequence[str]) -> tuple[SetSummary, ...]:
+    """A summary of every prompt set and temperature."""
+    return tuple(_set_summary(key, group, arms) for key, group in by_set(records).items())
+
+
+def _set_summary(
+    key: tuple[str, float], records: Sequence[PromptRecord], arms: Sequence[str]
+) -> SetSummary:
+    speeds = plain_speeds(records)
+    exclusions = [record.excluded for record in records]
+    return SetSummary(
+        *key,
+        arms=tuple(_arm_summary(records, arm) for arm in arms),
+        plain_tps=median(speeds) if speeds else None,
+        noise=noise_of(records, arms),
+        n_prompts=sum(record.failure is None for record in records),
+        n_loops=exclusions.count("loop"),
+        n_short=exclusions.count("short"),
+        failures=tuple((each.prompt, each.failure) for each in records if each.failure is not None),
+    )
+
+
+def noise_of(records: Sequence[PromptRecord], arms: Sequence[str]) -> float | None:
+    """The median over the arms; None without a prompt that counts."""
+    gains = [gain for arm in arms if (gain := total_gain(records, arm)) is not None]
+    return median(gain.noise for gain in gains) if gains else None
+
+
+def _arm_summary(records: Sequence[PromptRecord], arm: str) -> ArmSummary:
+    samples = [
+        sample
+        for record in records
+        for row in record.rows
+        for sample in row
+        if sample.arm == arm
+    ]  # fmt: skip
+    n_rounds = sum(each.n_rounds for each in samples)
+    divergences = [each.diverges_at for each in samples]
+    prompts = [
+        (record.prompt, gain.median)
+        for record in counted(records)
+        if (gain := gain_of(blocks_of(record, arm))) is not None
+    ]
+    return ArmSummary(
+        arm=arm,
+        gain=total_gain(records, arm),
+        worst=min(prompts, key=lambda each: each[1], default=None),
+        n_verified=sum(each.n_verified for each in samples),
+        n_accepted=sum(each.n_accepted for each in samples),
+        tokens_per_round=sum(each.n_emitted for each in samples) / n_rounds if n_rounds else None,
+        n_same=divergences.count(None),
+        n_replies=len(samples),
+        diverges_at=min((each for each in divergences if each is not None), default=None),
+    )
+
+
+def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommendation:
+    """What to set on this machine for texts such as these; nothing on a noisy machine.
+
+    `auto` unless it loses on a prompt set or a fixed length is faster than it. A fixed length has
+    to be faster than plain decoding beyond the noise, and to lose on no set. Else no speculation.
+    """
+    totals = {arm: total_gain(records, arm) for arm in arms}
+    gains = {arm: gain for arm, gain in totals.items() if gain is not None}
+    if (obstacle := _obstacle(records, gains)) is not None:
+        return Recommendation(None, obstacle, is_open=True)
+    safe = {arm: gains[arm].median for arm in gains if _loses_nowhere(records, arm)}
+    autos = {arm for arm in safe if parse_arm(arm).is_auto}
+    clear = {arm for arm in safe if arm not in autos and _gains(records, arm)}
+    automatic = max(autos, key=safe.__getitem__, default=None)
+    fixed = max(clear, key=safe.__getitem__, default=None)
+    if fixed is not None:
+        rival = 0.0 if automatic is None else safe[automatic]
+        if safe[fixed] * (1 - AUTO_MARGIN) > rival:
+            return Recommendation(fixed, f"{_ratio(fixed, gains)}, and it loses on no prompt set")
+    if automatic is not None:
+        return Recommendation(
+            automatic, f"{_ratio(automatic, gains)}, and it adapts to other texts"
+        )
+    best = max(gains, key=lambda name: gains[name].median)
+    return Recommendation(
+        None, f"no arm gains beyond the noise without a loss on a set: {_ratio(best, gains)}"
+    )
+
+
+def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) -> str | None:
+    """Why nothing can be concluded; None if something can."""
+    noise = noise_of(records, tuple(gains))
+    if noise is None:
+        return "no prompt can be used: each failed, ended in a loop or was too short"
+    samples = [sample for record in counted(records) for row in record.rows for sample in row]
+    if not any(sample.n_verified for sample in samples):
+        return "no arm drafted anything on these prompts, so any difference is noise"
+    if noise >= NOISY:
+        return (
+            f"two runs of the same arm differ by {noise:.0%}, so other programs used this machine: "
+            "measure again when it is idle, or with more --blocks"
+        )
+    n_blocks = min(gain.n_blocks for gain in gains.values())
+    if n_blocks < N_DECIDING:
+        return (
+            f"{n_blocks} of {N_DECIDING} blocks that decide were measured: raise --prompts or "
+            "--blocks"
+        )
+    return None
+
+
+def _loses_nowhere(records: Sequence[PromptRecord], arm: str) -> bool:
+    gains = (total_gain(group, arm) for group in by_set(records).values())
+    return all(gain is None or gain.median >= MAX_LOSS for gain in gains)
+
+
+def _gains(records: Sequence[PromptRecord], arm: str) -> bool:
+    """Whether an arm is faster beyond the noise, over all prompts or on a set."""
+    groups = (records, *by_set(records).values())
+    return any(gain.is_faster for group in groups if (gain := total_gain(group, arm)))
+
+
+def _ratio(arm: str, gains: Mapping[str, PairedGain]) -> str:
+    gain = gains[arm]
+    return (
+        f"{arm} decodes {gain.median:.2f} times as fast as plain decoding "
+        f"({gain.low:.2f} to {gain.high:.2f} in {gain.n_blocks} blocks)"
+    )
+
+
+def round_times(records: Iterable[PromptRecord]) -> list[tuple[int, float]]:
+    """Seconds of a round by the tokens in its batch; sizes with few rounds are left out."""
+    found: dict[int, list[BatchTime]] = defaultdict(list)
+    for record in records:
+        for batch in record.batches:
+            found[batch.n_rows].append(batch)
+    return [
+        (n_rows, median_low([each.median_s for each in batches for _ in range(each.n_rounds)]))
+        for n_rows, batches in sorted(found.items())
+        if sum(each.n_rounds for each in batches) >= MIN_ROUNDS
+    ]
