@@ -7,9 +7,9 @@ from app.chat.spans import TokenSpan
 from app.store.errors import StoreError
 from engine.events import Event, Loaded
 
-READ_AHEAD, SUMMARY, SIDES = -1, -2, (-3, -4)
-"""What the engine calls the replies that are no message's, whose number is theirs: the reading of
-what a new chat begins with, a summary, and the two of a comparison."""
+READ_AHEAD, SUMMARY = -1, -2
+"""Ids of the replies that are no message's: the start of a new chat that is read ahead, and a
+summary. Those of a comparison are `engine.experiment.comparison.REPLY_IDS`."""
 
 Severity = Literal["information", "warning", "error"]
 

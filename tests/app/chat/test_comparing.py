@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from app.chat.comparing import obstacle, prompt_of, request_of
 from app.chat.conversation import Conversation
-from app.compare.comparison import Comparison
-from app.compare.side import obstacle, plain_side, prompt_of, request_of, speculative_side
-from engine.configuration import SpeculationSettings
+from engine.experiment.arm import PLAIN, parse_arm
+from engine.experiment.comparison import Comparison
+from engine.requests import GenerationRequest
 from tests.support.fakes_app import make_controller
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
@@ -31,6 +32,15 @@ def answered(controller: Conversation, text: str) -> None:
     until(controller, lambda: not controller.is_replying)
 
 
+def lend(
+    controller: Conversation, client: ScriptedClient, request: GenerationRequest
+) -> Comparison:
+    arms = (PLAIN, parse_arm("lookup"))
+    comparison = Comparison(client, request, arms, speculation=controller.speculation)
+    controller.lease = comparison
+    return comparison
+
+
 def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -> None:
     controller, client = opened(tmp_path, Script(("One two", "Three four five", "Six")))
     assert controller.snapshot().is_of_chat, "a new chat in an empty context"
@@ -38,11 +48,8 @@ def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -
     assert controller.snapshot().is_of_chat
     request = request_of(controller, "second")
     assert request is not None
-    settings = SpeculationSettings()
-    sides = (plain_side(settings), speculative_side(settings))
-    comparison = Comparison(client, request, sides, restore=settings)
-    controller.lease = comparison
-    comparison.add_pairs()
+    comparison = lend(controller, client, request)
+    comparison.add_blocks()
     until(controller, lambda: not comparison.is_running)
     assert not controller.snapshot().is_of_chat
     answered(controller, "third")
@@ -52,7 +59,7 @@ def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -
     assert not controller.snapshot().is_of_chat, "the new chat has none of those cells"
 
 
-def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -> None:
+def test_a_new_question_follows_the_chat_and_is_not_saved(tmp_path: Path) -> None:
     controller, _ = opened(tmp_path)
     controller.history.system_prompt = "Be short."
     request = request_of(controller, "first")
@@ -69,7 +76,7 @@ def test_a_new_question_comes_behind_the_chat_and_is_not_saved(tmp_path: Path) -
     assert prompt_of(controller, " ", tmp_path) == "first"
 
 
-def test_a_question_behind_one_without_a_reply_joins_it(tmp_path: Path) -> None:
+def test_a_question_after_one_without_a_reply_joins_it(tmp_path: Path) -> None:
     controller, _ = opened(tmp_path, Script(tps=1.0))
     controller.send("first")
     controller.stop()
@@ -84,12 +91,9 @@ def test_the_chat_cannot_ask_while_a_comparison_has_its_engine(tmp_path: Path) -
     controller, client = opened(tmp_path, Script(tps=1.0))
     request = request_of(controller, "go")
     assert request is not None
-    settings = SpeculationSettings()
-    sides = (plain_side(settings), speculative_side(settings))
-    comparison = Comparison(client, request, sides, restore=settings)
-    controller.lease = comparison
+    comparison = lend(controller, client, request)
     assert controller.can_ask
-    comparison.add_pairs()
+    comparison.add_blocks()
     assert not controller.can_ask
     assert "comparison" in str(obstacle(controller))
     comparison.stop()
