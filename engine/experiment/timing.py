@@ -1,40 +1,50 @@
-"""Times of settings, measured by a process of its own (`engine.experiment.timing_worker`).
+"""Times settings of llama.cpp in a process of its own (`engine.experiment.timing_worker`).
 
-Whoever waits for a run ends that process where time is up, so nothing in native code can
-delay the end.
+The parent kills the process when time is up, so nothing in native code can delay the end.
 """
 
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.experiment.settings import Work
-from engine.process.watchdog import describe_exit, is_native_crash, start_behind_pipe
-
-if TYPE_CHECKING:
-    from subprocess import Popen
+from engine.process.watchdog import describe_exit, start_behind_pipe
 
 COMMAND = (sys.executable, "-P", "-m", "engine.experiment.timing_worker")
 POLL_S = 0.2
 
+WorkName = Literal["near", "prompt", "deep"]
+"""Decoding in a short chat, prefill, decoding in a long chat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is timed."""
+
+    name: WorkName
+    n_held: int
+    """Tokens in the cache before the clock starts."""
+    n_tokens: int = 0
+    """Tokens of the prefill; decoding ends by time."""
+    seconds: float = 0.0
+    """How long tokens are decoded."""
+
 
 class Ran(NamedTuple):
-    """What one run took."""
+    """Time of one run."""
 
     seconds: float
-    """A token; of a run that was stopped at its limit at least so many."""
+    """Per token; at least that of a run that was stopped at its limit."""
     n_others: float | None = None
-    """Cores that other programs took meanwhile; None where that was not seen."""
+    """Cores that other programs used meanwhile; None if that is unknown."""
 
 
 class OutOfTimeError(EngineError):
-    """The time was over before a run was."""
+    """The time was up before a run was done."""
 
     title = "Time is up"
 
@@ -44,36 +54,9 @@ class EngineDiedError(EngineError):
 
     title = "A setting crashed the engine"
 
-    def __init__(self, reason: str, *, is_crash: bool) -> None:
-        super().__init__(reason)
-        self.is_crash = is_crash
-        """Whether native code crashed."""
 
-
-class TimingMachine(Protocol):
-    """Takes times; a fake one knows them."""
-
-    def run(
-        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
-    ) -> Ran:
-        """Time one run.
-
-        Args:
-            configuration: What it runs with; what is missing is opened, which is not timed.
-            work: What is timed.
-            limit_s: The run is stopped where it takes longer.
-            until_s: When the time for everything is over, on the monotonic clock.
-
-        Raises:
-            OutOfTimeError: the time was over; the process was ended.
-            EngineError: this configuration cannot run.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One run that is asked of the process."""
+class Order(NamedTuple):
+    """One run for the process."""
 
     configuration: Configuration
     work: Work
@@ -81,23 +64,36 @@ class Order:
 
 
 class TimingProcess:
-    """The machine that the program runs on; closing it ends the process.
+    """Times runs on this machine; closing it ends the process.
 
     Args:
-        log_path: Where the process writes what a crash says.
-        waiting: Called several times a second while a run is waited for.
+        log_path: Takes the output of the process.
+        waiting: Called several times a second during a run.
     """
 
     def __init__(self, log_path: Path, waiting: Callable[[], None]) -> None:
         self._log_path = log_path
         self._waiting = waiting
-        self._popen: Popen[bytes] | None = None
-        self._connection: Connection[Order, Ran | EngineError] | None = None
+        self._process: tuple[Any, Any] | None = None
+        """The process and our end of its pipe."""
 
     def run(
         self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
     ) -> Ran:
-        connection = self._connection or self._start()
+        """Time one run; opening a context is not timed.
+
+        Args:
+            configuration: The settings.
+            work: What is timed.
+            limit_s: A longer run is stopped.
+            until_s: End of all time, on the monotonic clock.
+
+        Raises:
+            OutOfTimeError: the time was up; the process was ended.
+            EngineError: this configuration cannot run.
+        """
+        self._process = self._process or start_behind_pipe(COMMAND, self._log_path)
+        popen, connection = self._process
         try:
             connection.send(Order(configuration, work, limit_s))
             while not connection.poll(POLL_S):
@@ -107,23 +103,19 @@ class TimingProcess:
                     raise OutOfTimeError("time is up")
             answer = connection.recv()
         except (EOFError, OSError) as error:
-            assert self._popen is not None
-            code = self._popen.wait()
+            code = popen.wait()
             self.close()
-            raise EngineDiedError(describe_exit(code), is_crash=is_native_crash(code)) from error
+            raise EngineDiedError(describe_exit(code)) from error
         if isinstance(answer, EngineError):
             raise answer
+        assert isinstance(answer, Ran)
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it does."""
-        if self._connection is not None:
-            self._connection.close()
-        if self._popen is not None:
-            self._popen.kill()
-            self._popen.wait()
-        self._popen = self._connection = None
-
-    def _start(self) -> "Connection[Order, Ran | EngineError]":
-        self._popen, self._connection = start_behind_pipe(COMMAND, self._log_path)
-        return self._connection
+        """Kill the process."""
+        if self._process is not None:
+            popen, connection = self._process
+            connection.close()
+            popen.kill()
+            popen.wait()
+        self._process = None

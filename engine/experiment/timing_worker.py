@@ -1,7 +1,7 @@
 """The process that times runs for `engine.experiment.timing`.
 
 `python -m engine.experiment.timing_worker FD` answers one order after the other at its end of a
-socket pair. The weights are loaded once: contexts that differ in settings are opened over them.
+socket pair. The weights are loaded once; contexts with other settings are opened over them.
 """
 
 import faulthandler
@@ -16,7 +16,7 @@ from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from engine.backends.base import Backend, Sequence
+from engine.backends.base import Sequence
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LoadedModel
@@ -31,49 +31,77 @@ TEXT = (
     "bread at four in the morning. One winter the mayor decided to settle the matter. He asked the "
     "keeper of the archive, who found an old letter with the seal of a king from far away. "
 )
-LEAST_STEPS, MOST_STEPS = 2, 256
+MIN_STEPS, MAX_STEPS = 2, 256
 N_CONTEXTS = 2
 
 
 class _Context(NamedTuple):
-    """A context with its one sequence, whose tokens the next run may go on from."""
+    """A context with one sequence; the next run may continue its tokens."""
 
     backend: LlamaCppBackend
     sequence: Sequence
 
+    def hold(self, tokens: list[int]) -> None:
+        """Have these tokens in the cache, or a few more if they cannot be cropped.
 
-class _Contexts:
-    """Contexts over weights that are loaded once; the ones used last stay open."""
+        All runs use the same text, so the cached tokens begin with them.
+        """
+        n_held, n = len(self.sequence.tokens), len(tokens)
+        if n_held > n and self.sequence.can_crop(n):
+            self.sequence.crop(n)
+        elif n_held > n + n // 4:
+            self.sequence.crop(0)
+        self.prefill(tokens[len(self.sequence.tokens) :])
 
-    def __init__(self) -> None:
-        self._log = NativeLog()
-        self._weights: LoadedModel | None = None
-        self._opened: dict[Configuration, _Context] = {}
+    def prefill(self, tokens: list[int]) -> None:
+        for start in range(0, len(tokens), self.backend.n_batch):
+            self.sequence.prefill(tokens[start : start + self.backend.n_batch])
 
-    def context(self, configuration: Configuration) -> "_Context":
-        """A context for decoding and reading."""
-        # Threads change while a context is open.
-        key = replace(configuration, n_threads=None, n_threads_batch=None)
-        found = self._opened.pop(key, None)
-        if found is None:
-            while len(self._opened) >= N_CONTEXTS:
-                self._opened.pop(next(iter(self._opened))).backend.close()
-            if self._weights is None:
-                self._weights = LoadedModel(configuration, self._log)
-                self._weights.take()  # it stays while no context is open
-            backend = LlamaCppBackend(configuration, self._log, model=self._weights)
-            found = _Context(backend, backend.open())
-        self._opened[key] = found  # used last
-        return found
+    def timed_prefill(self, tokens: list[int], limit_s: float) -> float:
+        """Seconds per token."""
+        start_s = time.perf_counter()
+        with self._limited(limit_s):
+            self.prefill(tokens)
+        return (time.perf_counter() - start_s) / len(tokens)
+
+    def timed_decode(self, tokens: list[int], seconds: float, limit_s: float) -> float:
+        """Seconds per token, without the first one, which wakes the threads."""
+        n_done, start_s = 0, time.perf_counter()
+        with self._limited(limit_s):
+            self.sequence.decode(tokens[0])
+            start_s = time.perf_counter()
+            for token in tokens[1:MAX_STEPS]:
+                n_done += 1  # a stopped one counts whole: it takes at least as long
+                self.sequence.decode(token)
+                if n_done >= MIN_STEPS and time.perf_counter() - start_s >= seconds:
+                    break
+        return (time.perf_counter() - start_s) / max(n_done, 1)
+
+    @contextmanager
+    def _limited(self, limit_s: float) -> Iterator[None]:
+        """Stop the decoding in this block when it takes longer."""
+        timer = threading.Timer(limit_s, self.backend.abort)
+        timer.daemon = True
+        timer.start()
+        try:
+            with suppress(DecodeAborted):
+                yield
+        finally:
+            timer.cancel()
+            timer.join()
+            self.backend.clear_abort()
 
 
 class TimingWorker:
-    """Takes times for who holds the other end of a pipe."""
+    """Times runs for the other end of a pipe."""
 
     def __init__(self, connection: "Connection[Ran | EngineError, Order]") -> None:
         self._connection = connection
-        self._contexts = _Contexts()
         self._load = ProcessorLoad()
+        self._log = NativeLog()
+        self._weights: LoadedModel | None = None
+        self._contexts: dict[Configuration, _Context] = {}
+        """The ones used last."""
 
     def serve(self) -> None:
         """Answer orders until the pipe closes."""
@@ -81,92 +109,48 @@ class TimingWorker:
             try:
                 order = self._connection.recv()
             except (EOFError, OSError):
-                os._exit(0)  # native threads must not outlive what they work for
-            answer: Ran | EngineError
+                os._exit(0)  # native threads must not outlive their parent
             try:
-                seconds = self._seconds(order)
-                used = self._load.used()
-                answer = Ran(seconds, None if used is None else used[0])
+                seconds, used = self._seconds(order), self._load.used()
+                self._connection.send(Ran(seconds, None if used is None else used[0]))
             except EngineError as error:
-                answer = error
-            self._connection.send(answer)
+                self._connection.send(error)
 
     def _seconds(self, order: Order) -> float:
-        """Open what is missing, then time the run."""
         configuration, work = order.configuration, order.work
-        backend, sequence = self._contexts.context(configuration)
+        context = self._context(configuration)
+        is_prefill = work.name == "prompt"
         n_threads = configuration.n_threads or 1
-        is_read = work.name == "prompt"
-        backend.set_threads((configuration.n_threads_batch or n_threads) if is_read else n_threads)
-        text = _tokens(backend, work.n_held + max(work.n_tokens, MOST_STEPS))
-        _hold(backend, sequence, text[: work.n_held])
-        timed = _read if is_read else _write
-        return timed(backend, sequence, text[work.n_held :], order)
+        context.backend.set_threads(
+            (configuration.n_threads_batch or n_threads) if is_prefill else n_threads
+        )
+        vocabulary = context.backend.vocabulary
+        text = vocabulary.tokenize(TEXT, add_special=False, parse_special=False)
+        tokens = list(islice(cycle(text), work.n_held + max(work.n_tokens, MAX_STEPS)))
+        context.hold(tokens[: work.n_held])
+        rest = tokens[work.n_held :]
+        if is_prefill:
+            return context.timed_prefill(rest[: work.n_tokens], order.limit_s)
+        return context.timed_decode(rest, work.seconds, order.limit_s)
 
-
-def _tokens(backend: Backend, n: int) -> list[int]:
-    found = backend.vocabulary.tokenize(TEXT, add_special=False, parse_special=False)
-    return list(islice(cycle(found), n))
-
-
-def _hold(backend: Backend, sequence: Sequence, tokens: list[int]) -> None:
-    """Have these tokens in the cache, or a few more where they cannot be cut off.
-
-    What is there begins as they do: all runs take the same text.
-    """
-    n_held, n = len(sequence.tokens), len(tokens)
-    if n_held > n and sequence.can_crop(n):
-        sequence.crop(n)
-    elif n_held > n + n // 4:
-        sequence.crop(0)
-    _prefill(backend, sequence, tokens[len(sequence.tokens) :])
-
-
-def _prefill(backend: Backend, sequence: Sequence, tokens: list[int]) -> None:
-    for start in range(0, len(tokens), backend.n_batch):
-        sequence.prefill(tokens[start : start + backend.n_batch])
-
-
-def _read(backend: Backend, sequence: Sequence, tokens: list[int], order: Order) -> float:
-    """Seconds for each token that is read."""
-    began_s = time.perf_counter()
-    with _limited(backend, order.limit_s):
-        _prefill(backend, sequence, tokens[: order.work.n_tokens])
-    return (time.perf_counter() - began_s) / order.work.n_tokens
-
-
-def _write(backend: Backend, sequence: Sequence, tokens: list[int], order: Order) -> float:
-    """Seconds for each token that is written, the first one apart, which wakes the threads."""
-    n_done, began_s = 0, time.perf_counter()
-    with _limited(backend, order.limit_s):
-        sequence.decode(tokens[0])
-        began_s = time.perf_counter()
-        for token in tokens[1:MOST_STEPS]:
-            n_done += 1  # one that is stopped counts whole: it takes at least as long
-            sequence.decode(token)
-            is_time = time.perf_counter() - began_s >= order.work.seconds
-            if n_done >= LEAST_STEPS and is_time:
-                break
-    return (time.perf_counter() - began_s) / max(n_done, 1)
-
-
-@contextmanager
-def _limited(backend: Backend, limit_s: float) -> Iterator[None]:
-    """A context in which decoding is stopped that takes longer; what was done until then counts."""
-    timer = threading.Timer(limit_s, backend.abort)
-    timer.daemon = True
-    timer.start()
-    try:
-        with suppress(DecodeAborted):
-            yield
-    finally:
-        timer.cancel()
-        timer.join()
-        backend.clear_abort()
+    def _context(self, configuration: Configuration) -> _Context:
+        # Threads change while a context is open.
+        key = replace(configuration, n_threads=None, n_threads_batch=None)
+        found = self._contexts.pop(key, None)
+        if found is None:
+            while len(self._contexts) >= N_CONTEXTS:
+                self._contexts.pop(next(iter(self._contexts))).backend.close()
+            if self._weights is None:
+                self._weights = LoadedModel(configuration, self._log)
+                self._weights.take()  # it stays while no context is open
+            backend = LlamaCppBackend(configuration, self._log, model=self._weights)
+            found = _Context(backend, backend.open())
+        self._contexts[key] = found
+        return found
 
 
 def main() -> None:
-    """Take times for who holds the other end of the descriptor that the command line names."""
+    """Serve the file descriptor of the command line."""
     faulthandler.enable()
     TimingWorker(Connection(int(sys.argv[1]))).serve()
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.experiment.settings import Scope, Work
-from engine.experiment.timing import OutOfTimeError, Ran
-from engine.experiment.tuner import Outcome, TrialResult, Tuner, TuningProgress
+from engine.experiment.timing import OutOfTimeError, Ran, Work
+from engine.experiment.tuner import Outcome, Scope, Trial, Tuner, TuningProgress
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
 CPU = Scope(
@@ -102,30 +101,30 @@ class FakeMachine:
 
 
 @dataclass
-class Told:
+class Recorded:
     """What a tuner says and keeps."""
 
-    steps: list[TuningProgress | TrialResult] = field(default_factory=list)
-    kept: list[Outcome] = field(default_factory=list)
+    steps: list[TuningProgress | Trial] = field(default_factory=list)
+    saved: list[Outcome] = field(default_factory=list)
 
 
 def made_tuner(
     machine: FakeMachine,
-    told: Told | None = None,
+    recorded: Recorded | None = None,
     *,
     start: Configuration = START,
     scope: Scope = CPU,
     minutes: float = 60.0,
 ) -> Tuner:
-    told = told or Told()
+    recorded = recorded or Recorded()
     return Tuner(
         start,
         scope,
-        machine,
+        machine.run,
         budget_s=60 * minutes,
         until_s=machine.now_s + 60 * minutes,
-        tell=told.steps.append,
-        keep=told.kept.append,
+        report=recorded.steps.append,
+        save=recorded.saved.append,
         clock=machine.clock,
     )
 
@@ -141,6 +140,6 @@ def tuned(
     return made_tuner(machine, start=start, scope=scope, minutes=minutes).run()
 
 
-def result(outcome: Outcome, setting: str, label: str) -> TrialResult:
+def result(outcome: Outcome, setting: str, label: str) -> Trial:
     """What was said of a candidate."""
     return next(each for each in outcome.compared if (each.setting, each.label) == (setting, label))

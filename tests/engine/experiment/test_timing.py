@@ -10,11 +10,11 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.experiment.settings import Work
 from engine.experiment.timing import (
     EngineDiedError,
     OutOfTimeError,
     TimingProcess,
+    Work,
 )
 
 WRITING = Work("near", 32, seconds=0.05)
@@ -83,7 +83,7 @@ def test_what_cannot_be_opened_says_why_and_the_rest_goes_on(
     assert run(start, WRITING) > 0
 
 
-def test_a_process_that_dies_is_told_and_started_again(run: Run, start: Configuration) -> None:
+def test_a_process_that_dies_is_recorded_and_started_again(run: Run, start: Configuration) -> None:
     run(start, WRITING)
     [process] = processes()
     process.kill()

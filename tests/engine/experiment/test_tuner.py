@@ -10,7 +10,7 @@ from engine.experiment.tuner import Outcome, TuningError
 from tests.engine.experiment.fake_machine import (
     START,
     FakeMachine,
-    Told,
+    Recorded,
     as_ever,
     made_tuner,
     result,
@@ -18,26 +18,26 @@ from tests.engine.experiment.fake_machine import (
 )
 
 
-def quick_without_flash(configuration: Configuration, workload: str) -> float:
+def fast_without_flash(configuration: Configuration, workload: str) -> float:
     """8 % faster in all without flash attention."""
     gain = 1.08 if configuration.flash_attention == "off" else 1.0
     return gain * as_ever(configuration, workload)
 
 
-def quick_with_two(configuration: Configuration, workload: str) -> float:
+def fast_with_two(configuration: Configuration, workload: str) -> float:
     """Two threads are best, and flash attention costs."""
     if workload == "prompt":
-        return quick_without_flash(configuration, workload)
+        return fast_without_flash(configuration, workload)
     gain = 1.08 if configuration.flash_attention == "off" else 1.0
     return gain * {1: 0.6, 2: 1.3, 3: 1.1, 4: 1.0}[configuration.n_threads or 4]
 
 
-def taken(outcome: Outcome) -> list[str]:
-    return [f"{each.setting} {each.label}" for each in outcome.compared if each.verdict == "taken"]
+def chosen(outcome: Outcome) -> list[str]:
+    return [f"{each.setting} {each.label}" for each in outcome.compared if each.verdict == "chosen"]
 
 
 def test_the_known_best_is_found_setting_by_setting() -> None:
-    outcome = tuned(FakeMachine(quick_with_two), minutes=3)
+    outcome = tuned(FakeMachine(fast_with_two), minutes=3)
     assert outcome.changes == {"n_threads": 2, "flash_attention": "off"}
     three = result(outcome, "decode threads", "3 threads")
     assert (three.verdict, three.reason) == ("faster", "2 threads is even faster")
@@ -54,15 +54,15 @@ def test_where_nothing_is_faster_nothing_is_taken_and_the_start_is_the_result() 
     outcome = tuned(FakeMachine(), minutes=3)
     assert outcome.changes == {}
     assert outcome.chosen_tps == outcome.start_tps
-    assert {each.verdict for each in outcome.compared} == {"not faster"}
+    assert {each.verdict for each in outcome.compared} == {"no gain"}
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_noise_of_a_tenth_is_never_taken_as_a_gain(seed: int) -> None:
     jumping = FakeMachine(jump=0.1, noise=0.02, seed=seed)
-    assert taken(tuned(jumping, minutes=10)) == []
+    assert chosen(tuned(jumping, minutes=10)) == []
     rough = FakeMachine(noise=0.1, drift=0.1, seed=seed)
-    assert taken(tuned(rough, minutes=10)) == []
+    assert chosen(tuned(rough, minutes=10)) == []
 
 
 @pytest.mark.parametrize("slowness", [0.1, 1.0, 8.0, 300.0])
@@ -70,16 +70,16 @@ def test_noise_of_a_tenth_is_never_taken_as_a_gain(seed: int) -> None:
 def test_it_ends_in_its_time_on_any_machine_with_a_result_or_a_reason(
     slowness: float, minutes: float
 ) -> None:
-    machine = FakeMachine(quick_with_two, slowness=slowness)
-    told = Told()
-    tuner = made_tuner(machine, told, minutes=minutes)
+    machine = FakeMachine(fast_with_two, slowness=slowness)
+    recorded = Recorded()
+    tuner = made_tuner(machine, recorded, minutes=minutes)
     if slowness < 300:
         tuner.run()
-        assert set(told.kept[0].chosen_tps) == {"near", "prompt"}
+        assert set(recorded.saved[0].chosen_tps) == {"near", "prompt"}
     else:
         with pytest.raises(TuningError, match="more --minutes"):
             tuner.run()
-        assert not told.kept
+        assert not recorded.saved
     assert machine.now_s <= 60 * minutes
 
 
@@ -89,7 +89,7 @@ def test_a_hopeless_candidate_takes_little_of_the_time() -> None:
 
     outcome = tuned(FakeMachine(hopeless), minutes=3)
     off = result(outcome, "flash attention", "off")
-    assert off.verdict == "not faster"
+    assert off.verdict == "no gain"
     assert off.gain is not None
     assert off.gain.n_blocks == 3
     assert outcome.is_complete
@@ -97,8 +97,8 @@ def test_a_hopeless_candidate_takes_little_of_the_time() -> None:
 
 def test_without_time_a_candidate_is_neither_faster_nor_slower() -> None:
     """Unknown noise is no verdict."""
-    outcome = tuned(FakeMachine(quick_without_flash, slowness=3.0), minutes=0.5)
-    open_ones = [each for each in outcome.compared if each.verdict == "no time"]
+    outcome = tuned(FakeMachine(fast_without_flash, slowness=3.0), minutes=0.5)
+    open_ones = [each for each in outcome.compared if each.verdict == "undecided"]
     assert open_ones
     assert not outcome.is_complete
     assert all(each.gain is None or each.gain.n_blocks < 16 for each in open_ones)
@@ -106,13 +106,13 @@ def test_without_time_a_candidate_is_neither_faster_nor_slower() -> None:
 
 
 def test_ctrl_c_ends_it_with_what_was_found() -> None:
-    whole = FakeMachine(quick_with_two)
-    told = Told()
-    made_tuner(whole, told).run()
+    whole = FakeMachine(fast_with_two)
+    recorded = Recorded()
+    made_tuner(whole, recorded).run()
     first_ubatch = next(
-        n for n, each in enumerate(told.steps) if each.setting == "ubatch"
+        n for n, each in enumerate(recorded.steps) if each.setting == "ubatch"
     )  # every block before is four runs or more
-    machine = FakeMachine(quick_with_two, is_interrupted_at=4 * first_ubatch)
+    machine = FakeMachine(fast_with_two, is_interrupted_at=4 * first_ubatch)
     tuner = made_tuner(machine)
     outcome = tuner.run()
     assert tuner.was_stopped
@@ -123,16 +123,16 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
 
 
 def test_what_was_found_is_kept_as_soon_as_it_is_found() -> None:
-    told = Told()
-    made_tuner(FakeMachine(quick_with_two), told).run()
-    assert told.kept[0].compared == ()
-    assert told.kept[1].changes == {"n_threads": 2}
-    assert told.kept[-1].changes == {"n_threads": 2, "flash_attention": "off"}
+    recorded = Recorded()
+    made_tuner(FakeMachine(fast_with_two), recorded).run()
+    assert recorded.saved[0].compared == ()
+    assert recorded.saved[1].changes == {"n_threads": 2}
+    assert recorded.saved[-1].changes == {"n_threads": 2, "flash_attention": "off"}
 
 
-def test_a_setting_that_fails_is_told_and_the_rest_goes_on() -> None:
+def test_a_setting_that_fails_is_recorded_and_the_rest_goes_on() -> None:
     failing = {"no such kernel": lambda now: now.flash_attention == "off"}
-    outcome = tuned(FakeMachine(quick_with_two, failing=failing))
+    outcome = tuned(FakeMachine(fast_with_two, failing=failing))
     off = result(outcome, "flash attention", "off")
     assert (off.verdict, off.reason) == ("failed", "no such kernel")
     assert outcome.changes == {"n_threads": 2}
@@ -148,7 +148,7 @@ def test_a_build_that_crashes_with_repacked_weights_is_measured_without() -> Non
     class Crashing(FakeMachine):
         def run(self, configuration: Configuration, *rest: object, **limits: object):  # type: ignore[no-untyped-def,override]  # as the fake's
             if configuration.use_extra_buffers:
-                raise EngineDiedError("SIGSEGV", is_crash=True)
+                raise EngineDiedError("SIGSEGV")
             return super().run(configuration, *rest, **limits)  # type: ignore[arg-type]  # the same
 
     assert tuned(Crashing()).chosen_tps["near"] > 0
