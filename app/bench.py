@@ -24,7 +24,6 @@ from engine.experiment.arm import (
 )
 from engine.experiment.prompts import SETS, read_sets
 from engine.experiment.records import (
-    MachineFacts,
     Results,
     Subject,
     check_same_subject,
@@ -33,7 +32,7 @@ from engine.experiment.records import (
     write_results,
 )
 from engine.experiment.runner import Progress, RunPlan, Unit, run_units, to_do
-from engine.experiment.verdict import NOISY, noise_of, plain_speeds, recommend
+from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
@@ -110,14 +109,10 @@ class Benchmark:
         self.results = read_results(json_path) if json_path is not None and is_there else None
         self.configuration = open_here(request, settings, "a benchmark of drafts").configuration
 
-    def run(self, progress: Callable[[Subject, int, int], Progress]) -> int:
+    def run(self, progress: Progress) -> int:
         """Measure what the results file lacks, and return the exit code.
 
         Ctrl+C and a dead engine keep every prompt that was done.
-
-        Args:
-            progress: Makes what shows the replies, from the subject, the number of prompts to do
-                and the number of replies that they take.
 
         Raises:
             EngineError: nothing was measured.
@@ -135,9 +130,7 @@ class Benchmark:
             return EXIT_FAILED
         return 0
 
-    def _measure(
-        self, engine: BlockingClient, progress: Callable[[Subject, int, int], Progress]
-    ) -> None:
+    def _measure(self, engine: BlockingClient, progress: Progress) -> None:
         loaded = engine.last_loaded
         arms = self._arms or arms_for(loaded.predictors, self.configuration.speculation)
         check_available(arms, loaded.predictors)
@@ -149,8 +142,8 @@ class Benchmark:
         assert self.results is not None
         check_same_subject(self.results.subject, subject)
         n_prompts = len(to_do(self._units, self.results))
-        shown = progress(subject, n_prompts, n_prompts * plan.n_replies)
-        run_units(engine, self._units, plan, self.results, progress=shown, save=self._save)
+        progress.begin(subject, n_prompts, n_prompts * plan.n_replies)
+        run_units(engine, self._units, plan, self.results, progress=progress, save=self._save)
 
     def _plan(self, arms: tuple[Arm, ...], loaded: Loaded) -> RunPlan:
         return RunPlan(
@@ -170,7 +163,7 @@ class Benchmark:
             write_results(self._json_path, results)
 
 
-def _machine() -> MachineFacts:
+def _machine() -> dict[str, str]:
     _, build = check_build()
     version = "unknown" if build is None else f"{build.version} ({build.features})"
     return this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
@@ -201,7 +194,8 @@ def store_speed(configuration: Configuration, results: Results, request: ModelRe
     """
     files = replace(request, model=None, draft=None, preset=None, mmproj=None, n_ctx=None)
     is_usual = files in (ModelRequest(), ModelRequest(backend="llama.cpp"))
-    noise, speeds = noise_of(results.prompts, results.subject.arms), plain_speeds(results.prompts)
+    noise = noise_of(results.prompts, results.subject.arms)
+    speeds = [1 / token_s(sample.stats) for sample in samples_of(results.prompts, PLAIN.name)]
     if not is_usual or noise is None or noise >= NOISY:
         return
     today = datetime.now().astimezone().date().isoformat()

@@ -1,16 +1,19 @@
 """`kvchat bench`: which arm of speculation is faster than plain decoding here, and what to set."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.console import StatusLine, note, tell
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 
 if TYPE_CHECKING:
     from app.bench import BenchOptions
     from app.opening import ModelRequest
-    from engine.experiment.records import Results
+    from engine.experiment.prompts import Prompt
+    from engine.experiment.records import PromptRecord, Results, Subject
 
 bench_options = joined(
     opening_options,
@@ -66,10 +69,8 @@ def command(
     results so far.
     """  # noqa: D301  click wants the backspace character itself
     from app import bench, paths
-    from app.cli.console import note
     from app.config import load_settings
     from app.console import console
-    from app.render.bench import BenchProgress
     from engine.experiment.records import read_results
 
     if show_path is not None:
@@ -79,8 +80,8 @@ def command(
         return 0
     target = None if preset_name is None else bench.preset_file(preset_name, paths.presets_dir())
     benchmark = bench.Benchmark(options, asked, load_settings().settings, json_path, note)
-    with BenchProgress(console(stderr=True)) as progress:
-        exit_code = benchmark.run(progress.begin)
+    with StatusLine() as line:
+        exit_code = benchmark.run(_Progress(line))
     results = benchmark.results
     if results is None or not results.prompts:
         note("no prompt was measured completely")
@@ -107,3 +108,48 @@ def _print(results: "Results", html_path: Path | None) -> None:
         screen.print(part)
     if html_path is not None:
         write_text(html_path, html_page(parts))
+
+
+class _Progress:
+    """A line for what is measured and the time left, and a line for each prompt."""
+
+    def __init__(self, line: StatusLine) -> None:
+        self._line = line
+        self._arms: tuple[str, ...] = ()
+        self._n_replies = self._n_done = 0
+        self._start_s = 0.0
+
+    def begin(self, subject: "Subject", n_prompts: int, n_replies: int) -> None:
+        """Print what is measured."""
+        from app.format import counted
+
+        draft = f" with {subject.draft}" if subject.draft else ""
+        tell(
+            f"{subject.model}{draft}: {counted(n_prompts, 'prompt')}, "
+            f"{counted(len(subject.arms), 'arm')} and plain decoding, "
+            f"{counted(n_replies, 'reply')} of up to {counted(subject.n_tokens, 'token')}"
+        )
+        self._arms, self._n_replies = subject.arms, n_replies
+        self._start_s = time.monotonic()
+
+    def reply_done(self, prompt: "Prompt", arm: str) -> None:
+        """Show the prompt, the arm and the time left."""
+        self._n_done += 1
+        self._show(f"{prompt.set_name} {prompt.name} · {arm}")
+
+    def prompt_done(self, record: "PromptRecord", n_done: int) -> None:
+        """Print the result of a prompt."""
+        from app.render.bench import prompt_line
+
+        self._line.clear()
+        for text in (prompt_line(record, self._arms), *record.notes):
+            tell(text)
+        self._n_done = n_done
+
+    def _show(self, what: str) -> None:
+        from app.format import seconds
+
+        left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
+        self._line.show(
+            f"{self._n_done} of {self._n_replies} · about {seconds(left_s)} left · {what}"
+        )

@@ -1,13 +1,11 @@
 """`kvchat tune`: the fastest settings on this machine, measured, and a preset with them."""
 
-import shutil
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import note, print_json, redraws, tell, tell_over
+from app.cli.console import StatusLine, note, print_json, tell
 from app.cli.options import (
     Number,
     ctx_option,
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
-LINE_EVERY_S = 5.0
-"""Time between two lines of progress without a terminal."""
 
 
 @click.command(name="tune")
@@ -65,15 +61,13 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
 
     tuning = Tuning(asked, load_settings().settings, name)
     tell(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
-    shown = _Shown(until_s)
     try:
-        tuned = tuning.run(60 * minutes, until_s, shown.report, shown.waiting)
+        with StatusLine() as line:
+            shown = _Progress(line, until_s)
+            tuned = tuning.run(60 * minutes, until_s, shown.report, shown.waiting)
     except KeyboardInterrupt:
-        shown.clear()
         note("stopped before the current settings were measured: no preset written")
         return EXIT_INTERRUPTED
-    finally:
-        shown.clear()
     if as_json:
         print_json(tuned.as_values())
     else:
@@ -83,15 +77,13 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     return EXIT_INTERRUPTED if tuned.was_stopped else 0
 
 
-class _Shown:
-    """Progress and time left on standard error, on one line that is redrawn if it can be."""
+class _Progress:
+    """What is measured and the time left; results are printed above."""
 
-    def __init__(self, until_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, line: StatusLine, until_s: float) -> None:
+        self._line = line
         self._until_s = until_s
-        self._clock = clock
         self._doing = ""
-        self._redraws = redraws()
-        self._line_at_s = clock()
 
     def report(self, step: "TuningProgress | Trial") -> None:
         """Show what is measured now, or print a result."""
@@ -103,20 +95,10 @@ class _Shown:
             self._doing = progress_text(step)
             self.waiting()
         else:
-            self.clear()
+            self._line.clear()
             console(stderr=True).print(trial_text(step), soft_wrap=True)
 
     def waiting(self) -> None:
         """Show the time left."""
-        left_s = max(round(self._until_s - self._clock()), 0)
-        text = f"{left_s // 60}:{left_s % 60:02d} left · {self._doing}"
-        if self._redraws:
-            tell_over(text[: shutil.get_terminal_size().columns - 1])
-        elif self._clock() >= self._line_at_s:
-            self._line_at_s = self._clock() + LINE_EVERY_S
-            tell(text)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._redraws:
-            tell_over()
+        left_s = max(round(self._until_s - time.monotonic()), 0)
+        self._line.show(f"{left_s // 60}:{left_s % 60:02d} left · {self._doing}")

@@ -1,187 +1,111 @@
-"""A benchmark's progress and report for a terminal."""
+"""The report of a benchmark for a terminal."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import median
 
-from rich.console import Console, RenderableType
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.console import RenderableType
 from rich.text import Text
 
 from app import format as fmt
 from app.console import plain_table
-from engine.experiment.gain import PairedGain, gain_of
-from engine.experiment.prompts import Prompt
-from engine.experiment.records import PromptRecord, Results, Subject
+from engine.experiment.gain import PairedGain
+from engine.experiment.records import PromptRecord, Results
 from engine.experiment.verdict import (
-    ArmSummary,
-    SetSummary,
-    blocks_of,
     by_set,
+    noise_of,
     recommend,
     round_times,
-    summarise,
+    samples_of,
+    token_s,
     total_gain,
 )
 
-GOOD, BAD, MUTED = "green", "red", "dim"
+MUTED = "dim"
 COLUMNS = ("arm", "of plain", "99 %", "worst prompt", "accepted", "per round", "same text")
 NUMBERS = ("of plain", "accepted", "per round")
 
 
 def report(results: Results) -> Iterator[RenderableType]:
     """The report of a benchmark, from the prompt sets to the recommendation."""
-    arms = results.subject.arms
-    for summary in summarise(results.prompts, arms):
-        yield Text()
-        yield from _set(summary)
-    if len(by_set(results.prompts)) > 1:
-        rows = [(arm, *_gain_cells(total_gain(results.prompts, arm))) for arm in arms]
-        yield Text("\nAll prompts", "bold")
-        yield plain_table(COLUMNS[:3], rows, numbers=NUMBERS, header_style=MUTED)
-    times = round_times(results.prompts)
+    arms, records = results.subject.arms, results.prompts
+    for (name, temperature), group in by_set(records).items():
+        title = (f"\n{name} at {temperature:g}", "bold")
+        yield Text.assemble(title, (f"  {_facts(group, arms)}", MUTED))
+        if any(record.rows for record in group):
+            rows = [_row(group, arm) for arm in arms]
+            yield plain_table(COLUMNS, rows, numbers=NUMBERS, header_style=MUTED)
+        for record in group:
+            if record.failure is not None:
+                yield Text(f"{record.prompt} failed: {record.failure}", "red")
+    yield Text("\nAll prompts", "bold")
+    totals = [(arm, *_gain_cells(total_gain(records, arm))) for arm in arms]
+    yield plain_table(COLUMNS[:3], totals, numbers=NUMBERS, header_style=MUTED)
+    yield from _round_times(records)
+    advice = recommend(records, arms)
+    yield Text.assemble("\nRecommended: ", (advice.name, "bold"), f" - {advice.reason}.")
+
+
+def _facts(records: Sequence[PromptRecord], arms: Sequence[str]) -> str:
+    speeds = [1 / token_s(sample.stats) for sample in samples_of(records, "plain")]
+    exclusions = [record.excluded for record in records]
+    noise = noise_of(records, arms)
+    facts = (
+        fmt.counted(sum(record.failure is None for record in records), "prompt"),
+        f"plain {fmt.rate(median(speeds))} tok/s" if speeds else "",
+        "" if noise is None else f"noise {100 * noise:.1f} %",
+        f"{exclusions.count('loop')} end in a loop (excluded)" if "loop" in exclusions else "",
+        f"{exclusions.count('short')} too short to time" if "short" in exclusions else "",
+    )
+    return " · ".join(filter(None, facts))
+
+
+def _row(records: Sequence[PromptRecord], arm: str) -> tuple[str | Text, ...]:
+    samples = samples_of(records, arm)
+    n_rounds = sum(each.stats.n_rounds for each in samples)
+    n_verified = sum(each.stats.n_verified for each in samples)
+    accepted = fmt.percent(fmt.share(sum(each.stats.n_accepted for each in samples), n_verified))
+    divergences = [each.diverges_at for each in samples]
+    same = f"{divergences.count(None)} of {len(samples)}"
+    if first := [each for each in divergences if each is not None]:
+        same += f", from token {min(first)}"
+    return (
+        arm,
+        *_gain_cells(total_gain(records, arm)),
+        _worst(records, arm),
+        f"{accepted} of {fmt.count(n_verified)}" if n_verified else "no drafts",
+        f"{sum(each.stats.n_emitted or 0 for each in samples) / max(n_rounds, 1):.2f}",
+        same,
+    )
+
+
+def _gain_cells(gain: PairedGain | None) -> tuple[str | Text, str]:
+    """Ratio and interval; the ratio has a colour if it is beyond the noise."""
+    if gain is None:
+        return fmt.NO_VALUE, ""
+    style = "green" if gain.is_faster else "red" if gain.reversed.is_faster else ""
+    return Text(f"{gain.median:.2f}", style), f"{gain.low:.2f} to {gain.high:.2f}"
+
+
+def _worst(records: Sequence[PromptRecord], arm: str) -> str:
+    gains = [(record.prompt, total_gain([record], arm)) for record in records]
+    ratios = [(gain.median, prompt) for prompt, gain in gains if gain is not None]
+    return f"{min(ratios)[0]:.2f} {min(ratios)[1]}" if ratios else ""
+
+
+def _round_times(records: Sequence[PromptRecord]) -> Iterator[RenderableType]:
+    times = round_times(records)
     if len(times) > 1:
         yield Text("\nTime of a round by the tokens in its batch", "bold")
         titles = ("tokens", *(str(n) for n, _ in times))
         cells = ("ms", *(f"{1e3 * seconds:.1f}" for _, seconds in times))
         yield plain_table(titles, [cells], numbers=titles[1:], header_style=MUTED)
-    advice = recommend(results.prompts, arms)
-    yield Text.assemble("\nRecommended: ", (advice.name, "bold"), f" - {advice.reason}.")
 
 
-def _set(summary: SetSummary) -> Iterator[RenderableType]:
-    yield Text.assemble((summary.label, "bold"), (f"  {_facts(summary)}", MUTED))
-    if summary.n_prompts:
-        rows = [_row(arm) for arm in summary.arms]
-        yield plain_table(COLUMNS, rows, numbers=NUMBERS, header_style=MUTED)
-    for prompt, reason in summary.failures:
-        yield Text(f"{prompt} failed: {reason}", BAD)
-
-
-def _facts(summary: SetSummary) -> str:
-    facts = [fmt.counted(summary.n_prompts, "prompt"), f"plain {fmt.rate(summary.plain_tps)} tok/s"]
-    if summary.noise is not None:
-        facts.append(f"noise {100 * summary.noise:.1f} %")
-    if summary.n_loops:
-        facts.append(f"{summary.n_loops} end in a loop (excluded)")
-    if summary.n_short:
-        facts.append(f"{summary.n_short} too short to time")
-    return " · ".join(facts)
-
-
-def _row(arm: ArmSummary) -> tuple[str | Text, ...]:
-    ratio, ends = _gain_cells(arm.gain)
-    per_round = fmt.NO_VALUE if arm.tokens_per_round is None else f"{arm.tokens_per_round:.2f}"
-    accepted = fmt.percent(fmt.share(arm.n_accepted, arm.n_verified))
-    same = f"{arm.n_same} of {arm.n_replies}"
-    if arm.diverges_at is not None:
-        same += f", from token {arm.diverges_at}"
-    return (
-        arm.arm,
-        Text(ratio, _style(arm.gain)),
-        ends,
-        "" if arm.worst is None else f"{arm.worst[1]:.2f} {arm.worst[0]}",
-        f"{accepted} of {fmt.count(arm.n_verified)}" if arm.n_verified else "no drafts",
-        per_round,
-        same,
-    )
-
-
-def _gain_cells(gain: PairedGain | None) -> tuple[str, str]:
-    if gain is None:
-        return fmt.NO_VALUE, ""
-    return f"{gain.median:.2f}", f"{gain.low:.2f} to {gain.high:.2f}"
-
-
-def _style(gain: PairedGain | None) -> str:
-    """The colour of a gain or a loss beyond the noise."""
-    if gain is None:
-        return ""
-    return GOOD if gain.is_faster else BAD if gain.reversed.is_faster else ""
-
-
-def prompt_line(record: PromptRecord) -> str:
+def prompt_line(record: PromptRecord, arms: Sequence[str]) -> str:
     """A prompt's result in one line: its ratio with each arm, or why it has none."""
-    start = f"{record.set_name} at {record.temperature:g}  {record.prompt}: "
-    if record.failure is not None:
-        return f"{start}failed: {record.failure}"
-    ratios = []
-    for arm in dict.fromkeys(sample.arm for sample in record.rows[0] if sample.arm != "plain"):
-        gain = gain_of(blocks_of(record, arm))
-        assert gain is not None
-        samples = (sample for row in record.rows for sample in row if sample.arm == arm)
-        drafts = "" if any(sample.n_verified for sample in samples) else " (no drafts)"
-        ratios.append(f"{arm} {gain.median:.2f}{drafts}")
-    excluded = f" ({record.excluded}, excluded)" if record.excluded else ""
-    return f"{start}{' '.join(sorted(ratios))}{excluded}"
-
-
-class BenchProgress:
-    """A bar on a terminal, and a line for each prompt.
-
-    It draws between replies only: a thread that redraws would take time from the engine.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._n_replies = self._n_done = 0
-        self._start_s = time.monotonic()
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.description}"),
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task: TaskID | None = None
-
-    def begin(self, subject: Subject, n_prompts: int, n_replies: int) -> "BenchProgress":
-        """Print what is measured."""
-        draft = f" with {subject.draft}" if subject.draft else ""
-        self._console.print(
-            f"{subject.model}{draft}: {fmt.counted(n_prompts, 'prompt')}, "
-            f"{fmt.counted(len(subject.arms), 'arm')} and plain decoding, "
-            f"{fmt.counted(n_replies, 'reply')} of up to {fmt.counted(subject.n_tokens, 'token')}",
-            soft_wrap=True,
-        )
-        self._n_replies = n_replies
-        self._start_s = time.monotonic()
-        self._task = self._bar.add_task("warming up", total=n_replies)
-        return self
-
-    def __enter__(self) -> "BenchProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def reply_done(self, prompt: Prompt, arm: str) -> None:
-        """Advance the bar."""
-        self._advance(self._n_done + 1, f"{prompt.set_name} {prompt.name} · {arm}")
-
-    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
-        """Print the prompt's result."""
-        self._n_done = n_done
-        left = "" if self._console.is_terminal else f"  [{fmt.seconds(self._left_s)} left]"
-        notes = (f"  {note}" for note in record.notes)
-        for line in (f"{prompt_line(record)}{left}", *notes):
-            self._console.print(line, markup=False, soft_wrap=True)
-        self._advance(n_done, "")
-
-    def _advance(self, n_done: int, what: str) -> None:
-        self._n_done = n_done
-        if self._task is not None:
-            text = escape(f"about {fmt.seconds(self._left_s)} left  {what}")
-            self._bar.update(self._task, completed=n_done, description=text, refresh=True)
-
-    @property
-    def _left_s(self) -> float | None:
-        return time_left(time.monotonic() - self._start_s, self._n_done, self._n_replies)
-
-
-def time_left(elapsed_s: float, n_done: int, n_total: int) -> float | None:
-    """Seconds until the end at the pace so far; None at the start."""
-    return elapsed_s / n_done * (n_total - n_done) if n_done else None
+    result = record.failure and f"failed: {record.failure}"
+    if record.excluded is not None:
+        result = f"excluded: {record.excluded}"
+    gains = [(arm, total_gain([record], arm)) for arm in arms]
+    ratios = " ".join(f"{arm} {gain.median:.2f}" for arm, gain in gains if gain is not None)
+    return f"{record.set_name} at {record.temperature:g}  {record.prompt}: {result or ratios}"

@@ -40,11 +40,11 @@ def figure_lines(answer: Answer | None, width: int) -> list[Line]:
     """The time, the speed and the counts of an arm's newest reply, two lines."""
     if answer is None:
         return [(Run("not answered yet", "muted"),), ()]
-    if answer.elapsed_s is None:
+    if not answer.stats.n_rounds:
         return [(Run("reading the prompt", "muted"),), ()]
     n_emitted = fmt.counted(answer.stats.n_emitted, "token")
     clock = (
-        Run(fmt.seconds(answer.elapsed_s), "strong"),
+        Run(fmt.seconds(answer.stats.decode_s), "strong"),
         Run(f" · {fmt.rate(answer.decode_tps)} tok/s · {n_emitted}"),
     )
     second = Run(visible(answer.note), "warn") if answer.note else Run(_counts(answer), "muted")

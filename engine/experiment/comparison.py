@@ -1,7 +1,5 @@
 """One prompt answered by two arms in turns, driven by the events of an engine."""
 
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from engine.configuration import SpeculationSettings
@@ -13,7 +11,6 @@ from engine.events import (
     FinishReason,
     GenerationStats,
     OfReply,
-    PromptReady,
     RoundFinished,
     SpeculationChanged,
     TokensCommitted,
@@ -21,8 +18,7 @@ from engine.events import (
 )
 from engine.experiment.arm import Arm, ExperimentError
 from engine.experiment.gain import PairedGain, gain_of
-from engine.experiment.records import Sample, sample_of
-from engine.experiment.verdict import block_of
+from engine.experiment.verdict import block_of, check_speed, token_s
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 from engine.speculation.stats import first_divergence
@@ -42,16 +38,13 @@ N_WORDS = 4
 class Answer:
     """One reply of an arm, as far as it has come."""
 
-    def __init__(self, arm: Arm, clock: Callable[[], float]) -> None:
+    def __init__(self, arm: Arm) -> None:
         self.arm = arm
         self.committed: list[TokensCommitted] = []
         self.stats = GenerationStats()
         self.note: str | None = None
         """Why it drafts in another way than its arm, or not at all."""
         self.finished: Finished | None = None
-        self._clock = clock
-        self._start_s: float | None = None
-        self._end_s: float | None = None
 
     @property
     def text(self) -> str:
@@ -61,47 +54,28 @@ class Answer:
         return "".join(event.text for event in self.committed)
 
     @property
-    def elapsed_s(self) -> float | None:
-        """Seconds since the end of the prefill; None before."""
-        if self.finished is not None:
-            return self.finished.stats.decode_s
-        if self._start_s is None:
-            return None
-        return (self._end_s or self._clock()) - self._start_s
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of the finished reply."""
+        return () if self.finished is None else self.finished.token_ids
 
     @property
     def decode_tps(self) -> float | None:
         """Tokens per second after the prefill."""
-        if self.finished is not None:
-            return self.finished.stats.decode_tps
-        elapsed_s = self.elapsed_s
-        return self.stats.n_emitted / elapsed_s if elapsed_s and self.stats.n_emitted else None
-
-    def margin(self, index: int) -> float | None:
-        """By how many logits a token was ahead of the next best; None if that is not known."""
-        margins = [token.margin for event in self.committed for token in event.tokens]
-        return margins[index] if index < len(margins) else None
+        return 1 / token_s(self.stats) if self.stats.n_emitted and self.stats.decode_s else None
 
     def handle(self, event: Event) -> None:
         """Count one event of this reply."""
         match event:
-            case PromptReady():
-                self._start_s = self._clock()
             case TokensCommitted():
                 self.committed.append(event)
             case RoundFinished():
                 self.stats = self.stats.with_rounds((event,))
             case SpeculationChanged(note=note):
                 self.note = note
-            case Finished():
-                self.finished = event
-                self.stats = event.stats
+            case Finished(stats=stats):
+                self.finished, self.stats = event, stats
             case _:
                 pass
-
-    def stop_clock(self) -> None:
-        """Record the end of a reply that did not finish."""
-        self._end_s = self._end_s or self._clock()
 
 
 AnswerBlock = tuple[Answer, ...]
@@ -116,7 +90,6 @@ class Comparison:
         request: The prompt; every reply uses its seed.
         arms: The two arms.
         speculation: What the arms leave out; the engine has these settings when nothing runs.
-        clock: Time in seconds.
     """
 
     def __init__(
@@ -126,7 +99,6 @@ class Comparison:
         arms: tuple[Arm, Arm],
         *,
         speculation: SpeculationSettings,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request = request
         self.arms = arms
@@ -141,7 +113,6 @@ class Comparison:
         """Whether the user stopped it."""
         self._client = client
         self.speculation = speculation
-        self._clock = clock
         self._block: list[Answer] = []
         """Answers of the block that is not whole yet."""
         self._is_running = False
@@ -164,7 +135,7 @@ class Comparison:
     @property
     def gain(self) -> PairedGain | None:
         """How many times as fast the second arm is; None before a whole block."""
-        return gain_of([block_of(*map(_sample, block)) for block in self.blocks])
+        return gain_of([block_of(*(each.stats for each in block)) for block in self.blocks])
 
     @property
     def has_drafts(self) -> bool:
@@ -173,18 +144,12 @@ class Comparison:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until all blocks are done; None while there is no speed to go by."""
+        """Seconds until all blocks are done at the pace so far; None at the start."""
         answers = [each for block in self.blocks for each in block] + self._block
-        times = [each.elapsed_s for each in answers if each.finished and each.elapsed_s]
-        current = self._block[-1] if self._block else None
-        limit = self.request.max_tokens
-        if not times and current and current.decode_tps and limit:
-            times = [limit / current.decode_tps]
-        if not times or not self._is_running:
-            return None
-        n_left = len(ORDER) * self.n_wanted - self.n_replies + 1
-        spent_s = current.elapsed_s or 0.0 if current else 0.0
-        return max(n_left * sum(times) / len(times) - spent_s, 0.0)
+        spent_s = sum(each.stats.decode_s for each in answers)
+        n_done = sum(each.finished is not None for each in answers)
+        n_left = len(ORDER) * self.n_wanted - n_done
+        return n_left * spent_s / len(answers) if n_done and self._is_running else None
 
     def add_blocks(self, n: int = 1) -> None:
         """Measure up to `n` blocks more; it ends earlier where the faster arm is known."""
@@ -236,7 +201,7 @@ class Comparison:
         if not self._block:
             self.shown = [None, None]
         self._client.set_speculation(self.arms[index].of(self.speculation))
-        answer = self.shown[index] = Answer(self.arms[index], self._clock)
+        answer = self.shown[index] = Answer(self.arms[index])
         self._block.append(answer)
         self._is_running = True
         self._client.generate(self.request, REPLY_IDS[index])
@@ -246,7 +211,7 @@ class Comparison:
             self._end("stopped")
             return
         try:
-            _sample(answer)
+            check_speed(answer.stats)
         except ExperimentError as error:
             self._end(str(error))
             return
@@ -261,8 +226,6 @@ class Comparison:
             self._begin()
 
     def _end(self, problem: str | None) -> None:
-        if self._block:
-            self._block[-1].stop_clock()
         self._block = []
         self._is_running = False
         self.n_wanted = len(self.blocks)
@@ -292,18 +255,17 @@ def divergences(comparison: Comparison) -> list[Divergence | None]:
 
 
 def _divergence(first: Answer, second: Answer) -> Divergence | None:
-    assert first.finished is not None
-    assert second.finished is not None
-    token = first_divergence(first.finished.token_ids, second.finished.token_ids)
+    token = first_divergence(first.token_ids, second.token_ids)
     if token is None:
         return None
     start = _shared_words(first.text, second.text)
+    margins = [each.margin for event in first.committed for each in event.tokens]
     return Divergence(
         token=token,
         before=" ".join(first.text[:start].split()[-N_WORDS:]),
         first=" ".join(first.text[start:].split(maxsplit=N_WORDS)[:N_WORDS]),
         second=" ".join(second.text[start:].split(maxsplit=N_WORDS)[:N_WORDS]),
-        margin=first.margin(token),
+        margin=margins[token] if token < len(margins) else None,
     )
 
 
@@ -312,11 +274,6 @@ def _shared_words(one: str, other: str) -> int:
     end = first_divergence(one, other)
     end = len(one) if end is None else end
     return max(one.rfind(" ", 0, end), one.rfind("\n", 0, end)) + 1
-
-
-def _sample(answer: Answer) -> Sample:
-    assert answer.finished is not None
-    return sample_of(answer.arm.name, answer.finished)
 
 
 def as_values(comparison: Comparison) -> dict[str, object]:
@@ -333,16 +290,16 @@ def as_values(comparison: Comparison) -> dict[str, object]:
         "is_slower": None if gain is None else gain.reversed.is_faster,
         "is_settled": gain is not None and gain.is_settled,
         "divergences": [each and asdict(each) for each in divergences(comparison)],
-        "blocks": [[_values(answer) for answer in block] for block in comparison.blocks],
-    }
-
-
-def _values(answer: Answer) -> dict[str, object]:
-    assert answer.finished is not None
-    return {
-        "arm": answer.arm.name,
-        "text": answer.text,
-        "note": answer.note,
-        "finish_reason": answer.finished.reason.value,
-        "stats": answer.finished.stats.figures(),
+        "blocks": [
+            [
+                {
+                    "arm": answer.arm.name,
+                    "text": answer.text,
+                    "note": answer.note,
+                    "stats": answer.stats.figures(),
+                }
+                for answer in block
+            ]
+            for block in comparison.blocks
+        ],
     }

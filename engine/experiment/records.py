@@ -4,18 +4,20 @@ import dataclasses
 import json
 import os
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
-from engine.events import Finished
-from engine.experiment.arm import ExperimentError
-from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.events import GenerationStats
+from engine.experiment.arm import PLAIN, ExperimentError
+from engine.files import read_text, replace_file
 from engine.memory.hardware import find_gpus, this_processor
+from engine.memory.units import format_bytes
 from engine.validation import read_versioned
 
+RESULTS_BYTES = 1 << 28
 SCHEMA = 2
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
@@ -25,60 +27,17 @@ Exclusion = Literal["loop", "short"]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One reply: which arm made it, how fast, and what was counted."""
+    """One reply of an arm."""
 
     arm: str
-    n_tokens: int
-    finish_reason: str
-    decode_s: float
-    """Time after the prefill."""
-    n_emitted: int
-    n_rounds: int
-    n_verified: int
-    n_accepted: int
-    saved_s: float | None = None
-    saved_error_s: float | None = None
-    by_source: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Verified and accepted tokens of each predictor."""
+    stats: GenerationStats
     diverges_at: int | None = None
     """First token that differs from the plain reply of its row; None if none does."""
 
     @property
-    def token_s(self) -> float:
-        """Seconds per token."""
-        return self.decode_s / self.n_emitted
-
-    @property
-    def tokens_per_round(self) -> float:
-        """Emitted tokens per pass through the model."""
-        return self.n_emitted / max(self.n_rounds, 1)
-
-
-def sample_of(arm: str, finished: Finished, diverges_at: int | None = None) -> Sample:
-    """What a finished reply counts as.
-
-    Raises:
-        ExperimentError: the reply is empty, so it has no speed.
-    """
-    stats = finished.stats
-    if not stats.n_emitted or stats.decode_s <= 0:
-        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
-    return Sample(
-        arm=arm,
-        n_tokens=len(finished.token_ids),
-        finish_reason=finished.reason.value,
-        decode_s=stats.decode_s,
-        n_emitted=stats.n_emitted,
-        n_rounds=stats.n_rounds,
-        n_verified=stats.n_verified,
-        n_accepted=stats.n_accepted,
-        saved_s=stats.saved_s,
-        saved_error_s=stats.saved_error_s,
-        by_source={
-            name: (counts.n_verified, counts.n_accepted) for name, counts in stats.by_source.items()
-        },
-        diverges_at=diverges_at,
-    )
+    def is_plain(self) -> bool:
+        """Whether nothing was drafted on purpose."""
+        return self.arm == PLAIN.name
 
 
 Row = tuple[Sample, ...]
@@ -122,21 +81,6 @@ class PromptRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class MachineFacts:
-    """Where it was measured."""
-
-    system: str
-    processor: str
-    n_cores: int
-    ram_bytes: int
-    gpus: tuple[str, ...]
-    llama_cpp: str
-    """Version of the binding and the processor features of its build."""
-    kvchat: str
-    python: str
-
-
-@dataclass(frozen=True, slots=True)
 class Subject:
     """What was measured; only results of one subject are continued."""
 
@@ -160,7 +104,7 @@ class Subject:
 class Results:
     """A benchmark as far as it has come."""
 
-    machine: MachineFacts
+    machine: dict[str, str]
     subject: Subject
     started: str
     """ISO 8601 with the offset."""
@@ -169,18 +113,17 @@ class Results:
     schema: int = SCHEMA
 
 
-def this_machine(*, llama_cpp: str, kvchat: str) -> MachineFacts:
+def this_machine(*, llama_cpp: str, kvchat: str) -> dict[str, str]:
     """The facts without which a number cannot be compared with another machine's."""
-    return MachineFacts(
-        system=f"{platform.system()} {platform.release()}",
-        processor=this_processor().name,
-        n_cores=psutil.cpu_count(logical=False) or os.cpu_count() or 1,
-        ram_bytes=psutil.virtual_memory().total,
-        gpus=tuple(device.name for device in find_gpus()),
-        llama_cpp=llama_cpp,
-        kvchat=kvchat,
-        python=platform.python_version(),
-    )
+    n_cores = psutil.cpu_count(logical=False) or os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": f"{this_processor().name}, {n_cores} cores",
+        "ram": format_bytes(psutil.virtual_memory().total),
+        "gpus": ", ".join(device.name for device in find_gpus()),
+        "llama_cpp": llama_cpp,
+        "kvchat": f"{kvchat} on Python {platform.python_version()}",
+    }
 
 
 def read_results(path: Path) -> Results:
@@ -190,7 +133,7 @@ def read_results(path: Path) -> Results:
         ExperimentError: the file cannot be read, is not a benchmark's, or of another schema.
     """
     try:
-        text = read_text(path, limit=RECORDS_BYTES)
+        text = read_text(path, limit=RESULTS_BYTES)
         return read_versioned(text, Results, SCHEMA, key="schema")
     except (OSError, ValueError) as error:
         raise ExperimentError(

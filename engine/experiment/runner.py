@@ -23,8 +23,10 @@ from engine.experiment.records import (
     PromptRecord,
     Results,
     Row,
-    sample_of,
+    Sample,
+    Subject,
 )
+from engine.experiment.verdict import check_speed
 from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
 from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
@@ -78,6 +80,10 @@ class Unit(NamedTuple):
 
 class Progress(Protocol):
     """Shows how far a benchmark is."""
+
+    def begin(self, subject: Subject, n_prompts: int, n_replies: int) -> None:
+        """So many prompts and replies will be measured."""
+        ...
 
     def reply_done(self, prompt: Prompt, arm: str) -> None:
         """A reply was made."""
@@ -212,12 +218,11 @@ def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
 
 def _row(order: Sequence[Arm], replies: Sequence[Reply]) -> Row:
     plain = replies[0].finished.token_ids
-    return tuple(
-        sample_of(
-            arm.name, reply.finished, first_divergence(plain, reply.finished.token_ids)
-        )
-        for arm, reply in zip(order, replies, strict=True)
-    )  # fmt: skip
+    found = []
+    for arm, (finished, _, _) in zip(order, replies, strict=True):
+        check_speed(finished.stats)
+        found.append(Sample(arm.name, finished.stats, first_divergence(plain, finished.token_ids)))
+    return tuple(found)
 
 
 def _exclusion(plain: Finished) -> Exclusion | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median, median_low
 
-from engine.experiment.arm import parse_arm
+from engine.events import GenerationStats
+from engine.experiment.arm import ExperimentError, parse_arm
 from engine.experiment.gain import N_DECIDING, Block, PairedGain, gain_of
 from engine.experiment.records import BatchTime, PromptRecord, Sample
 
@@ -21,7 +22,35 @@ MIN_ROUNDS = 8
 """Rounds of a size from which its time is listed."""
 
 
-def explained(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[float, float]:
+def check_speed(stats: GenerationStats) -> None:
+    """Refuse an empty reply, which has no speed.
+
+    Raises:
+        ExperimentError: it is empty.
+    """
+    if not stats.n_emitted or stats.decode_s <= 0:
+        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
+
+
+def token_s(stats: GenerationStats) -> float:
+    """Seconds per token after the prefill."""
+    return stats.decode_s / (stats.n_emitted or 1)
+
+
+def block_of(
+    a_first: GenerationStats,
+    b_first: GenerationStats,
+    b_last: GenerationStats,
+    a_last: GenerationStats,
+) -> Block:
+    """A block of four replies to one prompt."""
+    seconds = (token_s(a_first), token_s(b_first), token_s(b_last), token_s(a_last))
+    return Block(*seconds, *explained((a_first, a_last), (b_first, b_last)))
+
+
+def explained(
+    first: Sequence[GenerationStats], second: Sequence[GenerationStats]
+) -> tuple[float, float]:
     """Lowest and highest speed of the second arm over the first that their drafts explain.
 
     Drafts gain at most the tokens of a round, and without drafts two arms are equal.
@@ -31,9 +60,9 @@ def explained(first: Sequence[Sample], second: Sequence[Sample]) -> tuple[float,
     return low_second / high_first, high_second / low_first if low_first else inf
 
 
-def _against_plain(samples: Sequence[Sample]) -> tuple[float, float]:
+def _against_plain(replies: Sequence[GenerationStats]) -> tuple[float, float]:
     """Lowest and highest speed against plain decoding; the lowest is 0 where nothing bounds it."""
-    drafted = [each for each in samples if each.n_verified]
+    drafted = [each for each in replies if each.n_verified]
     if not drafted:
         return 1.0, 1.0
     lows = [
@@ -42,66 +71,20 @@ def _against_plain(samples: Sequence[Sample]) -> tuple[float, float]:
         else 0.0
         for each in drafted
     ]
-    high = max(each.tokens_per_round for each in drafted)
+    high = max(each.tokens_per_round or 1.0 for each in drafted)
     return min(max(min(lows), 0.0), 1.0), max(high, 1.0)
 
 
-def block_of(a_first: Sample, b_first: Sample, b_last: Sample, a_last: Sample) -> Block:
-    """A block of four replies to one prompt."""
-    low, high = explained((a_first, a_last), (b_first, b_last))
-    return Block(a_first.token_s, b_first.token_s, b_last.token_s, a_last.token_s, low, high)
-
-
-def blocks_of(record: PromptRecord, arm: str) -> list[Block]:
-    """The blocks of an arm on a prompt, a row each."""
+def blocks_of(records: Iterable[PromptRecord], arm: str) -> list[Block]:
+    """The blocks of an arm on the prompts that count."""
     found = []
-    for row in record.rows:
-        names = [sample.arm for sample in row]
-        if arm in names:
-            start = names.index(arm) - 1
-            found.append(block_of(*row[start : start + 4]))
+    for record in counted(records):
+        for row in record.rows:
+            names = [sample.arm for sample in row]
+            if arm in names:
+                start = names.index(arm) - 1
+                found.append(block_of(*(sample.stats for sample in row[start : start + 4])))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class ArmSummary:
-    """How an arm did on a prompt set; its counts include excluded prompts."""
-
-    arm: str
-    gain: PairedGain | None
-    worst: tuple[str, float] | None
-    """The slowest prompt with its ratio."""
-    n_verified: int
-    n_accepted: int
-    tokens_per_round: float | None
-    n_same: int
-    """Replies with the text of plain decoding."""
-    n_replies: int
-    diverges_at: int | None
-    """First token in which any reply differs from plain decoding."""
-
-
-@dataclass(frozen=True, slots=True)
-class SetSummary:
-    """A prompt set at one temperature."""
-
-    set_name: str
-    temperature: float
-    arms: tuple[ArmSummary, ...]
-    plain_tps: float | None
-    """Median speed of plain decoding."""
-    noise: float | None
-    """Relative difference of two runs of one arm, the median."""
-    n_prompts: int
-    n_loops: int
-    n_short: int
-    failures: tuple[tuple[str, str], ...]
-    """Prompts without replies, with the reason."""
-
-    @property
-    def label(self) -> str:
-        """Name and temperature."""
-        return f"{self.set_name} at {self.temperature:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +109,15 @@ def counted(records: Iterable[PromptRecord]) -> list[PromptRecord]:
     return [each for each in records if each.failure is None and each.excluded is None]
 
 
-def plain_speeds(records: Iterable[PromptRecord]) -> list[float]:
-    """Tokens per second of each plain reply."""
+def samples_of(records: Iterable[PromptRecord], arm: str) -> list[Sample]:
+    """The replies of an arm, those that do not count too."""
     samples = (sample for record in records for row in record.rows for sample in row)
-    return [1 / sample.token_s for sample in samples if sample.arm == "plain"]
+    return [sample for sample in samples if sample.arm == arm]
 
 
 def total_gain(records: Iterable[PromptRecord], arm: str) -> PairedGain | None:
     """The gain of an arm over all prompts that count."""
-    return gain_of([block for each in counted(records) for block in blocks_of(each, arm)])
+    return gain_of(blocks_of(records, arm))
 
 
 def by_set(records: Iterable[PromptRecord]) -> dict[tuple[str, float], list[PromptRecord]]:
@@ -145,60 +128,10 @@ def by_set(records: Iterable[PromptRecord]) -> dict[tuple[str, float], list[Prom
     return groups
 
 
-def summarise(records: Iterable[PromptRecord], arms: Sequence[str]) -> tuple[SetSummary, ...]:
-    """A summary of every prompt set and temperature."""
-    return tuple(_set_summary(key, group, arms) for key, group in by_set(records).items())
-
-
-def _set_summary(
-    key: tuple[str, float], records: Sequence[PromptRecord], arms: Sequence[str]
-) -> SetSummary:
-    speeds = plain_speeds(records)
-    exclusions = [record.excluded for record in records]
-    return SetSummary(
-        *key,
-        arms=tuple(_arm_summary(records, arm) for arm in arms),
-        plain_tps=median(speeds) if speeds else None,
-        noise=noise_of(records, arms),
-        n_prompts=sum(record.failure is None for record in records),
-        n_loops=exclusions.count("loop"),
-        n_short=exclusions.count("short"),
-        failures=tuple((each.prompt, each.failure) for each in records if each.failure is not None),
-    )
-
-
 def noise_of(records: Sequence[PromptRecord], arms: Sequence[str]) -> float | None:
     """The median over the arms; None without a prompt that counts."""
     gains = [gain for arm in arms if (gain := total_gain(records, arm)) is not None]
     return median(gain.noise for gain in gains) if gains else None
-
-
-def _arm_summary(records: Sequence[PromptRecord], arm: str) -> ArmSummary:
-    samples = [
-        sample
-        for record in records
-        for row in record.rows
-        for sample in row
-        if sample.arm == arm
-    ]  # fmt: skip
-    n_rounds = sum(each.n_rounds for each in samples)
-    divergences = [each.diverges_at for each in samples]
-    prompts = [
-        (record.prompt, gain.median)
-        for record in counted(records)
-        if (gain := gain_of(blocks_of(record, arm))) is not None
-    ]
-    return ArmSummary(
-        arm=arm,
-        gain=total_gain(records, arm),
-        worst=min(prompts, key=lambda each: each[1], default=None),
-        n_verified=sum(each.n_verified for each in samples),
-        n_accepted=sum(each.n_accepted for each in samples),
-        tokens_per_round=sum(each.n_emitted for each in samples) / n_rounds if n_rounds else None,
-        n_same=divergences.count(None),
-        n_replies=len(samples),
-        diverges_at=min((each for each in divergences if each is not None), default=None),
-    )
 
 
 def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommendation:
@@ -235,8 +168,8 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
     noise = noise_of(records, tuple(gains))
     if noise is None:
         return "no prompt can be used: each failed, ended in a loop or was too short"
-    samples = [sample for record in counted(records) for row in record.rows for sample in row]
-    if not any(sample.n_verified for sample in samples):
+    samples = [sample for arm in gains for sample in samples_of(counted(records), arm)]
+    if not any(sample.stats.n_verified for sample in samples):
         return "no arm drafted anything on these prompts, so any difference is noise"
     if noise >= NOISY:
         return (

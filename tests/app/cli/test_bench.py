@@ -45,8 +45,8 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert [sample.arm for sample in results.prompts[0].rows[0]] == [
         "plain", *["lookup:fixed:2"] * 2, "plain", *["combined:auto"] * 2, "plain",
     ]  # fmt: skip
-    assert all(sample.n_tokens == 8 for sample in results.prompts[0].rows[0])
-    assert "0.3.36" in results.machine.llama_cpp
+    assert all(sample.stats.n_emitted == 8 for sample in results.prompts[0].rows[0])
+    assert "0.3.36" in results.machine["llama_cpp"]
     assert html_path.read_text(encoding="utf-8").endswith("</html>\n")
 
     shown = spawned("bench", "--show", str(json_path))
@@ -79,7 +79,7 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     assert "raise the context" in done.stdout
     records = read_results(tmp_path / "all.json").prompts
     assert [record.failure is None for record in records] == [True, True, True, False]
-    assert records[0].rows[0][1].by_source["draft"][0] > 0
+    assert records[0].rows[0][1].stats.by_source["draft"].n_verified > 0
 
 
 @pytest.mark.slow

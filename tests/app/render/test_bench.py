@@ -1,4 +1,4 @@
-"""The report on the terminal, the HTML file, and how far a benchmark is."""
+"""The report on the terminal, and as an HTML file."""
 
 import io
 from html.parser import HTMLParser
@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 from rich.console import Console
 
 from app.console import html_page
-from app.render.bench import BenchProgress, prompt_line, report, time_left
-from engine.experiment.prompts import Prompt
+from app.render.bench import prompt_line, report
 from engine.experiment.records import PromptRecord, Results
 from tests.engine.experiment.made_results import record, results
 
@@ -73,42 +72,10 @@ def test_the_page_loads_nothing_and_escapes_the_text_of_the_model() -> None:
     assert "&lt;b&gt;two&lt;/b&gt;" in text
 
 
-PROMPT = Prompt("chat", "[red]one", "?")
-
-
-def test_the_time_left_is_that_of_the_pace_so_far() -> None:
-    assert time_left(10.0, 2, 8) == 30.0
-    assert time_left(10.0, 8, 8) == 0.0
-    assert time_left(0.0, 0, 8) is None
-
-
 def test_a_prompt_has_a_line_with_its_ratios_or_why_it_does_not_count() -> None:
+    made = record({FIXED: [2.0, 0.5], AUTO: [1.5, 1.5]})
     line = "grounded at 0  one: combined:auto 1.50 lookup:fixed:4 1.25"
-    assert prompt_line(record({FIXED: [2.0, 0.5], AUTO: [1.5, 1.5]})) == line
-    assert prompt_line(record({AUTO: 1.0}, excluded="loop")).endswith("1.00 (loop, excluded)")
+    assert prompt_line(made, (AUTO, FIXED)) == line
+    assert prompt_line(record({AUTO: 1.0}, excluded="loop"), (AUTO,)).endswith("excluded: loop")
     failed = PromptRecord("chat", "one", 0.7, failure="the context is full")
-    assert prompt_line(failed) == "chat at 0.7  one: failed: the context is full"
-
-
-def shown(*, is_terminal: bool) -> str:
-    file = io.StringIO()
-    console = Console(file=file, force_terminal=is_terminal, width=200, color_system=None)
-    with BenchProgress(console) as progress:
-        progress.begin(made().subject, 1, 4)
-        progress.reply_done(PROMPT, "plain")
-        progress.prompt_done(record({AUTO: 1.0}, prompt="[red]one"), 2)
-    return file.getvalue()
-
-
-def test_without_a_terminal_there_is_one_line_a_prompt_with_the_time_left() -> None:
-    head, line = shown(is_terminal=False).splitlines()
-    assert head == "made.gguf: 1 prompt, 2 arms and plain decoding, 4 replies of up to 64 tokens"
-    assert "[red]one: combined:auto 1.00" in line
-    assert line.endswith("s left]")
-
-
-def test_on_a_terminal_a_bar_shows_the_reply_and_the_time_left() -> None:
-    text = shown(is_terminal=True)
-    assert "1/4" in text
-    assert "left" in text
-    assert "chat [red]one · plain" in text
+    assert prompt_line(failed, (AUTO,)) == "chat at 0.7  one: failed: the context is full"

@@ -21,7 +21,7 @@ N_TOKENS = 60
 
 def answer(arm: Arm, tps: float, text: str = "", per_round: float = 4.0) -> Answer:
     """Give a finished reply; one of an arm that drafts has this many tokens a round."""
-    made = Answer(arm, lambda: 0.0)
+    made = Answer(arm)
     made.handle(ended(arm, tps, text, per_round))
     return made
 

@@ -238,7 +238,7 @@ def beside_plain(finished: Finished) -> Comparison:
     assert plainly is not None
     made = []
     for arm, end, tps in ((NO_DRAFTS, plainly, 50.0), (LOOKUP, finished, 100.0)):
-        made.append(Answer(arm, lambda: 0.0))
+        made.append(Answer(arm))
         n_emitted = end.stats.n_emitted or 0
         stats = replace(end.stats, decode_tps=tps, decode_s=n_emitted / tps)
         made[-1].handle(replace(end, stats=stats))

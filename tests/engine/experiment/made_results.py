@@ -3,40 +3,33 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.experiment.records import (
-    BatchTime,
-    MachineFacts,
-    PromptRecord,
-    Results,
-    Row,
-    Sample,
-    Subject,
-)
+from engine.events import GenerationStats
+from engine.experiment.records import BatchTime, PromptRecord, Results, Row, Sample, Subject
 
-MACHINE = MachineFacts("Linux", "A processor", 2, 8 << 30, (), "llama-cpp-python 0", "0.1.0", "3")
 N_TOKENS = 64
 
 
-def sample(arm: str, tps: float = 100.0, **changes: Any) -> Sample:
-    """Give a reply of an arm; if it is not plain, its drafts can explain up to 4 tokens a round."""
-    is_plain = arm == "plain"
+def stats(*, is_plain: bool = False, tps: float = 100.0, **changes: Any) -> GenerationStats:
+    """Give the counts of a reply; if it is not plain, drafts explain up to 4 tokens a round."""
     facts: dict[str, Any] = {
-        "n_tokens": N_TOKENS,
-        "finish_reason": "length",
         "decode_s": N_TOKENS / tps,
         "n_emitted": N_TOKENS,
         "n_rounds": 64 if is_plain else 16,
         "n_verified": 0 if is_plain else 80,
         "n_accepted": 0 if is_plain else 40,
     }
-    return Sample(arm, **facts | changes)
+    return GenerationStats(**facts | changes)
 
 
-def row(ratios: Mapping[str, float], **changes: Any) -> Row:
+def sample(arm: str, tps: float = 100.0) -> Sample:
+    return Sample(arm, stats(is_plain=arm == "plain", tps=tps))
+
+
+def row(ratios: Mapping[str, float]) -> Row:
     """Give a row in which each arm is so many times as fast as plain decoding."""
     made = [sample("plain")]
     for arm, ratio in ratios.items():
-        made += [*[sample(arm, 100.0 * ratio, **changes)] * 2, sample("plain")]
+        made += [*[sample(arm, 100.0 * ratio)] * 2, sample("plain")]
     return tuple(made)
 
 
@@ -68,4 +61,6 @@ def results(*records: PromptRecord, arms: Sequence[str]) -> Results:
         model="made.gguf", model_bytes=1000, file_type="Q4_1", n_ctx=2048, n_threads=2, draft=None,
         draft_bytes=None, arms=tuple(arms), n_blocks=1, n_tokens=64, seed=1, verification="coupled",
     )  # fmt: skip
-    return Results(MACHINE, subject, "2026-01-01T00:00:00+00:00", records, elapsed_s=60.0)
+    return Results(
+        {"system": "Linux"}, subject, "2026-01-01T00:00:00+00:00", records, elapsed_s=60.0
+    )

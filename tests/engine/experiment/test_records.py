@@ -41,9 +41,9 @@ def test_a_damaged_file_is_refused_with_the_place(tmp_path: Path) -> None:
     path = tmp_path / "all.json"
     write_results(path, results(record({AUTO: 1.0}), arms=[AUTO]))
     data = json.loads(path.read_text(encoding="utf-8"))
-    data["prompts"][0]["rows"][0][1]["decode_s"] = "fast"
+    data["prompts"][0]["rows"][0][1]["stats"]["decode_s"] = "fast"
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ExperimentError, match=r"prompts\.0\.rows\.0\.1\.decode_s"):
+    with pytest.raises(ExperimentError, match=r"prompts\.0\.rows\.0\.1\.stats\.decode_s"):
         read_results(path)
 
 
