@@ -10,7 +10,7 @@ from app import __version__, paths
 from app.config import Settings, SettingsError, set_in_toml, write_atomically
 from app.doctor import check_build
 from app.opening import ModelRequest, loaded_engine, open_here
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration
 from engine.errors import EngineError, PresetFileError
 from engine.events import Loaded
 from engine.experiment.arm import (
@@ -24,14 +24,14 @@ from engine.experiment.arm import (
 )
 from engine.experiment.prompts import SETS, read_sets
 from engine.experiment.records import (
+    Facts,
     Results,
-    Subject,
     check_same_subject,
     read_results,
     this_machine,
     write_results,
 )
-from engine.experiment.runner import Progress, RunPlan, Unit, run_units, to_do
+from engine.experiment.runner import Progress, Runner, RunOptions, Unit
 from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.identity import model_identity
@@ -56,7 +56,6 @@ class BenchOptions:
     """Arms to compare with plain decoding; empty is those of `arms_for`."""
     n_blocks: int = 1
     n_tokens: int = 128
-    """Maximum tokens of a reply."""
     temperatures: tuple[float, ...] = ()
     """Empty is greedy."""
     seed: int = 1
@@ -69,11 +68,8 @@ class BenchOptions:
             ExperimentError: a prompt set cannot be read.
         """
         prompts = read_sets(self.sets or SETS, self.n_prompts or None, seed=self.seed)
-        return tuple(
-            Unit(prompt, temperature)
-            for temperature in dict.fromkeys(self.temperatures or (0.0,))
-            for prompt in prompts
-        )
+        temperatures = dict.fromkeys(self.temperatures or (0.0,))
+        return tuple(Unit(prompt, each) for each in temperatures for prompt in prompts)
 
 
 class Benchmark:
@@ -131,31 +127,35 @@ class Benchmark:
         return 0
 
     def _measure(self, engine: BlockingClient, progress: Progress) -> None:
-        loaded = engine.last_loaded
+        options, loaded = self._options, engine.last_loaded
         arms = self._arms or arms_for(loaded.predictors, self.configuration.speculation)
         check_available(arms, loaded.predictors)
-        plan = self._plan(arms, loaded)
-        subject = _subject(self.configuration, loaded, plan)
+        names = tuple(arm.name for arm in arms)
+        subject = self._subject(loaded)
         if self.results is None:
             started = datetime.now().astimezone().isoformat(timespec="seconds")
-            self._save(Results(_machine(), subject, started))
+            self._save(Results(_machine(), subject, names, started))
         assert self.results is not None
-        check_same_subject(self.results.subject, subject)
-        n_prompts = len(to_do(self._units, self.results))
-        progress.begin(subject, n_prompts, n_prompts * plan.n_replies)
-        run_units(engine, self._units, plan, self.results, progress=progress, save=self._save)
+        check_same_subject(self.results, subject, names)
+        runs = RunOptions(options.n_blocks, options.n_tokens, options.seed)
+        runner = Runner(engine, self.configuration, arms, runs, progress)
+        runner.run(self._units, self.results, self._save)
 
-    def _plan(self, arms: tuple[Arm, ...], loaded: Loaded) -> RunPlan:
-        return RunPlan(
-            arms=arms,
-            n_blocks=self._options.n_blocks,
-            n_tokens=self._options.n_tokens,
-            seed=self._options.seed,
-            speculation=self.configuration.speculation,
-            sampling=self.configuration.sampling,
-            has_draft=PredictorName.DRAFT in loaded.predictors,
-            has_template=loaded.has_chat_template,
-        )
+    def _subject(self, loaded: Loaded) -> Facts:
+        now, draft = self.configuration, self.configuration.draft
+        return {
+            "model": now.model_path.name,
+            "model_bytes": now.model_path.stat().st_size,
+            "file_type": loaded.file_type,
+            "draft": None if draft is None else draft.model_path.name,
+            "draft_bytes": None if draft is None else draft.model_path.stat().st_size,
+            "n_ctx": loaded.n_ctx or now.n_ctx,
+            "n_threads": now.n_threads,
+            "verification": now.speculation.verification,
+            "n_blocks": self._options.n_blocks,
+            "n_tokens": self._options.n_tokens,
+            "seed": self._options.seed,
+        }
 
     def _save(self, results: Results) -> None:
         self.results = results
@@ -163,28 +163,10 @@ class Benchmark:
             write_results(self._json_path, results)
 
 
-def _machine() -> dict[str, str]:
+def _machine() -> Facts:
     _, build = check_build()
     version = "unknown" if build is None else f"{build.version} ({build.features})"
     return this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
-
-
-def _subject(configuration: Configuration, loaded: Loaded, plan: RunPlan) -> Subject:
-    draft = configuration.draft
-    return Subject(
-        model=configuration.model_path.name,
-        model_bytes=configuration.model_path.stat().st_size,
-        file_type=loaded.file_type,
-        n_ctx=loaded.n_ctx or configuration.n_ctx,
-        n_threads=configuration.n_threads,
-        draft=None if draft is None else draft.model_path.name,
-        draft_bytes=None if draft is None else draft.model_path.stat().st_size,
-        arms=tuple(arm.name for arm in plan.arms),
-        n_blocks=plan.n_blocks,
-        n_tokens=plan.n_tokens,
-        seed=plan.seed,
-        verification=plan.speculation.verification,
-    )
 
 
 def store_speed(configuration: Configuration, results: Results, request: ModelRequest) -> None:
@@ -194,7 +176,7 @@ def store_speed(configuration: Configuration, results: Results, request: ModelRe
     """
     files = replace(request, model=None, draft=None, preset=None, mmproj=None, n_ctx=None)
     is_usual = files in (ModelRequest(), ModelRequest(backend="llama.cpp"))
-    noise = noise_of(results.prompts, results.subject.arms)
+    noise = noise_of(results.prompts, results.arms)
     speeds = [1 / token_s(sample.stats) for sample in samples_of(results.prompts, PLAIN.name)]
     if not is_usual or noise is None or noise >= NOISY:
         return
@@ -233,7 +215,7 @@ def write_recommendation(
     Raises:
         PresetFileError: the file is not a valid preset, or cannot be written.
     """
-    advice = recommend(results.prompts, results.subject.arms)
+    advice = recommend(results.prompts, results.arms)
     if advice.is_open:
         return advice.reason
     arm = PLAIN if advice.arm is None else parse_arm(advice.arm)

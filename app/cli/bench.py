@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import StatusLine, note, tell
+from app.cli.console import StatusLine, note
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 
 if TYPE_CHECKING:
     from app.bench import BenchOptions
     from app.opening import ModelRequest
     from engine.experiment.prompts import Prompt
-    from engine.experiment.records import PromptRecord, Results, Subject
+    from engine.experiment.records import PromptRecord, Results
 
 bench_options = joined(
     opening_options,
@@ -115,41 +115,33 @@ class _Progress:
 
     def __init__(self, line: StatusLine) -> None:
         self._line = line
-        self._arms: tuple[str, ...] = ()
         self._n_replies = self._n_done = 0
         self._start_s = 0.0
 
-    def begin(self, subject: "Subject", n_prompts: int, n_replies: int) -> None:
-        """Print what is measured."""
+    def begin(self, n_prompts: int, n_replies: int) -> None:
+        """Print how much is measured."""
         from app.format import counted
 
-        draft = f" with {subject.draft}" if subject.draft else ""
-        tell(
-            f"{subject.model}{draft}: {counted(n_prompts, 'prompt')}, "
-            f"{counted(len(subject.arms), 'arm')} and plain decoding, "
-            f"{counted(n_replies, 'reply')} of up to {counted(subject.n_tokens, 'token')}"
-        )
-        self._arms, self._n_replies = subject.arms, n_replies
-        self._start_s = time.monotonic()
+        note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
+        self._n_replies, self._start_s = n_replies, time.monotonic()
 
     def reply_done(self, prompt: "Prompt", arm: str) -> None:
         """Show the prompt, the arm and the time left."""
+        from app.format import seconds
+
         self._n_done += 1
-        self._show(f"{prompt.set_name} {prompt.name} · {arm}")
+        left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
+        self._line.show(
+            f"{self._n_done} of {self._n_replies} · about {seconds(left_s)} left · "
+            f"{prompt.set_name} {prompt.name} · {arm}"
+        )
 
     def prompt_done(self, record: "PromptRecord", n_done: int) -> None:
         """Print the result of a prompt."""
+        from app.console import console
         from app.render.bench import prompt_line
 
         self._line.clear()
-        for text in (prompt_line(record, self._arms), *record.notes):
-            tell(text)
+        for text in (prompt_line(record), *record.notes):
+            console(stderr=True).print(text, soft_wrap=True)
         self._n_done = n_done
-
-    def _show(self, what: str) -> None:
-        from app.format import seconds
-
-        left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
-        self._line.show(
-            f"{self._n_done} of {self._n_replies} · about {seconds(left_s)} left · {what}"
-        )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import StatusLine, note, print_json, tell
+from app.cli.console import StatusLine, note, print_json
 from app.cli.options import (
     Number,
     ctx_option,
@@ -60,7 +60,7 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     from app.tuning import Tuning
 
     tuning = Tuning(asked, load_settings().settings, name)
-    tell(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
+    note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
     try:
         with StatusLine() as line:
             shown = _Progress(line, until_s)

@@ -27,7 +27,7 @@ NUMBERS = ("of plain", "accepted", "per round")
 
 def report(results: Results) -> Iterator[RenderableType]:
     """The report of a benchmark, from the prompt sets to the recommendation."""
-    arms, records = results.subject.arms, results.prompts
+    arms, records = results.arms, results.prompts
     for (name, temperature), group in by_set(records).items():
         title = (f"\n{name} at {temperature:g}", "bold")
         yield Text.assemble(title, (f"  {_facts(group, arms)}", MUTED))
@@ -101,11 +101,12 @@ def _round_times(records: Sequence[PromptRecord]) -> Iterator[RenderableType]:
         yield plain_table(titles, [cells], numbers=titles[1:], header_style=MUTED)
 
 
-def prompt_line(record: PromptRecord, arms: Sequence[str]) -> str:
+def prompt_line(record: PromptRecord) -> str:
     """A prompt's result in one line: its ratio with each arm, or why it has none."""
     result = record.failure and f"failed: {record.failure}"
     if record.excluded is not None:
         result = f"excluded: {record.excluded}"
-    gains = [(arm, total_gain([record], arm)) for arm in arms]
+    arms = {sample.arm for row in record.rows for sample in row if not sample.is_plain}
+    gains = [(arm, total_gain([record], arm)) for arm in sorted(arms)]
     ratios = " ".join(f"{arm} {gain.median:.2f}" for arm, gain in gains if gain is not None)
     return f"{record.set_name} at {record.temperature:g}  {record.prompt}: {result or ratios}"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -80,32 +81,18 @@ class PromptRecord:
         return self.set_name, self.prompt, self.temperature
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What was measured; only results of one subject are continued."""
-
-    model: str
-    """File name."""
-    model_bytes: int
-    file_type: str
-    n_ctx: int
-    n_threads: int | None
-    draft: str | None
-    draft_bytes: int | None
-    arms: tuple[str, ...]
-    n_blocks: int
-    n_tokens: int
-    """Maximum tokens of a reply."""
-    seed: int
-    verification: str
+Facts = dict[str, str | int | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """A benchmark as far as it has come."""
 
-    machine: dict[str, str]
-    subject: Subject
+    machine: Facts
+    subject: Facts
+    """What was measured; only results of one subject are continued."""
+    arms: tuple[str, ...]
+    """Names of the arms that are compared with plain decoding."""
     started: str
     """ISO 8601 with the offset."""
     prompts: tuple[PromptRecord, ...] = ()
@@ -113,7 +100,7 @@ class Results:
     schema: int = SCHEMA
 
 
-def this_machine(*, llama_cpp: str, kvchat: str) -> dict[str, str]:
+def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
     """The facts without which a number cannot be compared with another machine's."""
     n_cores = psutil.cpu_count(logical=False) or os.cpu_count()
     return {
@@ -162,16 +149,18 @@ def write_text(path: Path, text: str) -> None:
         raise ExperimentError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def check_same_subject(old: Subject, new: Subject) -> None:
+def check_same_subject(results: Results, subject: Facts, arms: Sequence[str]) -> None:
     """Refuse to continue results of another measurement.
 
     Raises:
         ExperimentError: they differ; every difference is named.
     """
+    before = {**results.subject, "arms": ", ".join(results.arms)}
+    now = {**subject, "arms": ", ".join(arms)}
     differences = [
-        f"{name} was {before!r} and is {now!r}"
-        for name, now in dataclasses.asdict(new).items()
-        if (before := getattr(old, name)) != now
+        f"{name} was {before.get(name)!r} and is {value!r}"
+        for name, value in now.items()
+        if before.get(name) != value
     ]
     if differences:
         raise ExperimentError(

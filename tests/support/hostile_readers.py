@@ -261,7 +261,7 @@ def _prompts(data: bytes) -> Iterator[str]:
 
 
 def _results(data: bytes) -> Iterator[str]:
-    yield read_results(_file(data)).subject.model
+    yield str(read_results(_file(data)).subject)
 
 
 def _results_seed() -> bytes:

@@ -232,8 +232,7 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
     failed = PromptRecord(HOSTILE, HOSTILE, 0.0, failure=HOSTILE, notes=(HOSTILE,))
     made = results(record({"combined:auto": 1.5}, prompt=HOSTILE, set_name=HOSTILE), failed,
                    arms=["combined:auto"])  # fmt: skip
-    subject = replace(made.subject, model=HOSTILE, draft=HOSTILE, file_type=HOSTILE)
-    write_results(found["RESULTS"], replace(made, subject=subject))
+    write_results(found["RESULTS"], replace(made, subject={"model": HOSTILE}))
     return found
 
 

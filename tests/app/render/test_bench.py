@@ -75,7 +75,7 @@ def test_the_page_loads_nothing_and_escapes_the_text_of_the_model() -> None:
 def test_a_prompt_has_a_line_with_its_ratios_or_why_it_does_not_count() -> None:
     made = record({FIXED: [2.0, 0.5], AUTO: [1.5, 1.5]})
     line = "grounded at 0  one: combined:auto 1.50 lookup:fixed:4 1.25"
-    assert prompt_line(made, (AUTO, FIXED)) == line
-    assert prompt_line(record({AUTO: 1.0}, excluded="loop"), (AUTO,)).endswith("excluded: loop")
+    assert prompt_line(made) == line
+    assert prompt_line(record({AUTO: 1.0}, excluded="loop")).endswith("excluded: loop")
     failed = PromptRecord("chat", "one", 0.7, failure="the context is full")
-    assert prompt_line(failed, (AUTO,)) == "chat at 0.7  one: failed: the context is full"
+    assert prompt_line(failed) == "chat at 0.7  one: failed: the context is full"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.events import GenerationStats
-from engine.experiment.records import BatchTime, PromptRecord, Results, Row, Sample, Subject
+from engine.experiment.records import BatchTime, Facts, PromptRecord, Results, Row, Sample
 
 N_TOKENS = 64
 
@@ -57,10 +57,6 @@ def record(
 
 
 def results(*records: PromptRecord, arms: Sequence[str]) -> Results:
-    subject = Subject(
-        model="made.gguf", model_bytes=1000, file_type="Q4_1", n_ctx=2048, n_threads=2, draft=None,
-        draft_bytes=None, arms=tuple(arms), n_blocks=1, n_tokens=64, seed=1, verification="coupled",
-    )  # fmt: skip
-    return Results(
-        {"system": "Linux"}, subject, "2026-01-01T00:00:00+00:00", records, elapsed_s=60.0
-    )
+    subject: Facts = {"model": "made.gguf", "n_tokens": 64, "seed": 1}
+    started = "2026-01-01T00:00:00+00:00"
+    return Results({"system": "Linux"}, subject, tuple(arms), started, records, elapsed_s=60.0)

@@ -1,7 +1,6 @@
 """What a benchmark writes down and reads again, and the facts of the machine."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,9 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 def test_only_results_of_the_same_measurement_are_continued() -> None:
-    subject = results(arms=[AUTO]).subject
-    check_same_subject(subject, replace(subject))
+    made = results(arms=[AUTO])
+    check_same_subject(made, made.subject, [AUTO])
     with pytest.raises(ExperimentError, match="n_tokens was 64 and is 128"):
-        check_same_subject(subject, replace(subject, n_tokens=128))
+        check_same_subject(made, {**made.subject, "n_tokens": 128}, [AUTO])
+    with pytest.raises(ExperimentError, match="arms was 'combined:auto' and is 'lookup:auto'"):
+        check_same_subject(made, made.subject, ["lookup:auto"])

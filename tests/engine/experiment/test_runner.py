@@ -2,24 +2,28 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import (
+    Configuration,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+)
 from engine.errors import WorkerError
-from engine.events import Event, Failed, FinishReason, WorkerStopped
-from engine.experiment.arm import ExperimentError, parse_arm
+from engine.events import Event, Failed, FinishReason, Loaded, WorkerStopped
+from engine.experiment.arm import Arm, ExperimentError, parse_arm
 from engine.experiment.prompts import Prompt
 from engine.experiment.records import PromptRecord, Results
 from engine.experiment.runner import (
     OTHER_PROMPT,
-    RunPlan,
+    Runner,
+    RunOptions,
     Unit,
     ends_in_loop,
-    measure_prompt,
     row_order,
-    run_units,
-    to_do,
 )
 from engine.requests import GenerationRequest
 from tests.engine.experiment.answering_client import (
@@ -32,10 +36,8 @@ from tests.engine.experiment.answering_client import (
 from tests.engine.experiment.made_results import results
 
 LOOKUP, AUTO, DRAFT = map(parse_arm, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
-PLAN = RunPlan(
-    arms=(LOOKUP,), n_blocks=1, n_tokens=40, seed=7, speculation=SpeculationSettings(),
-    sampling=SamplingSettings(top_k=5), has_draft=False, has_template=True,
-)  # fmt: skip
+SAMPLING = SamplingSettings(top_k=5)
+OPTIONS = RunOptions(n_tokens=40, seed=7)
 UNIT = Unit(Prompt("chat", "one", "Hello?"), 0.7)
 UNITS = [Unit(Prompt("chat", name, name), 0.0) for name in ("one", "two", "three", "four")]
 EMPTY = results(arms=[LOOKUP.name])
@@ -58,8 +60,27 @@ class Shown:
         self.prompts.append((record.prompt, n_done))
 
 
-def measured(client: AnsweringClient, plan: RunPlan = PLAN) -> PromptRecord:
-    return measure_prompt(loaded(client), UNIT, plan, index=0, progress=Shown())
+def runner(
+    client: AnsweringClient, *arms: Arm, shown: Shown | None = None, n_blocks: int = 1
+) -> Runner:
+    configuration = replace(CONFIGURATION, sampling=SAMPLING)
+    options = replace(OPTIONS, n_blocks=n_blocks)
+    return Runner(loaded(client), configuration, arms or (LOOKUP,), options, shown or Shown())
+
+
+def measured(client: AnsweringClient, *arms: Arm, n_blocks: int = 1) -> PromptRecord:
+    return runner(client, *arms, n_blocks=n_blocks).measure(UNIT)
+
+
+class Facts(AnsweringClient):
+    """Has a model with other facts."""
+
+    def __init__(self, **facts: Any) -> None:
+        super().__init__()
+        self.facts = facts
+
+    def loaded(self, configuration: Configuration) -> Loaded:
+        return replace(super().loaded(configuration), **self.facts)
 
 
 class Failing(AnsweringClient):
@@ -77,7 +98,7 @@ class Failing(AnsweringClient):
 def run(client: AnsweringClient, done: Results = EMPTY) -> tuple[Results, list[Results], Shown]:
     saved: list[Results] = []
     shown = Shown()
-    final = run_units(loaded(client), UNITS, PLAN, done, progress=shown, save=saved.append)
+    final = runner(client, shown=shown).run(UNITS, done, saved.append)
     return final, saved, shown
 
 
@@ -96,13 +117,11 @@ def test_each_arm_runs_twice_between_two_plain_replies_and_each_arm_comes_first(
 
 def test_blocks_draw_with_seeds_of_their_own_and_the_prompt_is_read_before() -> None:
     client = AnsweringClient()
-    record = measured(client, replace(PLAN, n_blocks=2))
+    record = measured(client, n_blocks=2)
     warm_up, *asked = client.asked
     assert (warm_up[0].max_tokens, warm_up[1].predictor) == (2, PredictorName.OFF)
     assert [request.seed for request, _ in asked] == [7] * 4 + [8] * 4
-    assert {request.sampling for request, _ in asked} == {
-        SamplingSettings(temperature=0.7, top_k=5)
-    }
+    assert {request.sampling for request, _ in asked} == {replace(SAMPLING, temperature=0.7)}
     names = ["plain", LOOKUP.name, LOOKUP.name, "plain"]
     assert [[sample.arm for sample in row] for row in record.rows] == [names, names]
     speeds = [40 / sample.stats.decode_s for sample in record.rows[0]]
@@ -135,18 +154,16 @@ def test_prompts_whose_reply_loops_or_ends_soon_are_excluded() -> None:
 
 
 @pytest.mark.parametrize(("arm", "reads_again"), [(DRAFT, True), (AUTO, True), (LOOKUP, False)])
-def test_a_draft_model_reads_the_prompt_again_for_every_reply(
-    arm: object, reads_again: bool
-) -> None:
-    client = AnsweringClient()
-    measured(client, replace(PLAN, arms=(arm,), has_draft=True))
+def test_a_draft_model_reads_the_prompt_again_for_every_reply(arm: Arm, reads_again: bool) -> None:
+    client = Facts(predictors=("off", "lookup", "combined", "draft"))
+    measured(client, arm)
     others = [request for request, _ in client.asked if request.raw_prompt == OTHER_PROMPT]
     assert len(others) == 2 * reads_again
 
 
 def test_a_model_without_a_template_gets_the_bare_text() -> None:
-    client = AnsweringClient()
-    measured(client, replace(PLAN, has_template=False))
+    client = Facts(has_chat_template=False)
+    measured(client)
     assert {(request.raw_prompt, request.messages) for request, _ in client.asked} == {
         ("Hello?", ())
     }
@@ -177,9 +194,9 @@ def test_a_prompt_that_fails_or_ends_the_engine_does_not_end_the_benchmark(
 
 def test_an_engine_that_keeps_dying_ends_the_benchmark_and_loses_nothing() -> None:
     saved: list[Results] = []
-    engine = loaded(Failing(two=DIED, three=DIED, four=DIED))
+    client = Failing(two=DIED, three=DIED, four=DIED)
     with pytest.raises(WorkerError, match="died on 3 prompts in a row"):
-        run_units(engine, UNITS, PLAN, EMPTY, progress=Shown(), save=saved.append)
+        runner(client).run(UNITS, EMPTY, saved.append)
     assert [each.failure is None for each in saved[-1].prompts] == [True, False, False, False]
 
 
@@ -204,7 +221,7 @@ def test_results_that_cannot_be_saved_end_the_benchmark() -> None:
         raise ExperimentError("the disk is full")
 
     with pytest.raises(ExperimentError, match="disk is full"):
-        run_units(loaded(AnsweringClient()), UNITS, PLAN, EMPTY, progress=Shown(), save=full)
+        runner(AnsweringClient()).run(UNITS, EMPTY, full)
 
 
 def test_a_benchmark_that_is_continued_measures_the_rest_and_failures_again() -> None:
@@ -214,7 +231,6 @@ def test_a_benchmark_that_is_continued_measures_the_rest_and_failures_again() ->
     assert [name for name, _ in shown.prompts] == ["two", "four"]
     assert [each.prompt for each in final.prompts] == ["one", "three", "two", "four"]
     assert final.elapsed_s > done.elapsed_s
-    assert to_do(UNITS, final) == []
 
 
 def test_a_reply_that_repeats_its_last_tokens_loops() -> None:
