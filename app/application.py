@@ -441,7 +441,7 @@ class KvchatApp(App[None]):
 
     def action_compare(self) -> None:
         """Compare two ways to answer what stands in the composer, or the last question."""
-        from app.compare.side import obstacle
+        from app.chat.comparing import obstacle
         from app.screens.compare import CompareScreen
 
         problem = obstacle(self.conversation)

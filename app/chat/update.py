@@ -6,9 +6,9 @@ from typing import Literal, Protocol
 from app.chat.spans import TokenSpan
 from engine.events import Event, Loaded
 
-PRELOAD, SUMMARY, SIDES = -1, -2, (-3, -4)
+PRELOAD, SUMMARY = -1, -2
 """Ids of replies that are no message, whose id is theirs: the prefill of a new chat's system
-prompt, a summary, and the two of a comparison."""
+prompt, and a summary. Those of a comparison are `engine.experiment.comparison.REPLY_IDS`."""
 
 Severity = Literal["information", "warning", "error"]
 
