@@ -93,9 +93,9 @@ class _Line(BaseModel):
         if not (self.messages or (self.prompt or "").strip()):
             return "the prompt is empty"
         if self.raw and (self.messages is not None or self.system):
-            return "raw allows only a prompt, no messages and no system prompt"
+            return "raw allows only a prompt: remove messages and the system prompt"
         if self.json_schema is not None and self.grammar is not None:
-            return "has both a JSON schema and a grammar: leave one out"
+            return "has both a JSON schema and a grammar: remove one"
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
@@ -328,7 +328,7 @@ class ResultsFile:
         except OSError as error:
             os.close(self._descriptor)
             raise BatchError(
-                f"another run is writing {path}: wait for it, or use another"
+                f"another run is writing {path}: wait for it, or use another file"
             ) from error
         self._path = path
 

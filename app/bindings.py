@@ -54,7 +54,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
          "Draft one token fewer per round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
-         "Draft one token more per round"),
+         "Draft one more token per round"),
     _key("ctrl+t", "next_tint", "Token colours", "transcript-colours",
          "Switch token colours: by predictor, by accepted/rejected, off"),
     _key("f9", "next_tab", "Next tab", "screen-tab",
@@ -83,7 +83,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("x", "screen.export", "Export", "chat-export",
          "Write this chat to a file: Markdown, or JSON lines with every branch"),
     _key("u", "screen.see_all", "See all", "message-see-all",
-         "Send the model the whole chat again after turns were dropped or summarised"),
+         "Send the whole chat to the model again, after turns were dropped or summarised"),
     _key("e", "screen.edit", "Edit", "message-edit",
          "Edit a question; the old text stays as a variant", show=True),
     _key("E", "screen.edit_reply", "Change reply", "message-edit-reply",
@@ -98,7 +98,7 @@ MESSAGE_KEYS: list[BindingType] = [
          "Show the previous variant"),
     _key("right_square_bracket", "screen.variant(1)", "Next variant", "message-variant-next",
          "Show the next variant"),
-    _key("slash", "screen.find", "Find", "message-find", "Find in this chat"),
+    _key("slash", "screen.find", "Find", "message-find", "Find text in this chat"),
     _key("k", "select(-1)", "Message above", "message-above", "Select the message above"),
     _key("j", "select(1)", "Message below", "message-below", "Select the message below"),
     _key("g", "load_earlier", "Earlier messages", "transcript-earlier",
@@ -277,12 +277,13 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
             hint = did_you_mean(binding_id, known) or ": the help screen lists the ids"
             problems.append(f"[keys] {binding_id} is not an action{hint}")
         elif not all(parts):
-            problems.append(f"[keys] {binding_id} has no key: write one such as f8, or none")
+            problems.append(f"[keys] {binding_id} is empty: write a key such as f8, or none")
         elif parts == (NO_KEY,):
             keys[binding_id] = parts
         elif wrong := next((part for part in parts if not is_key(part)), None):
             problems.append(
-                f"[keys] {binding_id}: {shown(wrong)} is not a key: write one such as f8 or ctrl+t"
+                f"[keys] {binding_id}: {shown(wrong)} is not a key: write a key such as f8 "
+                "or ctrl+t"
             )
         elif taken := _taken(known[binding_id], parts, keys, known):
             problems.append(

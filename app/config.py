@@ -98,7 +98,7 @@ class UISettings(_Section):
     sidebar: bool = True
     """Show the list of chats beside the transcript on wide screens."""
     animation: Literal["full", "basic", "none"] = "basic"
-    """Amount of animation; `none` also stops cursors from blinking."""
+    """How much is animated; with `none`, cursors do not blink either."""
 
 
 class ChatDefaults(_Section):
@@ -121,7 +121,7 @@ class ChatDefaults(_Section):
     system_prompt: str = ""
     """System prompt of new chats; empty: no system prompt."""
     max_tokens: int | None = Field(default=None, gt=0)
-    """Maximum tokens of a reply; if unset, only the size of the context limits a reply."""
+    """Maximum tokens per reply; if unset, only the context size limits a reply."""
     stop: tuple[StopText, ...] = Field(default=(), strict=False)
     """Stop strings: a reply ends before the first stop string that the model writes."""
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
@@ -192,9 +192,9 @@ class CacheDefaults(_Section):
     min_tokens: int = Field(default=32, ge=1)
     """Save a state only if it adds at least this many tokens."""
     checkpoint_tokens: int = Field(default=512, ge=0)
-    """During a reply, save its state every this many tokens; 0 saves only at the end."""
+    """Save the state during a reply after every N tokens; 0: only at the end."""
     reserve: Size = 512 * MIB
-    """RAM that stays free for other programs; when less is free, fewer states stay in RAM."""
+    """RAM to leave free for other programs; if less is free, states are removed from RAM."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
     """Slots: chats or branches in the context at once, each with its own KV cache; `n_slots` of
     a preset overrides this."""

@@ -274,8 +274,8 @@ def check_trial(
     return Check(
         TRIAL,
         "fail",
-        f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); it decodes without extra "
-        "buffer types, which kvchat falls back to and which is slower on batches",
+        f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); kvchat falls back to "
+        "decoding without extra buffer types, which is slower on batches",
         rebuild_advice(crashes[-1].exit_code),
     )
 

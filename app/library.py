@@ -119,7 +119,7 @@ def repository_of(name: str) -> RepositoryName:
         return asked
     if name.lower().startswith(HF_PREFIX):
         raise DownloadError(
-            f"{name!r} is not a repository of the hub: write hf:owner/repository, "
+            f"{name!r} is not a hub repository: write hf:owner/repository, "
             "hf:owner/repository:Q4_K_M or hf:owner/repository/file.gguf"
         )
     plain, _, quantization = name.rpartition(":")

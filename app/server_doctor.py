@@ -69,8 +69,8 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
         yield Check("tokens", "ok", text)
     else:
         text = (
-            "the server does not report token ids: kvchat sends messages, and a stopped reply is "
-            "generated again from its start"
+            "the server does not return token ids, so kvchat sends plain chat messages; "
+            "continuing a stopped reply regenerates it from the beginning"
         )
         yield Check("tokens", "note", text)
     if facts.program == "llama-server":

@@ -180,7 +180,9 @@ def _usual_model(
         return usual_model(settings, folders, last), None
     except ModelFileError as error:
         without = settings.model_copy(update={"models": ModelSettings()})
-        return usual_model(without, folders, last), f"[models] default of the settings: {error}"
+        return usual_model(without, folders, last), (
+            f"the default model (`default` under [models] in the settings) cannot be used: {error}"
+        )
 
 
 def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:

@@ -37,7 +37,7 @@ class ThreadFault:
     def __str__(self) -> str:
         """What went wrong, in one sentence with the reference."""
         what = str(self.error) or type(self.error).__name__
-        return f"a fault in the thread {self.thread} ({self.reference}): {what}"
+        return f"an internal error in the thread {self.thread} ({self.reference}): {what}"
 
     @property
     def report(self) -> str:

@@ -250,8 +250,8 @@ class HttpClient:
         old, new = response.url, response.url.join(location)
         if new.scheme not in ("https", old.scheme):
             raise HttpError(
-                f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which is "
-                "not followed: download the file and name its path"
+                f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
+                "does not follow: download the file and pass its path"
             )
         return str(new)
 
@@ -278,11 +278,14 @@ def _reason(error: Exception, limit_s: float) -> HttpError:
     match error, cause:
         case _, ssl.SSLCertVerificationError():
             return HttpError(
-                f"cannot be trusted, its certificate is not valid ({cause.verify_message}): use "
-                "the name of its certificate, renew it, or name its file in SSL_CERT_FILE"
+                f"cannot be trusted: its certificate is not valid ({cause.verify_message}). "
+                "Use the host name in the certificate, renew the certificate, or set "
+                "SSL_CERT_FILE to its file"
             )
         case _, ssl.SSLError():
-            return HttpError(f"does not speak TLS ({cause.reason}): write http:// if it has none")
+            return HttpError(
+                f"does not use TLS ({cause.reason}): use http:// if the server has no TLS"
+            )
         case httpx.ConnectTimeout(), _:
             return UnreachableError("the connection took too long")
         case httpx.TimeoutException(), _:
@@ -291,7 +294,7 @@ def _reason(error: Exception, limit_s: float) -> HttpError:
             text = re.sub(r"^\[Errno -?\d+\] ", "", one_line(str(error)))
             return UnreachableError(text or repr(error))
         case _:
-            return HttpError(f"is not a known address ({one_line(str(error))})")
+            return HttpError(f"could not be resolved ({one_line(str(error))})")
 
 
 def one_line(text: str) -> str:

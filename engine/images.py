@@ -94,12 +94,12 @@ class Image:
             ImageError: it is gone, cannot be read, or is another one now.
         """
         data = _bytes_of(
-            self.path, self.name, f"{self.path} is gone: restore it, or edit the message"
+            self.path, self.name, f"{self.path} no longer exists: restore it, or edit the message"
         )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
                 f"{self.path} is not the file that was attached as {self.name}: restore "
-                "that file, or edit the message and attach the new one"
+                "that file, or edit the message and attach this one"
             )
         return data
 
@@ -185,12 +185,12 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
     try:
         if path.stat().st_size > MAX_IMAGE_BYTES:
             raise ImageError(
-                f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, and images have at most "
+                f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, the limit is "
                 f"{MAX_IMAGE_BYTES >> 20}: make a smaller copy"
             )
         return read_bytes(path, limit=MAX_IMAGE_BYTES)
     except FileNotFoundError as error:
-        raise ImageError(f"{name} is not there: {if_missing}") from error
+        raise ImageError(f"{name} does not exist: {if_missing}") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ImageError(f"{name} cannot be read: {reason}") from error

@@ -134,9 +134,8 @@ def _cells_notes(configuration: Configuration) -> tuple[str, ...]:
     if not configuration.kv_unified or n_slots == 1:
         return ()
     return (
-        f"kv_unified is for llama-server only: each of the {n_slots} slots has its own share of "
-        "the "
-        f"context, {configuration.n_ctx // n_slots} tokens",
+        f"kv_unified has an effect only in llama-server: in kvchat, each of the {n_slots} "
+        f"slots has its own {configuration.n_ctx // n_slots} tokens of context",
     )
 
 
@@ -178,13 +177,13 @@ def _check_not_torch(configuration: Configuration) -> None:
     """Raise `ModelLoadError` where something is asked of llama.cpp that only torch has."""
     if configuration.rpc_workers:
         raise ModelLoadError(
-            f"rpc_workers names {', '.join(configuration.rpc_workers)}, which only llama-server "
-            "uses: start it with `kvchat serve`, or leave them out"
+            f"rpc_workers is set to {', '.join(configuration.rpc_workers)}, but only "
+            "llama-server uses workers: start it with `kvchat serve`, or remove rpc_workers"
         )
     if configuration.kv_cache is not None:
         raise ModelLoadError(
-            f"the cache type {configuration.kv_cache} belongs to the torch backend: "
-            "add --backend torch, or name a type of llama.cpp with --kv"
+            f"the cache type {configuration.kv_cache} belongs to the torch backend: add "
+            "--backend torch, or choose a llama.cpp type with --kv"
         )
     compiled = None if configuration.compile == "off" else configuration.compile
     for what, value in (
@@ -194,7 +193,7 @@ def _check_not_torch(configuration: Configuration) -> None:
     ):
         if value is not None:
             raise ModelLoadError(
-                f"{what} {value} needs the torch backend: add --backend torch, or leave it out"
+                f"{what} {value} needs the torch backend: add --backend torch, or remove it"
             )
 
 
@@ -249,8 +248,8 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     if target.n_ctx != n_wanted:
         each = "the context has" if configuration.n_slots == 1 else "each slot has"
         notes.append(
-            f"{each} {target.n_ctx} tokens, {n_wanted} were requested: llama.cpp rounds to "
-            "a multiple of 256"
+            f"{each} {target.n_ctx} tokens, but {n_wanted} were requested: llama.cpp rounds "
+            "to a multiple of 256"
         )
     if target.chat_template is None:
         notes.append(
@@ -259,8 +258,8 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
         )
     if target.n_ctx > target.n_ctx_train:
         notes.append(
-            f"the context of {target.n_ctx} is longer than the {target.n_ctx_train} tokens that "
-            "the model was trained on: quality falls beyond them"
+            f"the context of {target.n_ctx} exceeds the training context of "
+            f"{target.n_ctx_train} tokens: the quality is lower after that point"
         )
     if configuration.decode_plan is not None:
         notes.append(
@@ -270,7 +269,7 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:
         notes.append(
-            "speculation is off: the state of a recurrent model cannot go back after a rejected "
-            "token"
+            "speculation is off: the state of a recurrent model cannot be rolled back "
+            "after a rejected token"
         )
     return notes

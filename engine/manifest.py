@@ -123,7 +123,7 @@ class Manifest(Strict, frozen=True):
             ManifestError: the preset names no model.
         """
         if self.preset.model is None:
-            raise ManifestError("preset.model is missing: name the model's file")
+            raise ManifestError("preset.model is missing: set it to the path of the model file")
         rules = self.preset.model_copy(update={"draft": None})
         return as_written(rules, find(self.preset.model)).without_drafts
 
@@ -188,8 +188,8 @@ def read_manifest(path: Path) -> Manifest:
         raise ManifestError(faults_of(error, Manifest, path.name)) from error
     if manifest.replies and len(manifest.replies) != len(manifest.prompts):
         raise ManifestError(
-            f"{path.name} has {len(manifest.prompts)} prompts and {len(manifest.replies)} replies: "
-            f"remove the replies, or keep one for each prompt"
+            f"{path.name} has {len(manifest.prompts)} prompts and {len(manifest.replies)} "
+            "replies: remove the replies, or keep one per prompt"
         )
     return manifest
 
@@ -236,11 +236,11 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
     for name, path in paths.items():
         has, wants = getattr(found, name), getattr(wanted, name)
         if has != wants:
-            where = f"preset.{name}" + (" or by --model" if name == "model" else "")
+            where = f"preset.{name}" + (" or with --model" if name == "model" else "")
             raise ManifestError(
                 f"the {name} file differs: {path or 'it'} has {_digits(has)}, the manifest "
-                f"expects {_digits(wants)}; name the right file in {where}, or write a new "
-                "manifest"
+                f"expects {_digits(wants)}; specify the right file in {where}, or write a "
+                "new manifest"
             )
 
 

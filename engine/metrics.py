@@ -67,7 +67,7 @@ DECODE_SECONDS = _counter("decode_seconds", "Time spent on decode.")
 CACHE_COUNTS = _counter("cache", "Cache events: hits, saves, restores, evictions.", "event")
 
 ACCEPTANCE = _gauge("acceptance_rate", "Accepted over verified tokens, all replies.")
-PLAIN_STEP = _gauge("plain_step_seconds", "Time of one plain decode step.")
+PLAIN_STEP = _gauge("plain_step_seconds", "Time of one decode step without drafts.")
 CELLS_USED = _gauge("context_used_cells", "Used cells of the context.")
 CELLS = _gauge("context_cells", "Cells of the context.")
 KV_BYTES = _gauge("kv_cache_bytes", "Allocated bytes of the KV cache.")
@@ -78,7 +78,7 @@ TIER_BYTES = _gauge("tier_bytes", "Bytes of saved states.", "tier")
 TIER_TOKENS = _gauge("tier_tokens", "Tokens of saved states.", "tier")
 FIRST_TOKEN = _gauge("first_token_seconds", "Time to first token of the last reply.")
 DECODE_TPS = _gauge("decode_tokens_per_second", "Decode speed of the last reply.")
-SPEEDUP = _gauge("speedup_ratio", "Speedup over plain decoding, last reply.")
+SPEEDUP = _gauge("speedup_ratio", "Speedup over decoding without drafts, last reply.")
 SAVED = _gauge("saved_seconds", "Time saved by drafts in the last reply; negative is a loss.")
 
 METRICS = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))
@@ -179,13 +179,14 @@ class Metrics:
                 f"tokens      {n_tokens} in {stats.n_rounds} rounds"
                 + (f", {n_tokens / stats.n_rounds:.2f} per round" if stats.n_rounds else ""),
                 f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
-                f"{stats.n_refuted} refuted" + (f" ({rate:.0%} right)" if rate is not None else ""),
+                f"{stats.n_refuted} refuted"
+                + (f" (acceptance {rate:.0%})" if rate is not None else ""),
                 f"time        {stats.decode_s:.3f} s decoding",
-                "speed-up    "
+                "speedup     "
                 + (
                     f"{speedup:.2f}"
                     if speedup is not None
-                    else "unknown: no plain step was measured"
+                    else "unknown: no step without drafts was measured"
                 ),
             )
         )

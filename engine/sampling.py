@@ -259,9 +259,7 @@ class Sampler:
             return logits
         allowed = self.mask(history)[: logits.shape[0]]
         if not allowed.any():
-            raise DecodeError(
-                "no token is allowed here: the mask forbids all, including the end of the reply"
-            )
+            raise DecodeError("the mask forbids every token, including the end of the reply")
         return np.where(allowed, logits, np.float32(-np.inf))
 
     def _penalised(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
@@ -289,8 +287,9 @@ def _check_number(largest: np.floating) -> None:
     """
     if not np.isfinite(largest):
         raise LogitsError(
-            f"the model gives {largest} as a logit: the weights of the model or an adapter "
-            "are damaged. Load the model again; if that does not help, download its file again"
+            f"the model returned a logit of {largest}: the weights of the model or an "
+            "adapter are damaged. Load the model again; if that does not help, download "
+            "its file again"
         )
 
 

@@ -33,8 +33,8 @@ def parse_server(text: str) -> str:
     if parts.username is not None or parts.query or parts.fragment:
         raise ServerError(
             f"the address of {host} has a user name, `?` or `#` in it, which would be saved "
-            f"with chats and presets: write http://{host}:{port or 8080}, and give the key in "
-            f"{KEY_VARIABLE}"
+            f"with chats and presets: write http://{host}:{port or 8080}, and set the key "
+            f"in {KEY_VARIABLE}"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
     return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))

@@ -53,7 +53,7 @@ def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "ver
     data = parse_json(text)
     found = data.get(key) if isinstance(data, dict) else None
     if found != version:
-        raise ValueError(f"it has the {key} {found!r} but this kvchat reads {version}")
+        raise ValueError(f"it has the {key} {found!r}, but this kvchat supports {version}")
     try:
         return TypeAdapter(kind).validate_json(text)
     except ValidationError as error:
@@ -78,7 +78,7 @@ def explain(
         if item["type"] in _UNKNOWN:
             # A file may hold any number of them, and only the first are shown.
             hint = did_you_mean(where[-1], names) if len(faults) < MOST_FAULTS else ""
-            listed = hint or f" (there are {', '.join(names)})"
+            listed = hint or f" (known: {', '.join(names)})"
             faults.setdefault(where, f" is {unknown}{listed}")
         elif item["type"] == "missing":
             faults.setdefault(where, " is missing")

@@ -45,7 +45,9 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
                 f"the folder {path.parent} does not exist: create it, or choose another file"
             )
         if path.exists() and not replace:
-            raise ChatFileError(f"{path} exists: choose another name, or replace it with --force")
+            raise ChatFileError(
+                f"{path} already exists: choose another file, or replace it with --force"
+            )
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:
         raise ChatFileError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -115,7 +115,7 @@ def parse_object(text: str, line: int) -> dict[str, object]:
         value = parse_json(text)
     except ValueError as error:
         raise wrong_line(
-            line, f"this is not a chat file of kvchat ({error}): is the file truncated?"
+            line, f"this is not a chat file of kvchat, or it is truncated ({error})"
         ) from error
     if not isinstance(value, dict):
         raise wrong_line(line, "a JSON object is expected")

@@ -66,8 +66,8 @@ quality_options = joined(
     click.option("--text", "text_paths", multiple=True, type=FILE,
                  help="UTF-8 text file to measure on; repeatable. [texts that come with kvchat]"),
     click.option("--chats", "takes_chats", is_flag=True,
-                 help="Measure on your chats too. The report holds figures and no text; nothing "
-                      "leaves this machine."),
+                 help="Measure on your chats too. The report contains figures but no text; "
+                 "nothing leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
                  help="Types of K and V, separated by commas; q8_0/q5_1 sets K and V separately. "

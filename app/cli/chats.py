@@ -109,7 +109,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         if len(hits) == limit:
             _tell_of_more(limit)
     else:
-        tell("No chat contains these words.")
+        tell("No message contains these words.")
 
 
 def _tell_of_more(limit: int) -> None:

@@ -32,7 +32,7 @@ export_options = joined(
     click.option("--output", "-o", type=FILE, metavar="FILE",
                  help="Output file; existing files are not replaced."),
     click.option("--install", "installs", is_flag=True,
-                 help="Write to the folder that the program reads."),
+                 help="Save the export where the other program looks for it."),
     click.option("--force", is_flag=True, help="Replace an existing file."),
     json_option,
 )  # fmt: skip

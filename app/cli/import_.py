@@ -23,7 +23,9 @@ PIPE_WAIT_S = 10.0
 @click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
 @click.option("--name", metavar="NAME", help="Name of the preset.")
 @click.option("--entry", metavar="NAME", help="Section, model or service of the file to import.")
-@click.option("--model", metavar="MODEL", help="Model of the preset, if the file specifies none.")
+@click.option(
+    "--model", metavar="MODEL", help="Model of the preset, if the imported settings specify none."
+)
 @click.option("--save", "saves", is_flag=True, help="Save the preset.")
 @click.option("--force", is_flag=True, help="Replace an existing preset.")
 @json_option
@@ -102,7 +104,7 @@ def _text_of(source: str) -> str:
         ) from error
     if len(data) > LARGEST_FILE:
         raise ImportedFileError(
-            f"{source} has more than {LARGEST_FILE} bytes: it is not a settings file"
+            f"{source} is larger than {LARGEST_FILE} bytes: it is not a settings file"
         )
     try:
         return data.decode("utf-8")

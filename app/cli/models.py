@@ -144,9 +144,7 @@ def cards(part: str, *, as_json: bool) -> None:
             [_card_cells(card) for card in found],
         )
     else:
-        tell(
-            f"No card name contains {part!r}: use its memory size instead, such as `--vram 24GiB`."
-        )
+        tell(f"No card name contains {part!r}: use a memory size instead, such as `--vram 24GiB`.")
 
 
 @command.command(name="install-starter")

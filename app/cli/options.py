@@ -138,7 +138,7 @@ def _adapter(text: str) -> str:
 def _age(text: str) -> float:
     match = _AGE.match(text)
     if match is None:
-        raise click.BadParameter(f"{text!r} is not an age: write 30d, 12h or 2w")
+        raise click.BadParameter(f"{text!r} is not an age: write an age such as 30d, 12h or 2w")
     return float(match["number"]) * UNIT_S[match["unit"]]
 
 

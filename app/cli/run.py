@@ -167,7 +167,8 @@ class Batch:
 
 run_options = joined(
     click.option("--model", "-m", metavar="MODEL",
-                 help="Model: a path or a name. [from the settings, else the last one used]",
+                 help="Model: a path or a name. [the default in the settings, else the model "
+                 "used last]",
                  shell_complete=completion.models),
     server_option,
     opening_options,
@@ -211,7 +212,7 @@ run_options = joined(
     click.option("--preload", is_flag=True,
                  help="Load the model and compute the system prompt while you type."),
     click.option("--stop", multiple=True, help="End the reply at this text; repeatable."),
-    click.option("--max-tokens", type=Count(), help="Maximum tokens of the reply, such as 2k."),
+    click.option("--max-tokens", type=Count(), help="Maximum tokens per reply, such as 2k."),
     click.option("--seed", type=SEED, help="Seed of the sampling. [random]"),
     click.option("--manifest", "manifest_path", type=FILE,
                  help="Reproduce a run token for token; the model is checked by its hash."),

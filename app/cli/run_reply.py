@@ -226,7 +226,7 @@ def answer_batch(
     from app.batch import BatchProgress, ResultsFile, answer_all, answering, read_requests
 
     if out.exists() and path.exists() and out.samefile(path):
-        raise click.UsageError("--out and --batch name the same file: choose another --out")
+        raise click.UsageError("--out and --batch are the same file: choose another --out")
     one = opened.configuration
     with SlowReading() as shown:
         requests, broken = read_requests(

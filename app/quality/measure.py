@@ -45,7 +45,7 @@ LINE_EVERY_S = 10.0
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
-_UNWRITABLE = "the page {path} cannot be written ({reason}): name another file for --html"
+_UNWRITABLE = "the page {path} cannot be written ({reason}): use another file for --html"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ GLOSSARY = (
     ("draft model", "A smaller model with the same vocabulary that drafts tokens."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
     ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
-             "from the measured cost and acceptance of drafts. Trial drafts have a small budget."),
+    "from the measured cost and acceptance of drafts. It spends little time on trial "
+    "drafts."),
     ("coupled", "Verification above temperature 0: the random number of a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
     ("time saved", "Time of rounds with a draft compared with steps without drafts measured "

@@ -470,7 +470,7 @@ def _mapped_line(device: DeviceEstimate) -> Line:
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
     text = (
-        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the system can evict it, but top counts it"
+        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: can be freed, though top shows it as used"
     )
     return (name, Run(text, "muted"))
 

@@ -94,7 +94,7 @@ def _by_position(stats: GenerationStats) -> str:
         f"{position}: {_rate(counts.n_accepted, counts.n_examined)}"
         for position, counts in enumerate(stats.by_position, 1)
     ]
-    return f"accepted of examined, by position: {' · '.join(parts)}" if parts else ""
+    return f"acceptance by position in the draft: {' · '.join(parts)}" if parts else ""
 
 
 def _rate(part: int, whole: int) -> str:

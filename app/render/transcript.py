@@ -312,7 +312,7 @@ class EntryLines:
 
 def _above(n_chars: int) -> str:
     chars = fmt.counted(n_chars, "character")
-    return f"… {chars} before this are saved and sent; an export contains them"
+    return f"… {chars} above are not shown, but saved, sent and exported"
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
@@ -348,7 +348,10 @@ def question_lines(text: str, width: int, style: str = "") -> list[Line]:
         return lines
     lines = lines[:MAX_QUESTION_LINES]
     left = len(text) - sum(len(run.text) for line in lines for run in line) - len(lines)
-    note = f"… {fmt.count(left)} more {fmt.plural(left, 'character')}, sent and saved"
+    note = (
+        f"… {fmt.count(left)} more {fmt.plural(left, 'character')} not shown (all were sent and "
+        "saved)"
+    )
     return [*lines, (Run(note, "note"),)]
 
 

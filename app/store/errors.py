@@ -22,7 +22,7 @@ class ChatReadError(StoreError):
 class ChatGoneError(StoreError):
     """A chat, or one of its messages, is not there, or no longer."""
 
-    title = "The chat is not there"
+    title = "Chat not found"
 
 
 class ChatInUseError(StoreError):
@@ -54,7 +54,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
                 f"{path} is damaged ({error}): restart kvchat, which moves the file aside"
             )
         case sqlite3.SQLITE_IOERR:
-            return StoreError(f"the disk failed on {path} ({error}): check its space and health")
+            return StoreError(f"the disk failed on {path} ({error}): check the disk")
         case _:
             return StoreError(f"{path}: {error}")
 
@@ -62,7 +62,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
 def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
     """The StoreError for a file or folder that cannot be made: too little space, or `remedy`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no space is left for {path}: free some")
+        return StoreError(f"no disk space is left for {path}: free some")
     return StoreError(f"{path} cannot be written ({error.strerror}): {remedy}")
 
 

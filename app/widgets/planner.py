@@ -37,7 +37,7 @@ class PlanOptions(InkLines, can_focus=True):
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
                 tooltip="Next value"),
         Binding("space", "type", "Type", id="planner-type", show=False,
-                tooltip="Type a value; typing a digit also starts this"),
+                tooltip="Type a value; a digit key also starts typing"),
     ]  # fmt: skip
 
     @dataclass

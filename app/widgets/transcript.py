@@ -27,8 +27,8 @@ from app.render.transcript import GUTTER, EntryLines, TintMode, gutter
 from app.widgets.ink import Ink, highlighted
 
 AGAIN = (
-    "{reply-regenerate} again · {composer-complete} selects: {message-regenerate} again, "
-    "{message-edit} edit, {message-edit-reply} change, {message-fork} fork, {message-copy} copy"
+    "{reply-regenerate} regenerate · {composer-complete} select, then {message-edit} edit, "
+    "{message-edit-reply} edit reply, {message-fork} fork, {message-copy} copy"
 )
 """Said behind the last reply: these keys have no other place where they could be found."""
 WINDOW = 20

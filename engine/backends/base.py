@@ -306,15 +306,13 @@ def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:
     n_tokens = sum(step.n_tokens for step in steps)
     if n_asked > n_rows:
         raise ContextFullError(
-            f"logits of {n_asked} rows were requested but the context reserves {n_rows}: draft at "
-            "most "
-            f"{n_rows - len(steps)} tokens"
+            f"logits for {n_asked} rows were requested, but the context reserves {n_rows}: "
+            f"draft at most {n_rows - len(steps)} tokens"
         )
     if n_tokens > n_batch and n_tokens > n_asked:
         raise ContextFullError(
-            f"{n_asked} tokens and {n_tokens - n_asked} further prompt tokens were requested but "
-            "a batch holds "
-            f"{n_batch}: prefill fewer tokens at once"
+            f"{n_asked} tokens and {n_tokens - n_asked} more prompt tokens were requested "
+            f"in one batch, but n_batch is {n_batch}: prefill fewer tokens at once"
         )
     return n_asked
 

@@ -53,7 +53,7 @@ class CallbackVocabulary:
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         del text, add_special, parse_special
-        raise DecodeError("a target function has no tokenizer: give the prompt as token ids")
+        raise DecodeError("a target function has no tokenizer: pass the prompt as token ids")
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         del token, special
@@ -69,8 +69,8 @@ class CallbackBackend(BaseBackend):
     kv_bytes = 0
     can_slice = False
     state_format = "callback"
-    no_adapters = "a target function takes no adapters"
-    no_states = "a target function saves no states"
+    no_adapters = "a target function does not support adapters"
+    no_states = "a target function cannot save states"
     n_batch = N_BATCH
     n_rows = 1 + MAX_DRAFT
 
@@ -99,14 +99,15 @@ class CallbackBackend(BaseBackend):
         wanted = (len(draft) + 1, self.vocabulary.n_tokens)
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
-                f"the target function returned {given.dtype} of shape {list(given.shape)}, "
-                f"expected logits of shape {list(wanted)}: one row after the tokens so far, and "
-                "one "
-                f"after each of the {len(draft)} drafted tokens"
+                f"the target function returned {given.dtype} of shape {list(given.shape)}; "
+                f"expected were logits of shape {list(wanted)}: one row after the tokens so "
+                f"far, and one after each of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():
-            raise DecodeError("the target function returned logits with NaN or without a maximum")
+            raise DecodeError(
+                "the target function returned logits that contain NaN or have no finite maximum"
+            )
         return logits
 
     def open(self) -> "CallbackSequence":
@@ -134,7 +135,7 @@ class CallbackSequence(BaseSequence):
         if self._backend.is_aborted:
             raise DecodeAborted("stopped")
         if n_more > most:
-            raise ContextFullError(f"{n_more} tokens at once are more than the limit of {most}")
+            raise ContextFullError(f"{n_more} tokens at once exceed the limit of {most}")
         check_cells(n_more, len(self._tokens), self._backend.n_ctx)
 
 
@@ -152,7 +153,9 @@ class EventLoop:
             EngineError: a reply runs on a loop already.
         """
         if self._loop is not None:
-            raise EngineError("this decoder is generating: await its end, or create a second one")
+            raise EngineError(
+                "this decoder is already generating: wait for it to end, or create another decoder"
+            )
         self._loop = loop
 
     def end(self) -> None:
@@ -175,7 +178,7 @@ class EventLoop:
         if loop is None:
             coroutine.close()
             raise DecodeError(
-                "an asynchronous function needs an event loop: use `generate` or `stream`"
+                "an asynchronous target function needs an event loop: use `generate` or `stream`"
             )
         future = asyncio.run_coroutine_threadsafe(coroutine, loop)
         self._waiting = cast("Future[object]", future)
@@ -184,7 +187,7 @@ class EventLoop:
                 future.cancel()
             return future.result()
         except CancelledError as error:
-            raise DecodeAborted("stopped while a target function was awaited") from error
+            raise DecodeAborted("stopped while waiting for the target function") from error
         finally:
             self._waiting = None
 

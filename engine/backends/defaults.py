@@ -23,8 +23,8 @@ class BaseBackend:
     n_sequences = 1
     n_threads: tuple[int, int] = (1, 1)
     is_aborted = False
-    no_states = "this backend saves no states"
-    no_adapters = "this backend applies no adapters"
+    no_states = "this backend cannot save states"
+    no_adapters = "this backend does not support adapters"
 
     def set_threads(self, n_threads: int) -> None:
         del n_threads
@@ -79,7 +79,9 @@ class BaseSequence:
 
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
-            raise CropUnsupportedError(f"{len(self._tokens)} tokens cannot be cropped to {length}")
+            raise CropUnsupportedError(
+                f"a sequence of {len(self._tokens)} tokens cannot be cropped to {length}"
+            )
         del self._tokens[length:]
 
     def save(self, start: int = 0) -> State:
@@ -120,8 +122,8 @@ def free_number(opened: Container[int], n_sequences: int) -> int | None:
     number = next((each for each in range(n_sequences) if each not in opened), None)
     if number is None and n_sequences > 1:
         raise ContextFullError(
-            f"all {n_sequences} sequences of the model are open: close one, or load the model with "
-            "more slots"
+            f"all {n_sequences} slots of the model are in use: close a sequence, or load "
+            "the model with more slots"
         )
     return number
 
@@ -130,7 +132,6 @@ def check_cells(n_tokens: int, n_held: int, n_ctx: int) -> None:
     """Raise `ContextFullError` where tokens do not fit after those that are held."""
     if n_tokens > n_ctx - n_held:
         raise ContextFullError(
-            f"{n_tokens} more tokens were requested but {n_ctx - n_held} of {n_ctx} cells are "
-            "free: "
-            "raise the context, or shorten the chat"
+            f"{n_tokens} more tokens were requested, but only {n_ctx - n_held} of {n_ctx} "
+            "cells are free: raise the context, or shorten the chat"
         )

@@ -138,7 +138,8 @@ class DiskTier:
             self._ledger.note(note, is_problem=True)
         if n_unusable:
             self._ledger.note(
-                f"{n_unusable} states on disk lack their first tokens and are deleted."
+                f"{n_unusable} saved states were deleted from disk: the states with their "
+                "first tokens are missing."
             )
 
     def _pause_after(self, error: CacheStoreError) -> None:
@@ -194,7 +195,7 @@ class DiskTier:
             if not self._is_crowded:
                 self._ledger.note(
                     f"A state of {nbytes:,} bytes does not fit on disk: the budget is "
-                    f"{self._cache.settings.cold_bytes:,} bytes, and the states there are "
+                    f"{self._cache.settings.cold_bytes:,} bytes, and the other states are "
                     "pinned or in use.",
                     is_problem=True,
                 )

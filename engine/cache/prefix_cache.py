@@ -446,7 +446,7 @@ class PrefixCache:
             if fault.will_restart
             else "nothing more is written to disk until the model is loaded again"
         )
-        self.note(f"The cache met {fault}; {what}.", is_problem=True)
+        self.note(f"The cache hit {fault}; {what}.", is_problem=True)
 
     def _look(self) -> None:
         """What is due now and then: budgets, the files of others, the times of use."""
@@ -646,6 +646,6 @@ def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:
         )
     if start and not can_slice:
         raise StateError(
-            f"The state begins at token {start} but this model's states cannot be cut: save from "
-            "token 0 on."
+            f"The state begins at token {start} but this model's states cannot be saved in "
+            "parts: save from token 0 on."
         )

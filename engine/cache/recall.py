@@ -293,7 +293,7 @@ class Recall:
             self._tiers.refuse(match, str(error))
             return None
         except ContextFullError as error:
-            self._tiers.note(f"The saved state was not restored: {error}", is_problem=True)
+            self._tiers.note(f"The saved state could not be restored: {error}", is_problem=True)
             return None
         finally:
             match.release()

@@ -82,8 +82,8 @@ class HotTier:
         idle = [slot for slot in self._slots if not slot.is_busy]
         if not idle:
             raise ContextFullError(
-                f"a reply is running in each of the {len(self._slots)} sequences of the "
-                "context: wait for one, or load the model with more slots"
+                f"all {len(self._slots)} slots are generating replies: wait until one is "
+                "free, or load the model with more slots"
             )
         return min(idle, key=lambda slot: (slot.n_tokens > 0, slot.turn))
 

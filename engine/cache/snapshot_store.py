@@ -292,12 +292,12 @@ class SnapshotStore:
 
     def _unusable(self, state: StoredState, reason: str) -> StateError:
         """Remove a state that cannot be used; the error that says so."""
-        fate = "it was deleted, and its tokens are computed again"
+        fate = "it was deleted, and its tokens will be computed again"
         try:
             self.delete([state.key])
         except CacheStoreError as error:
             fate = f"it cannot be deleted: {error}"
-        return StateError(f"the saved state {state.key} could not be used, {reason}: {fate}")
+        return StateError(f"the saved state {state.key} could not be used ({reason}): {fate}")
 
     def _remove_strays(self) -> None:
         """Remove files without a row, and rows without a file or of a namespace without states."""
@@ -327,8 +327,8 @@ class SnapshotStore:
             elif each.is_dir() and EARLIER_FOLDER.fullmatch(each.name):
                 rmtree(each, ignore_errors=True)
         return [
-            "The states of an earlier version of kvchat on disk were deleted: their tokens "
-            "are computed again"
+            "States saved by an earlier version of kvchat were deleted from disk: their "
+            "tokens will be computed again"
         ]
 
 

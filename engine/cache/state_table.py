@@ -145,7 +145,7 @@ class StateTable:
                 state.unlink(missing_ok=True)
         self.notes.append(
             f"{self._path} was damaged or written by another version of kvchat: all states "
-            f"on disk are computed again"
+            "on disk were deleted"
         )
         return _connected(self._path)
 
@@ -320,7 +320,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     if code in NO_WRITING or number in NO_RIGHT:
         return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CacheStoreError(f"{path} is locked: another kvchat writes it")
+        return CacheStoreError(f"{path} is locked: another kvchat is writing it")
     reason = error.strerror if isinstance(error, OSError) else None
     return CacheStoreError(f"{path}: {reason or error}: check the disk, {TURN_OFF}")
 

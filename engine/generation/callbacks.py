@@ -124,7 +124,7 @@ class CallbackDecoder:
         names = tuple(each.name for each in fields(SpeculationSettings))
         if unknown := [name for name in changes if name not in names]:
             known = ", ".join(names)
-            raise PresetError(f"no setting is called {unknown[0]}: there are {known}")
+            raise PresetError(f"unknown setting {unknown[0]}: the settings are {known}")
         before = self._settings
         # mypy cannot know which names are given.
         self._settings = replace(before, **changes)  # type: ignore[arg-type]
@@ -264,8 +264,8 @@ class CallbackDecoder:
     def _check(self, prompt: Tokens[int], max_tokens: int) -> None:
         if not prompt or max_tokens < 0:
             raise PresetError(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: give "
-                f"at least one token, and max_tokens of 0 or more"
+                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: pass "
+                "at least one prompt token, and a max_tokens of 0 or more"
             )
 
 

@@ -67,7 +67,7 @@ class Inferencer:
             ContextFullError: it has more tokens than free cells.
         """
         if not query:
-            raise PresetError("the query is empty: give at least one token")
+            raise PresetError("the query is empty: pass at least one token")
         rows = np.concatenate(list(self._rows(query, sequence)))
         token = sampler.sample(rows[-1], sequence.tokens, len(sequence.tokens))
         return PrefillOutput((token,), rows)
@@ -84,7 +84,7 @@ class Inferencer:
             ContextFullError: there is no free cell.
         """
         if max_new_tokens < 1:
-            raise PresetError(f"max_new_tokens is {max_new_tokens}: generate at least one")
+            raise PresetError(f"max_new_tokens is {max_new_tokens}: it must be at least 1")
         tokens: list[int] = []
         rows: list[Logits] = []
         while len(tokens) < max_new_tokens:

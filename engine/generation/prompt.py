@@ -82,7 +82,7 @@ def asked_prompt(
     prompt = replace(prompt, tokens=(*prompt.tokens, *start), continues=start)
     n_prompt = len(prompt.tokens)
     if n_prompt == 0:
-        raise ContextFullError("the prompt is empty: write something to answer")
+        raise ContextFullError("the prompt is empty: write a message")
     if prompt.tokens[-1] < 0:
         raise ImageError("the prompt ends with an image: add text after it")
     if n_prompt > n_ctx:
@@ -120,8 +120,8 @@ def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
             f"drop {n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
         )
     return (
-        f"{fact}, the most the model was trained on: drop {n_prompt - n_ctx:,} tokens of "
-        "the prompt or the chat"
+        f"{fact}, the model's training length: drop {n_prompt - n_ctx:,} tokens of the "
+        "prompt or the chat"
     )
 
 
@@ -454,8 +454,8 @@ def _tokenize(
 def _tokens_of_image(image: Image, vocabulary: Vocabulary) -> tuple[int, ...]:
     if not isinstance(vocabulary, ReadsImages):
         raise ImageError(
-            f"{image.name} is an image, which this backend does not read: use llama.cpp with the "
-            "projector of the model"
+            f"{image.name} is an image, which this backend does not support: use llama.cpp "
+            "with the model's projector"
         )
     return vocabulary.image_tokens(image)
 

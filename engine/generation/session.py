@@ -239,8 +239,8 @@ class Session:
 def _check_draft(target: Backend, draft: Backend) -> None:
     if not target.can_crop:
         raise IncompatiblePairError(
-            "the target is a recurrent model: its state cannot go back after a rejected "
-            "token, so it runs without drafts; load it without a draft model"
+            "the target is a recurrent model, whose state cannot be rolled back after a "
+            "rejected token: load it without a draft model"
         )
     check_pair(target.vocabulary, draft.vocabulary)
 

@@ -135,8 +135,9 @@ class GrammarMask:
             if self._matcher.is_error():
                 raise self._failed()
             raise GrammarError(
-                f"the reply so far does not match the grammar {self._grammar.name} from token "
-                f"{len(self._taken) + 1} on: answer again, or leave out the grammar"
+                f"the reply so far does not match the grammar {self._grammar.name} from "
+                f"token {len(self._taken) + 1} on: regenerate the reply, or remove the "
+                "grammar"
             )
 
     def _n_common(self, reply: list[int]) -> int:

@@ -48,8 +48,8 @@ def grammar_of(sampling: SamplingSettings) -> Grammar | None:
     """
     if sampling.json_schema and sampling.grammar:
         raise GrammarError(
-            f"both a JSON schema ({sampling.json_schema}) and a grammar ({sampling.grammar}) are "
-            "given: leave one out"
+            f"both a JSON schema ({sampling.json_schema}) and a grammar "
+            f"({sampling.grammar}) are given: remove one"
         )
     if sampling.json_schema:
         return read_grammar(Path(sampling.json_schema), is_schema=True)
@@ -99,7 +99,7 @@ def refusal_of(grammar: Grammar, said: str) -> GrammarError:
     first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")
     kind = "JSON schema" if grammar.is_schema else "grammar"
     if not grammar.is_schema and not is_lark(grammar.text):
-        first = _LARK_LINE.sub("in its form as Lark, line \\1", first)
+        first = _LARK_LINE.sub("in its Lark form, line \\1", first)
     return GrammarError(f"the {kind} {grammar.name} is not valid: {first}")
 
 
@@ -117,8 +117,8 @@ def _of_schema(grammar: Grammar) -> str:
         raise GrammarError(f"the JSON schema {grammar.name} is not valid JSON: {error}") from error
     if not isinstance(schema, dict):
         raise GrammarError(
-            f"the JSON schema {grammar.name} is a {type(schema).__name__}: a schema is an object "
-            'such as {"type": "object"}'
+            f"the JSON schema {grammar.name} is a {type(schema).__name__}: it must be an "
+            'object such as {"type": "object"}'
         )
     return LLMatcher.grammar_from_json_schema(
         grammar.text, defaults={"whitespace_pattern": WHITE_SPACE}
@@ -139,7 +139,7 @@ def _lark_of_gbnf(grammar: Grammar) -> str:
     try:
         return gbnf_to_lark(_without_start(grammar.text))
     except RecursionError as error:
-        raise GrammarError(f"the grammar {grammar.name} is nested too deep") from error
+        raise GrammarError(f"the grammar {grammar.name} is nested too deeply") from error
     except Exception as error:  # the converter raises bare exceptions for what a user wrote
         said = _with_line(str(error), grammar.text)
         raise GrammarError(f"the grammar {grammar.name} is not valid GBNF: {said}") from error

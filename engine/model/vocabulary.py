@@ -76,8 +76,7 @@ def read_tokens(path: Path, facts: VocabularyFacts) -> list[bytes]:
         tokens.append(data[start:at])
     if at != len(data) or len(tokens) != facts.n_tokens:
         raise ModelFileError(
-            f"the vocabulary of {path.name} is not at its place in the header: the file changed, "
-            "try again"
+            f"the vocabulary of {path.name} could not be read again: the file changed; try again"
         )
     return tokens
 
@@ -92,8 +91,8 @@ def check_headers(target: GgufFile, draft: GgufFile) -> None:
     reason = header_difference(target, draft)
     if reason is not None:
         raise IncompatiblePairError(
-            f"{draft.path.name} cannot draft for {target.path.name}: {reason}; choose a smaller "
-            "model of the same family, or look-up instead"
+            f"{draft.path.name} cannot draft for {target.path.name}: {reason}; choose a "
+            "smaller model of the same family, or use lookup instead"
         )
 
 

@@ -164,26 +164,26 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
     match worth:
         case Worth.NEVER:
             most = f"{ceiling.factor:.2f}x" if ceiling.n_draft else "nothing"
-            return f"{cost}: even with {CEILING_ACCEPTANCE:.0%} of drafts right, gain {most}"
+            return f"{cost}: even at {CEILING_ACCEPTANCE:.0%} acceptance the speedup is {most}"
         case Worth.HARDLY:
             return (
-                f"{cost}: {high.factor:.2f}x at best on usual text, "
-                f"{ceiling.factor:.2f}x with {CEILING_ACCEPTANCE:.0%} right drafts"
+                f"{cost}: at most {high.factor:.2f}x on usual text, {ceiling.factor:.2f}x "
+                f"at {CEILING_ACCEPTANCE:.0%} acceptance"
             )
         case Worth.DEPENDS:
             return (
-                f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x, depending on the share of right "
-                "drafts"
+                f"{cost}: speedup {low.factor:.2f}x to {high.factor:.2f}x, depending on how "
+                "many drafted tokens are accepted"
             )
         case _:
-            return f"{cost}: {low.factor:.2f}x to {high.factor:.2f}x"
+            return f"{cost}: speedup {low.factor:.2f}x to {high.factor:.2f}x"
 
 
 def _cost(costs: CostRange) -> str:
     low, high = (each.draft + each.batch[1] - each.batch[0] for each in costs)
     if f"{low:.2f}" == f"{high:.2f}":
-        return f"a drafted token costs {low:.2f} of the time of a decoded one"
-    return f"a drafted token costs {low:.2f} to {high:.2f} of the time of a decoded one"
+        return f"a drafted token takes {low:.2f} of the time of a decode step"
+    return f"a drafted token takes {low:.2f} to {high:.2f} of the time of a decode step"
 
 
 def _size(target: TokenReads, draft: TokenReads | None) -> str:

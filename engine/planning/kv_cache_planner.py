@@ -310,7 +310,7 @@ class KVCachePlanner:
         if offload is not None and offload not in set(Offload):
             faults.append(f"offload is {str(offload)!r}: write one of {', '.join(Offload)}")
         faults += [
-            f"{name} is 'auto': name a type, or let optimize_for_vram choose"
+            f"{name} is 'auto': specify a type, or let optimize_for_vram choose"
             for name in ("type_k", "type_v")
             if values.get(name) == "auto"
         ]

@@ -108,7 +108,9 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
     try:
         typed = parse_devices(text)
     except HardwareError as error:
-        raise OptionError(f"{error}; separate several with commas, or type found") from error
+        raise OptionError(
+            f"{error}; separate devices with commas, or type `found` for the GPUs of this machine"
+        ) from error
     sizes, cards = named_gpus(typed)
     return replace(with_gpus(machine, sizes, cards), workers=workers_of(typed))
 
@@ -163,7 +165,7 @@ def parse_ram(text: str) -> int | None:
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise OptionError(f"{error}, or found") from error
+        raise OptionError(f"{error}, or `found` for the free RAM of this machine") from error
 
 
 def step_ram(machine: PlannedMachine, step: int) -> int | None:

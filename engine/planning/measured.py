@@ -62,9 +62,9 @@ def holders() -> list[str]:
     """A line for each process on an NVIDIA GPU, the largest first; none without one."""
     found = sorted(nvidia_processes(), key=lambda process: -(process.used_bytes or 0))
     return [
-        f"{_program(process.pid)} (process {process.pid}) holds "
-        f"{'memory' if process.used_bytes is None else format_bytes(process.used_bytes)} "
-        f"of GPU {process.gpu}"
+        f"{_program(process.pid)} (process {process.pid}) uses "
+        f"{'memory' if process.used_bytes is None else format_bytes(process.used_bytes)} of "
+        f"GPU {process.gpu}"
         for process in found
     ]
 

@@ -24,8 +24,8 @@ from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_
 from engine.presets.llama_server import arguments
 
 RECURRENT = (
-    "the target is a recurrent model: its state cannot go back after a rejected token, so it runs "
-    "without drafts"
+    "the target is a recurrent model, whose state cannot be rolled back after a rejected "
+    "token, so it runs without drafts"
 )
 ONLY_A_HEAD = "this file is a draft head (EAGLE-3 or MTP) and works only with its own target"
 PUBLISHED_AS = re.compile(r"[\w.-]+/[\w.-]+$")

@@ -423,13 +423,13 @@ def _absences(plan: Plan) -> Iterator[str]:
     file, now = plan.model.file, plan.setup.configuration
     if plan.unused_gpus:
         yield (
-            f"{', '.join(plan.unused_gpus)} is not used: this llama-cpp-python is a CPU build; "
-            "install a build for this GPU, or plan with --target llama-server"
+            f"{', '.join(plan.unused_gpus)} is not used, because this llama-cpp-python is a "
+            "CPU build: install a build for this GPU, or plan with --target llama-server"
         )
     if now.rpc_workers and not plan.setup.machine.workers:
         yield (
-            f"the memory of the workers {', '.join(now.rpc_workers)} is not planned: name their "
-            f"GPUs, such as --device {now.rpc_workers[0]}:24GiB"
+            f"the memory of the workers {', '.join(now.rpc_workers)} is not planned: "
+            f"specify their GPUs, such as --device {now.rpc_workers[0]}:24GiB"
         )
     if file.origin is not None:
         yield (

@@ -134,12 +134,14 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
     name = request.model or rules.model
     if request.model is None and rules.server is not None:
         raise PresetError(
-            f"the preset {rules.name!r} is for the server {rules.server}, whose model is loaded "
-            "there: name a model file to plan with the other settings of the preset"
+            f"the preset {rules.name!r} uses the model on the server {rules.server}: "
+            "specify a model file to plan with the preset's other settings"
         )
     if name is None:
         names_none = "" if preset is None else f"the preset {preset.name!r} has no model: "
-        raise PresetError(f"{names_none}give the path of a model, or a name from `kvchat models`")
+        raise PresetError(
+            f"{names_none}specify the path of a model, or a name from `kvchat models`"
+        )
     return name
 
 

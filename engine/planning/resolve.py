@@ -289,7 +289,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         )
     if rules.speculation.predictor is PredictorName.DRAFT and draft is None:
         raise PresetError(
-            "the predictor is draft but no draft model is named: add [draft] model, or --draft"
+            "the predictor is draft, but no draft model is set: add [draft] model, or --draft"
         )
     start = Configuration(
         model_path=path,
@@ -351,8 +351,8 @@ def _check(rules: Preset) -> None:
     ]
     if fixed:
         raise PresetError(
-            f"the goal {rules.goal} chooses the offloaded layers: leave out {' and '.join(fixed)}, "
-            "or the goal"
+            f"the goal {rules.goal} chooses the offloaded layers: remove "
+            f"{' and '.join(fixed)}, or the goal"
         )
 
 

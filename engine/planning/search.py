@@ -102,11 +102,11 @@ class SearchLimits:
                 raise LimitsError(f"the {name} context is {value} tokens: set 1 or more")
         if self.min_n_ctx and self.max_n_ctx and self.min_n_ctx > self.max_n_ctx:
             raise LimitsError(
-                f"the smallest context of {self.min_n_ctx} tokens is above the largest of "
-                f"{self.max_n_ctx}: lower the first or raise the second"
+                f"the minimum context of {self.min_n_ctx} tokens exceeds the maximum of "
+                f"{self.max_n_ctx}: lower the minimum or raise the maximum"
             )
         if self.pairs == ():
-            raise LimitsError("no cache type is allowed: name one, such as f16 or q8_0")
+            raise LimitsError("no cache type is allowed: allow one, such as f16 or q8_0")
 
 
 class Variant(NamedTuple):
@@ -470,7 +470,7 @@ def _pairs(
 
 def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
     if draft is None and limits.must_draft:
-        raise PresetError("a draft model is required but none is named: add --draft MODEL")
+        raise PresetError("a draft model is required, but none is set: add --draft MODEL")
     if draft is None:
         return (False,)
     return (True,) if limits.must_draft else (True, False)

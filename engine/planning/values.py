@@ -113,12 +113,12 @@ def parse_shares(text: str) -> tuple[float, ...]:
     parts = [part.strip() for part in re.split(r"[:,/;]", text)]
     if not all(_SHARE.fullmatch(part) for part in parts):
         raise OptionError(
-            f"{shown(text)} is not a list of shares: write one for each GPU, such as 3:1, or auto"
+            f"{shown(text)} is not a list of shares: write one share per GPU, such as 3:1, or auto"
         )
     shares = tuple(float(part) for part in parts)
     if len(shares) < 2 or not sum(shares):
         raise OptionError(
-            f"{shown(text)} has too few shares: write one for each GPU, such as 3:1, or auto"
+            f"{shown(text)} has too few shares: write one share per GPU, such as 3:1, or auto"
         )
     return shares
 

@@ -50,8 +50,8 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
     return tuple(
         f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"
         if verdict is FitVerdict.NO
-        else f"{each.device.name} has {format_bytes(each.left_bytes)} left of a "
-        f"{format_bytes(margin_bytes)} margin"
+        else f"{each.device.name} would have only {format_bytes(each.left_bytes)} free; the "
+        f"margin is {format_bytes(margin_bytes)}"
         for each in estimate.devices
         if verdict is not FitVerdict.FITS and device_verdict(each, margin_bytes) is verdict
     )
@@ -61,15 +61,15 @@ def does_not_fit(estimate: Estimate, margin_bytes: int, changes: Sequence[str]) 
     """That a configuration does not fit: what is short on which device, and what could change."""
     now = estimate.configuration
     short = "; ".join(
-        f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} and has "
-        f"{format_bytes(each.device.free_bytes)} free"
+        f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} but "
+        f"has {format_bytes(each.device.free_bytes)} free"
         for each in estimate.devices
         if device_verdict(each, margin_bytes) is not FitVerdict.FITS
     )
     return (
         f"{model_name(now.model_path)} does not fit with {n_tokens(now.n_ctx)} of "
-        f"{now.kv_types} cache and {format_bytes(margin_bytes)} left free on each device: {short}. "
-        f"Choose {', '.join(changes[:-1])} or {changes[-1]}"
+        f"{now.kv_types} cache and a margin of {format_bytes(margin_bytes)} on each device: "
+        f"{short}. Choose {', '.join(changes[:-1])} or {changes[-1]}"
     )
 
 

@@ -251,12 +251,13 @@ def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
     smallest = min(sizes, default=None)
     if smallest is None or wish.budget_bytes is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
-        return f"no cache type passes ({listed}): set keys or values to auto"
+        return f"no cache type passes the quality limits ({listed}): set keys or values to auto"
     nbytes, pair = smallest
     tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
-        f"no cache type that passes takes {format_bytes(wish.budget_bytes)} or less with "
-        f"{wish.n_ctx:,} tokens: the smallest, {pair}, takes {format_bytes(nbytes)}. Choose "
-        f"{shorter}, or a budget of {format_bytes(nbytes)}"
+        "no cache type that passes the quality limits fits into "
+        f"{format_bytes(wish.budget_bytes)} at {wish.n_ctx:,} tokens; the smallest, {pair}, "
+        f"needs {format_bytes(nbytes)}. Choose {shorter}, or a budget of "
+        f"{format_bytes(nbytes)}"
     )

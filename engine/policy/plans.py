@@ -79,8 +79,9 @@ class PlanStore:
         if others and not plans:
             builds = ", ".join(sorted({subject.build for subject in others}))
             problems.append(
-                f"the cache of {others[0].model} was measured with llama-cpp-python {builds}, and "
-                f"{build} is installed: measure again with `kvchat cache-quality`"
+                f"the cache of {others[0].model} was measured with llama-cpp-python "
+                f"{builds}, but {build} is installed: measure again with `kvchat "
+                "cache-quality`"
             )
         plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))

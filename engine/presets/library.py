@@ -60,9 +60,9 @@ def find_preset(name: str, user_dir: Path) -> Preset:
     if (entry := named_preset(name, user_dir, or_file=True)) is not None:
         return entry.preset or read_preset(entry.path)
     if path.is_file():
-        raise PresetFileError(f"{name} is not a preset: their files end in .toml")
+        raise PresetFileError(f"{name} is not a preset file: preset files end in .toml")
     known = ", ".join(entry.name for entry in list_presets(user_dir))
-    raise PresetFileError(f"no preset is called {name!r}: there are {known}")
+    raise PresetFileError(f"there is no preset {name!r}: the presets are {known}")
 
 
 def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetEntry | None:

@@ -67,7 +67,7 @@ def render(request: ExportRequest) -> Exported:
     skipped = (*_IN_REQUESTS, *(() if has_windows else ("swa_full",)))
     values = ", ".join(f"{name} {getattr(configuration.sampling, name):g}" for name in _IN_REQUESTS)
     lost = fields.differences(configuration, found, PROGRAM, skipped)
-    more = f"sampling ({values}): {PROGRAM} takes it with each request"
+    more = f"sampling ({values}): {PROGRAM} expects these settings in each request"
     return Exported(export.json_text(settings), (*lost, more))
 
 
@@ -93,7 +93,7 @@ def read(request: ImportRequest) -> Imported:
         found["speculation.n_draft"] = n_draft
     left_out = fields.listed(given)
     preset = fields.preset_from(found, SOURCE, left_out)
-    notes = (f"{PROGRAM} takes sampling settings with each request: kvchat's defaults are used",)
+    notes = (f"{PROGRAM} expects sampling settings in each request: kvchat's defaults are used",)
     return Imported(preset, SOURCE, tuple(left_out), notes)
 
 

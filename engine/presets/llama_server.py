@@ -198,8 +198,7 @@ def serving(
     """
     if re.match(r"-|\w+\+?=|$", request.program):
         raise ExportError(
-            f"{request.program!r} cannot be started by a shell: write the whole path of "
-            "llama-server"
+            f"{request.program!r} cannot be started by a shell: write the full path of llama-server"
         )
     address = ["--host", host or request.host, "--port", str(request.port)]
     words = [request.program, *arguments(request.configuration), *(address if has_address else [])]
@@ -219,13 +218,13 @@ def _conditions(request: ExportRequest) -> Iterator[str]:
     grammar, n_mtp_draft = configuration.sampling.grammar, configuration.n_mtp_draft
     if n_mtp_draft and model is not None and not model.architecture.head_layers:
         yield (
-            f"n_mtp_draft is {n_mtp_draft}: the model has no MTP head, and llama-server does not "
-            "start with that setting; set it to 0"
+            f"n_mtp_draft is {n_mtp_draft}, but the model has no MTP head, so llama-server "
+            "would not start: set it to 0"
         )
     if grammar.endswith(LARK_SUFFIX):
         yield (
-            f"grammar is {grammar}: {PROGRAM} reads Lark only if it was built with LLGUIDANCE, and "
-            "after a first line %llguidance {}"
+            f"grammar is {grammar}: {PROGRAM} reads Lark only if it was built with "
+            "LLGUIDANCE and the first line is %llguidance {}"
         )
     if any(override.device.startswith("GPU ") for override in configuration.tensor_overrides):
         yield (
@@ -293,8 +292,8 @@ def _override(override: TensorOverride) -> str:
     """`pattern=device`; llama-server splits at commas and each part at its first `=`."""
     if bad := [character for character in ",=" if character in override.pattern]:
         raise ExportError(
-            f"the tensor pattern {override.pattern!r} has {bad[0]!r}, where llama-server splits "
-            "its overrides: write `.` (any character) instead"
+            f"the tensor pattern {override.pattern!r} contains {bad[0]!r}, at which "
+            "llama-server splits overrides: write `.` (any character) instead"
         )
     return f"{override.pattern}={fields.device_name(override.device)}"
 
@@ -303,8 +302,8 @@ def _scaled(adapter: Adapter) -> str:
     """`FILE:SCALE`, which llama-server splits at every colon."""
     if ":" in str(adapter.path):
         raise ExportError(
-            f"the adapter {adapter.path} has a colon in its path, where llama-server reads "
-            "the scale: rename it, or link it under another name"
+            f"the adapter {adapter.path} has a colon in its path, after which llama-server "
+            "expects the scale: rename the file, or link to it under another name"
         )
     return f"{adapter.path}:{_text(adapter.scale)}"
 
@@ -428,7 +427,7 @@ class _Given:
         """The preset that resolves to what a llama-server was started with."""
         if not self.texts:
             listed = ", ".join(self.left_out) or "it is empty"
-            raise ImportedFileError(f"{source} sets no field of a preset: {listed}")
+            raise ImportedFileError(f"{source} contains no preset setting: {listed}")
         written = {key: " ".join(_BY_KEY[key].words(text)) for key, text in self.texts.items()}
         name = name or fields.file_stem(self.texts.get("model", PROGRAM)) or PROGRAM
         notes: list[str] = []
@@ -462,12 +461,12 @@ class _Given:
         if (n_ctx := texts.get("n_ctx")) in (None, "0"):
             texts.pop("n_ctx", None)
             how = "no context is given" if n_ctx is None else "the context given is 0"
-            notes.append(f"{how}: llama-server takes the model's own and shortens it to fit, as "
-                         "n_ctx = max does")  # fmt: skip
+            notes.append(f"{how}: llama-server then uses the model's training context, reduced "
+                         "to fit in memory, like n_ctx = max")  # fmt: skip
         if texts.get("n_slots", "-1").startswith("-"):
             texts.pop("n_slots", None)
-            notes.append(f"no --parallel is given: llama-server opens {DEFAULT_SLOTS} slots that "
-                         "share one cache")  # fmt: skip
+            notes.append(f"--parallel is not given: llama-server opens {DEFAULT_SLOTS} slots "
+                         "that share one cache")  # fmt: skip
         else:
             found["kv_unified"] = False
         for key in ("n_threads", "n_threads_batch"):
@@ -490,7 +489,7 @@ class _Given:
         if not types and "draft.model" in texts:
             types = [DRAFT]
             notes.append("a draft model without --spec-type does nothing in builds from May 2026 "
-                         "on: the preset drafts with it")  # fmt: skip
+                         "on, but the preset uses it")  # fmt: skip
         lookup = next((each for each in types if each in LOOKUPS), None)
         drafts = DRAFT in types and "draft.model" in texts
         known = {lookup, HEAD, "none", DRAFT if drafts else None}
@@ -530,7 +529,7 @@ class _Given:
     def _length(self, key: str, default: int, notes: list[str]) -> int:
         length = self._count(key, default)
         if length > MAX_DRAFT:
-            notes.append(f"drafts of {length} tokens become {MAX_DRAFT}, the most kvchat has")
+            notes.append(f"drafts of {length} tokens become {MAX_DRAFT}, kvchat's maximum")
         return max(1, min(length, MAX_DRAFT))
 
     def _count(self, key: str, default: int) -> int:

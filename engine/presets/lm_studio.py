@@ -94,7 +94,7 @@ def render(request: ExportRequest) -> Exported:
     place = (
         f"{configuration.model_path} is not in LM Studio's folder "
         "(~/.lmstudio/models/publisher/model), where LM Studio looks for these defaults: "
-        "`lms import` moves it"
+        "move it with `lms import`"
     )
     lost = (*fields.differences(configuration, found, PROGRAM), *([] if path else [place]))
     return Exported(export.json_text(defaults), lost, install_path=path)

@@ -128,7 +128,7 @@ def read(request: ImportRequest) -> Imported:
         notes.append(f"no num_ctx is given: Ollama uses {DEFAULT_N_CTX:,}")
     if not variables:
         notes.append("K/V type, flash attention and slots are set in the environment of Ollama's "
-                     "server: f16, auto and one are used")  # fmt: skip
+        "server: the preset uses f16, auto and 1")  # fmt: skip
     found |= fields.read_rows(SERVER, variables)
     found |= {"n_batch": found["n_ubatch"]} if "n_ubatch" in found else {}
     found["n_ctx"] = found.get("n_ctx", DEFAULT_N_CTX) * found["n_slots"]
@@ -158,7 +158,9 @@ def _block(start: str, following: Iterator[str]) -> str:
     lines = [start]
     while not lines[-1].rstrip().endswith(QUOTES):
         if (line := next(following, None)) is None:
-            raise export.ImportedFileError(f"{SOURCE} has a text without closing quotes (three)")
+            raise export.ImportedFileError(
+                f"{SOURCE} contains a text without closing triple quotes"
+            )
         lines.append(line)
     return "\n".join([*lines[:-1], lines[-1].rstrip().removesuffix(QUOTES)])
 

@@ -150,7 +150,7 @@ def parse_rule(text: str) -> tuple[str, object]:
     key = key.strip().replace("-", "_")
     if not is_rule or key in NOT_RULES:
         raise PresetFileError(
-            f"{shown(text)}: write a key of a preset and its value, as n_batch=512"
+            f"{shown(text)} is not a setting: write a preset key and its value, such as n_batch=512"
         )
     if key == TRACE:
         return key, expanded(value)

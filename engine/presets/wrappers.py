@@ -111,8 +111,9 @@ def _read_script(request: ImportRequest) -> Imported:
         return read_words(*found)
     if has_command or not any(name.startswith("LLAMA_ARG_") for name in shell.variables):
         raise export.ImportedFileError(
-            "this is not a llama-server command line, a models preset, or a file of llama-swap, "
-            "LM Studio, Ollama or koboldcpp: give one of those, or the command after `--`"
+            "this is not a llama-server command line, a models preset, or a file of "
+            "llama-swap, LM Studio, Ollama or koboldcpp: use one of those, or write the "
+            "command after `--`"
         )
     return read_words([llama_server.PROGRAM], shell.variables)
 
@@ -126,13 +127,16 @@ def _render_unit(request: ExportRequest) -> Exported:
     is_name = "/" not in program and program not in (".", "..")
     if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
         raise export.ExportError(
-            f"systemd cannot start {program!r}: write its whole path, without a prefix of "
+            f"systemd cannot start {program!r}: write its full path, without a prefix of "
             f"{' '.join(_PREFIXES)}"
         )
     lines = (" ".join(_unit_word(word.replace("$", "$$")) for word in line) for line in rest)
     command = " \\\n    ".join((_unit_word(program), *lines))
     text = _UNIT.format(name=export.writable(request.name).replace("%", "%%"), command=command)
-    place = f"systemd looks for {program} in /usr/local/bin and /usr/bin: else write its whole path"
+    place = (
+        f"systemd searches only /usr/local/bin and /usr/bin for {program}: otherwise write "
+        "its full path"
+    )
     unit = _UNIT_FILE(request)
     start = f"systemctl --user enable --now {unit}"
     exported = _around(request, text, *([place] if is_name else []), start=start)
@@ -167,7 +171,9 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise export.ImportedFileError(f"{text[:80]!r} is no list of words: {error}") from error
+        raise export.ImportedFileError(
+            f"{text[:80]!r} cannot be split into words: {error}"
+        ) from error
 
 
 def _with_source(found: Imported, source: str, left_out: Iterable[str] = ()) -> Imported:
@@ -271,8 +277,8 @@ def _render_ini(request: ExportRequest) -> Exported:
 def _ini_value(text: str) -> str:
     if any(mark in export.writable(text) for mark in ";#") or text != text.strip():
         raise export.ExportError(
-            f"llama-server's models preset has no quotes, and {text!r} has a `;`, a `#` or a "
-            "space at its end: rename it, or link it under another name"
+            f"llama-server's models preset has no quotes, and {text!r} has a `;`, a `#` or "
+            "a space at its end: rename the file, or link to it under another name"
         )
     return text
 
@@ -379,7 +385,7 @@ def parse_yaml(text: str) -> Any:
             self.n_aliases += self.check_event(yaml.AliasEvent)
             node = super().compose_node(parent, index)
             if self.n_aliases > MAX_ALIASES or (node is not None and node.tag[0] == "!"):
-                raise yaml.YAMLError(f"it has a tag of its own, or over {MAX_ALIASES} aliases")
+                raise yaml.YAMLError(f"it has a custom tag, or more than {MAX_ALIASES} aliases")
             return node
 
     if len(text) > MAX_YAML:

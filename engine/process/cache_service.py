@@ -25,7 +25,7 @@ sooner; a new model is read whole for its hash, and nothing of it is kept yet.""
 NEWS_S = 1.0
 """How often an event says what the tiers did in the background."""
 
-NOT_OPENED = "The cache could not be opened, so nothing is cached; the log has the reason"
+NOT_OPENED = "The cache could not be opened, so no states are saved; see the log for the reason"
 CACHE_OFF = (
     "The cache is off: set enabled = true, and warm or cold above 0, under [cache] in the settings"
 )
@@ -117,7 +117,7 @@ class CacheKeeper:
             self._open(loaded, settings)
             self._problem = None
         except EngineError as error:
-            self._problem = f"Nothing is cached: {error}"
+            self._problem = f"No states are saved: {error}"
         self._report(loaded, self._problem)
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
@@ -126,7 +126,7 @@ class CacheKeeper:
             if fault.will_restart
             else "it stays off until the model is loaded again"
         )
-        self._report(loaded, f"The cache met {fault}; {what}.")
+        self._report(loaded, f"The cache hit {fault}; {what}.")
 
     def _next_errand(self) -> Errand | None:
         """What was asked first, or nothing where nothing is asked for a while."""

@@ -63,9 +63,8 @@ LOADING_STOPPED = Failed(
 NOT_RUNNING = Failed("The engine is not running", "load a model or restart the engine first")
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and now runs without extra buffer types (AMX, "
-    "repacked weights), which is slower on batches: rebuild it with `make llama`, see `kvchat "
-    "doctor`, "
-    "or set use_extra_buffers = false under [engine] to load without them at once"
+    "repacked weights), which is slower on batches: rebuild it with `make llama`, see "
+    "`kvchat doctor`, or set use_extra_buffers = false under [engine] to avoid the crash"
 )
 
 
@@ -255,7 +254,7 @@ class WorkerClient:
     def _lose_process(self, fault: ThreadFault) -> None:
         """End the process that is no longer read, and say so."""
         go_on = "Restart the engine" if fault.will_restart else "Start kvchat again"
-        said = f"kvchat met {fault}. Your chat is saved. {go_on} to continue"
+        said = f"kvchat hit {fault}. Your chat is saved. {go_on} to continue"
         with self._changed:
             process, self._process = self._process, None
             if self._asked is None:
@@ -367,13 +366,13 @@ class WorkerClient:
             self._stopped(attempt, LOAD_CRASH, said, exit_code, will_restart=True)
             return attempt.without_extra_buffers()
         if crashed:
-            said = f"{why}. Choose another model or other settings; the log is {self._log_path}"
+            said = f"{why}. Choose another model or other settings; see the log {self._log_path}"
             self._stopped(attempt, LOAD_CRASH, said, exit_code)
             return None
         self._stopped(
             attempt,
             "The engine stopped",
-            f"{why}. Your chat is saved. Restart the engine to continue; the log is "
+            f"{why}. Your chat is saved. Restart the engine to continue; see the log "
             f"{self._log_path}",
             exit_code,
         )

@@ -50,8 +50,8 @@ def find_llama_server(named: str | None) -> Path:
     if found is None:
         raise ServerError(
             f"{wanted} was not found: build llama.cpp's llama-server (cmake -B build && "
-            f"cmake --build build -t llama-server), and pass it with --llama-server FILE "
-            f"or in {PATH_VARIABLE}"
+            "cmake --build build -t llama-server), and set its path with --llama-server or "
+            f"{PATH_VARIABLE}"
         )
     return Path(found)
 

@@ -15,7 +15,7 @@ CAUSES = {
     signal.SIGSEGV: "it accessed invalid memory (SIGSEGV)",
     signal.SIGILL: "it used an instruction that this processor lacks (SIGILL)",
     signal.SIGBUS: "it read past the end of a mapped file (SIGBUS)",
-    signal.SIGABRT: "llama.cpp gave up on a failed assertion (SIGABRT)",
+    signal.SIGABRT: "llama.cpp aborted on a failed assertion (SIGABRT)",
     signal.SIGFPE: "it crashed in an arithmetic operation (SIGFPE)",
     signal.SIGKILL: "it was killed (SIGKILL), perhaps because memory ran out",
     signal.SIGTERM: "it was terminated (SIGTERM)",

@@ -308,8 +308,7 @@ def read_report(path: Path) -> Report:
         return report_of(read_text(path, limit=RECORDS_BYTES))
     except (OSError, ValueError) as error:
         raise QualityError(
-            f"{path} cannot be read as a report of cache quality ({error}): measure again into "
-            "another file"
+            f"{path} cannot be read as a report of cache quality ({error}): use another file"
         ) from error
 
 
@@ -323,5 +322,5 @@ def write_report(path: Path, report: Report) -> None:
         replace_file(path, [report_json(report).encode()], is_durable=True)
     except OSError as error:
         raise QualityError(
-            f"{path} cannot be written ({error.strerror or error}): free space or name another file"
+            f"{path} cannot be written ({error.strerror or error}): free space, or use another file"
         ) from error

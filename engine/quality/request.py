@@ -134,7 +134,7 @@ def _notes(
     if n_again:
         yield f"{n_again} texts are duplicates and are scored once"
     if request.haystack and not any(each.answers for each in documents):
-        yield f"no retrieval question fits into {n_ctx:,} tokens: retrieval is not measured"
+        yield f"no retrieval question fits into {n_ctx:,} tokens, so retrieval is not measured"
     if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
         yield f"scoring the first {n_tokens:,} tokens: --tokens sets the limit, 0 removes it"
     if n_tokens < LEAST_TOKENS:
@@ -142,8 +142,8 @@ def _notes(
     if n_ctx > model.architecture.n_ctx_train:
         yield (
             f"texts of up to {n_ctx:,} tokens are longer than the "
-            f"{model.architecture.n_ctx_train:,} that the model was trained on: results at their "
-            "ends are poor with any cache type"
+            f"{model.architecture.n_ctx_train:,} that the model was trained on, so results "
+            "at their ends are poor with any cache type"
         )
 
 

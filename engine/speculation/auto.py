@@ -347,7 +347,7 @@ class AutoController:
     def _plan(self) -> None:
         """What the next round is likely to be, and why."""
         if not self._may_draft:
-            self.length, self.reason = 0, "auto: a token without drafts, to measure the gain"
+            self.length, self.reason = 0, "auto: a step without drafts, to measure the gain"
             return
         shares = self._shares([])
         length = self._best(shares, n_sunk=0, credit=inf)
@@ -361,13 +361,16 @@ class AutoController:
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
-            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} of a decoded one, assuming "
-            f"{shares[0]:.0%} right ({n_right:,} of {n_tried:,} tokens)"
+            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} of a decode step, "
+            f"and about {shares[0]:.0%} are accepted (so far {n_right:,} of {n_tried:,})"
         )
 
     def _said(self, shares: Sequence[float], length: int) -> str:
         tokens, steps = self._outcome(shares, length)
-        return f"{length} drafted tokens should give {tokens:.1f} tokens in the time of {steps:.1f}"
+        return (
+            f"drafting {length} tokens should yield {tokens:.1f} tokens in the time of "
+            f"{steps:.1f} decode steps"
+        )
 
     # --- what is known ---
 

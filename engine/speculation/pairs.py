@@ -20,8 +20,8 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     reason = facts_difference(_facts(target), _facts(draft)) or _first_other_token(target, draft)
     if reason is not None:
         raise IncompatiblePairError(
-            f"the draft model has another vocabulary: {reason}; "
-            "choose a smaller model of the same family, or use n-gram lookup"
+            f"the draft model has a different vocabulary: {reason}; choose a smaller model "
+            "of the same family, or use n-gram lookup"
         )
 
 
@@ -63,8 +63,8 @@ def check_is_no_head(path: Path) -> None:
         return
     name = file.architecture
     raise IncompatiblePairError(
-        f"{path.name} is a draft head ({name}), not a whole model: it needs hidden states of "
-        "its target, which kvchat does not pass to predictors. Use a small model of the same "
-        "vocabulary, or n-gram lookup; llama-server runs the head with "
-        f"`--model-draft {path.name} --spec-type {SPEC_TYPES.get(name, 'draft-mtp')}`"
+        f"{path.name} is a draft head ({name}), not a complete model: it needs hidden "
+        "states of its target, which kvchat cannot pass to it. Use a small model of the "
+        "same vocabulary, or n-gram lookup; llama-server runs the head with `--model-draft "
+        f"{path.name} --spec-type {SPEC_TYPES.get(name, 'draft-mtp')}`"
     )

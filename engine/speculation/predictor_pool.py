@@ -36,12 +36,11 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
     known = ", ".join(NAMES)
     if name in HEADS:
         raise PresetError(
-            f"{name} drafts with a head of the model's own, which kvchat's engine does not run: "
-            "a head reads hidden states, and kvchat's predictors receive tokens only. "
-            f"Use one of {known} here; llama-server can run the head: `kvchat export` writes "
-            "`--spec-type draft-mtp` where the preset has n_mtp_draft"
+            f"{name} uses a draft head, which kvchat's engine cannot run. "
+            f"Choose one of {known}. llama-server can run the head: set n_mtp_draft in the "
+            "preset and use `kvchat export`"
         )
-    raise PresetError(f"no predictor is called {name!r}: use one of {known}")
+    raise PresetError(f"there is no predictor {name!r}: use one of {known}")
 
 
 @dataclass(frozen=True, slots=True)

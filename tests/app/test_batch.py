@@ -143,7 +143,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     assert (fourth.adapters, fourth.grammar) == (None, None)
     assert [line.number for line in broken] == [5, 6, 7, 8]
     assert "JSON schema of the line is not valid" in broken[0].reason
-    assert "leave one out" in broken[2].reason
+    assert "remove one" in broken[2].reason
     assert "does not exist" in broken[3].reason
 
 

@@ -157,7 +157,7 @@ def test_a_mask_of_a_larger_vocabulary_serves_a_draft_model_too() -> None:
 
 
 def test_a_mask_that_forbids_everything_is_an_error() -> None:
-    with pytest.raises(DecodeError, match="no token is allowed"):
+    with pytest.raises(DecodeError, match="forbids every token"):
         Sampler(PLAIN, seed=1, mask=lambda history: only()).sample(LOGITS, (), 0)
 
 

@@ -311,7 +311,7 @@ class LlamaCppBackend(BaseBackend):
             if self._flag.is_set:
                 raise DecodeAborted(f"stopped; the cache holds {len(sequence.tokens)} tokens")
 
-        assert self.projector is not None, "tokens of images come from a projector"
+        assert self.projector is not None, "image tokens need a projector"
         start = sequence.next_position
         n_tokens, n_positions, status = self.projector.decode(
             self.native, sequence.id, tokens, start, n_batch=self.n_batch, check=check_stopped
@@ -334,12 +334,12 @@ class LlamaCppBackend(BaseBackend):
             return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
         if status == NO_CELLS:
             return ContextFullError(
-                f"llama.cpp has no free cells for {n_asked} tokens after {n_held}: raise the "
-                "context, or shorten the chat"
+                f"llama.cpp found no free cells for {n_asked} more tokens after {n_held}: "
+                "raise the context, or shorten the chat"
             )
         return DecodeError(
-            f"llama_decode returned {status} for {n_asked} tokens after {n_held}: the log has the "
-            "reason; reload the model"
+            f"llama_decode failed with status {status} for {n_asked} tokens after {n_held}: "
+            "see the log for the reason, and reload the model"
         )
 
     def _open_projector(self, configuration: Configuration, path: Path) -> None:
@@ -354,7 +354,7 @@ class LlamaCppBackend(BaseBackend):
             )
         except ImageError as error:
             self.vocabulary.blindness = str(error)
-            self.notes += (f"no image can be attached: {error}",)
+            self.notes += (f"images cannot be attached: {error}",)
             return
         self.projector = self.vocabulary.projector = projector
         self.vocabulary.blindness = ""

@@ -86,11 +86,11 @@ class DryRunner:
         errors = self._log.errors()
         if any(text in errors for text in OUT_OF_MEMORY):
             return (
-                "llama.cpp's dry run allocates the recurrent state, and this one needs more "
-                f"than the {self._limit_bytes / 1024**3:.1f} GiB that it may use here: set "
-                "fewer slots or shorter drafts, or use the formula"
+                "the dry run would need more than its limit of "
+                f"{self._limit_bytes / 1024**3:.1f} GiB for the recurrent state: use fewer "
+                "slots or shorter drafts, or plan without the dry run"
             )
-        return f"llama.cpp refuses this context: {errors}"
+        return f"llama.cpp refused this context: {errors}"
 
     def _opened(self, configuration: Configuration) -> object:
         """The model of a configuration: one for all that lie alike, as all do without a GPU."""

@@ -19,8 +19,8 @@ from engine.model.identity import not_a_file
 
 KINDS = {0: "none", 1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLAMO2"}
 NO_PROJECTOR = (
-    "the model is loaded without a projector: put its mmproj file beside the model's, "
-    "pass it with --mmproj, or choose a model that has one"
+    "the model is loaded without a projector: put its mmproj file next to the model file, "
+    "pass it with --mmproj, or choose a model with a projector"
 )
 IMAGE_PIECE = b"[image]"
 SAMPLED_TOKENS = 1024
@@ -110,7 +110,7 @@ class LlamaCppVocabulary:
 
     def image_tokens(self, image: Image) -> tuple[int, ...]:
         if self.projector is None:
-            raise ImageError(f"{image.name} is an image, and {self.blindness}")
+            raise ImageError(f"{image.name} is an image, but {self.blindness}")
         return self.projector.tokens(image)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -216,8 +216,8 @@ def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: boo
     if not _has_vocabulary(model):
         llama_cpp.llama_model_free(model)
         raise ModelLoadError(
-            f"{path.name} has no vocabulary, so text cannot be tokenised: use a file that was "
-            "converted with its tokenizer"
+            f"{path.name} has no vocabulary, so text cannot be tokenised: use a file that "
+            "includes its tokenizer"
         )
     return model
 

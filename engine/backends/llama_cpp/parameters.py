@@ -130,7 +130,7 @@ def _buffer_type(name: str) -> int:
     if number is None or not gpus:
         return _buffer_type_of(_cpu())
     if int(number[0]) >= len(gpus):
-        raise ModelLoadError(f"tensor overrides name {name}, but llama.cpp finds {len(gpus)} GPUs")
+        raise ModelLoadError(f"a tensor override uses {name}, but llama.cpp found {len(gpus)} GPUs")
     return _buffer_type_of(gpus[int(number[0])])
 
 

@@ -38,7 +38,7 @@ KEPT_BYTES = 256 << 20
 UNKNOWN_IMAGE = "the prompt contains an image whose file is unknown"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
-    "({reason}); build it again with `make llama`"
+    "({reason}); rebuild it with `make llama`"
 )
 
 
@@ -153,8 +153,8 @@ class Projector:
         if NO_TOKEN in found:
             mtmd.mtmd_input_chunks_free(chunks)
             raise ImageError(
-                f"{self._path.name} marks images with tokens that this model's vocabulary "
-                "lacks: it belongs to another model"
+                f"{self._path.name} belongs to another model: it marks images with tokens "
+                "that are not in this model's vocabulary"
             )
         self._stretches |= stretches
         self._images[key] = image
@@ -231,8 +231,9 @@ class Projector:
         is_whole = mtmd.mtmd_decode_use_non_causal(self._native, stretch.chunk)
         if is_whole and stretch.n_tokens > min(self._n_ubatch, n_batch):
             raise ImageError(
-                f"this model reads the {stretch.n_tokens} tokens of an image at once, and the "
-                f"ubatch has {min(self._n_ubatch, n_batch)}: raise n_batch and n_ubatch"
+                f"this model needs all {stretch.n_tokens} tokens of an image in one ubatch, "
+                f"but the ubatch size is {min(self._n_ubatch, n_batch)}: raise n_batch and "
+                "n_ubatch"
             )
         rows = self._embeddings(stretch, check)
         end = llama_cpp.llama_pos()
@@ -260,13 +261,12 @@ class Projector:
         if self.has_rows and llama_cpp.llama_model_n_swa(model):
             self.close()
             raise ImageError(
-                "this model counts the rows and columns of an image as positions (M-RoPE) and has "
-                "a sliding window, which kvchat's cache does not cut together: llama-server reads "
-                "images with it (`kvchat serve`)"
+                "kvchat cannot read images with this model, which combines M-RoPE with a "
+                "sliding window: use llama-server (`kvchat serve`)"
             )
         if not self._mtmd.mtmd_support_vision(self._native):
             self.close()
-            raise ImageError(f"the projector {self._path.name} reads sound, not images")
+            raise ImageError(f"the projector {self._path.name} encodes sound, not images")
 
     def _hash(self) -> str:
         """Digest of the projector's file: another one makes other embeddings."""
@@ -303,7 +303,7 @@ class Projector:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         rows = self._kept[key][stretch.index]
-        assert len(rows) == stretch.n_tokens, "pixels change nothing about an image's layout"
+        assert len(rows) == stretch.n_tokens, "the pixels of an image do not change its layout"
         return rows
 
     def _n_kept_bytes(self) -> int:

@@ -49,8 +49,8 @@ class LlamaCppSequence(BaseSequence):
             return
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"the cache holds {len(self._tokens)} tokens and cannot go back to {length}: "
-                f"{self._why_not(length)}; start again from 0"
+                f"the cache of {len(self._tokens)} tokens cannot be cropped to {length}: "
+                f"{self._why_not(length)}; crop it to 0 and prefill again"
             )
         if not length:
             self._forget()
@@ -58,8 +58,8 @@ class LlamaCppSequence(BaseSequence):
         position = self._position(length)
         if not llama_cpp.llama_memory_seq_rm(self._backend.memory, self.id, position, -1):
             raise CropUnsupportedError(
-                f"llama.cpp refused to cut the cache back from {len(self._tokens)} to {length} "
-                "tokens; start again from 0"
+                f"llama.cpp refused to crop the cache from {len(self._tokens)} to {length} "
+                "tokens; crop it to 0 and prefill again"
             )
         del self._tokens[length:]
         if length < self._image_end:
@@ -80,14 +80,14 @@ class LlamaCppSequence(BaseSequence):
     def save(self, start: int = 0) -> bytes | memoryview:
         if not 0 <= start < len(self._tokens):
             raise StateError(
-                f"the cache holds {len(self._tokens)} tokens, none after position {start}"
+                f"cannot save from token {start}: the cache has only {len(self._tokens)} tokens"
             )
         self.learn_states()
         states = self._backend.states
         if not start:
             return states.read(self.id)
         if not self._backend.can_slice:
-            raise StateError("states of this model cannot be cut, with this projector or at all")
+            raise StateError("states of this model cannot be saved in parts")
         return states.read_end(self.id, start, len(self._tokens))
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
@@ -188,5 +188,5 @@ class LlamaCppSequence(BaseSequence):
         if length > len(self._tokens):
             return "the sequence is shorter"
         if self._backend.is_recurrent:
-            return "a recurrent state cannot go back"
-        return f"the sliding window of {self._backend.n_swa} tokens has moved on"
+            return "a recurrent state cannot be rolled back"
+        return f"the sliding window of {self._backend.n_swa} tokens has moved past that position"

@@ -126,8 +126,8 @@ def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None
     last = first + n_held if end is None else end
     if not first <= start < last <= first + n_held:
         raise StateError(
-            f"the saved state holds tokens {first} to {first + n_held} and {start} to {last} "
-            "were requested"
+            f"the saved state contains tokens {first} to {first + n_held}, but {start} to "
+            f"{last} were requested"
         )
     expected = np.arange(first, first + n_held, dtype=np.int32)
     low, high = start - first, last - first
@@ -135,7 +135,7 @@ def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None
         return Cells(state, part, slice(low, high), high - low)
     order = np.argsort(positions, kind="stable")
     if not np.array_equal(positions[order], expected):
-        raise StateError("the saved state repeats or lacks tokens")
+        raise StateError("the saved state is damaged: tokens are missing or repeated")
     return Cells(state, part, order[low:high], high - low)
 
 

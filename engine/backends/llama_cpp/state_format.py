@@ -104,8 +104,8 @@ class Cursor:
         """Go on by some bytes, and give where they begin."""
         if nbytes > len(self.state) - self.at:
             raise StateError(
-                f"the saved state is cut off: it has {len(self.state)} bytes and "
-                f"{self.at + nbytes} were expected at least"
+                f"the saved state is truncated: it has {len(self.state)} bytes, at least "
+                f"{self.at + nbytes} were expected"
             )
         start = self.at
         self.at += nbytes
@@ -136,8 +136,7 @@ def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
         if tuple(part.shape for part in parts) == shape:
             return parts
     raise StateError(
-        "the saved state is cut off, damaged, or has another layout: it belongs to another "
-        "model, cache type or build"
+        "the saved state is truncated, damaged, or from another model, cache type or build"
     )
 
 
@@ -164,7 +163,7 @@ def check_magic(state: State) -> int:
     cursor = Cursor(state)
     magic, _ = cursor.take(HEADER)
     if magic != MAGIC:
-        raise StateError("the saved state was not written by llama.cpp: it begins with other bytes")
+        raise StateError("the saved state was not written by llama.cpp: its first bytes are wrong")
     return cursor.at
 
 

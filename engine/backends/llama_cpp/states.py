@@ -122,8 +122,8 @@ class States:
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         if last != expected:
             raise StateError(
-                f"a state of {n_tokens} tokens was restored up to position {expected}, and "
-                f"llama.cpp holds it up to {last}"
+                f"restoring the saved state of {n_tokens} tokens failed: it should end at "
+                f"position {expected}, but in llama.cpp it ends at {last}"
             )
 
     def _write_parts(
@@ -139,7 +139,7 @@ class States:
             parts.append(cell_range(state, shape, at))
             at += parts[-1].n_cells
         if at != n_tokens:
-            raise StateError(f"the saved states hold {at} tokens where {n_tokens} were expected")
+            raise StateError(f"the saved states contain {at} tokens, but {n_tokens} were expected")
         if shape.n_streams > 1:
             is_taken = self._write_native(sequence_id, join(shape, parts))
         else:
@@ -149,7 +149,9 @@ class States:
             self._refuse(n_tokens)
 
     def _refuse(self, n_tokens: int) -> NoReturn:
-        raise StateError(f"llama.cpp refused a state of {n_tokens} tokens: the log has the reason")
+        raise StateError(
+            f"llama.cpp refused a state of {n_tokens} tokens: see the log for the reason"
+        )
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
         """The state of the tokens from `start` to `end` of the line.
@@ -172,8 +174,8 @@ class States:
         shape = self.slice_layout
         if shape is None:
             raise StateError(
-                "states of this model cannot be cut: it has a sliding window, a recurrent state "
-                "or an unknown layout"
+                "states of this model cannot be saved in parts: the model has a sliding "
+                "window, a recurrent state or an unknown layout"
             )
         return shape
 
@@ -192,7 +194,8 @@ class States:
                 n_swa = self._n_swa
             if not is_right:
                 raise StateError(
-                    f"the saved state does not hold the {len(positions)} tokens of its sequence"
+                    f"the saved state is damaged: it does not contain the {len(positions)} "
+                    "tokens of its sequence"
                 )
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
@@ -208,8 +211,8 @@ class States:
         )
         if not nbytes or n_written != nbytes:
             raise StateError(
-                f"llama.cpp returned {n_written} of {nbytes} bytes of a state: the log has the "
-                "reason"
+                f"llama.cpp returned {n_written} of {nbytes} bytes of a state: see the log "
+                "for the reason"
             )
         return buffer
 

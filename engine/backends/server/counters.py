@@ -38,11 +38,11 @@ WAITING = (
 NOT_REPORTED: Mapping[Program, tuple[ServerFigure, ...]] = {
     "llama-server": (ServerFigure("memory", "llama-server does not report its memory"),),
     "vLLM": (
-        ServerFigure("speculation", "vLLM counts drafts for all its users together"),
+        ServerFigure("speculation", "vLLM counts drafts of all users together"),
         ServerFigure("memory", "vLLM does not report its memory"),
     ),
     "SGLang": (
-        ServerFigure("speculation", "SGLang counts drafts for all its users together"),
+        ServerFigure("speculation", "SGLang counts drafts of all users together"),
         ServerFigure("memory", "SGLang does not report its memory"),
     ),
     "Ollama": (
@@ -52,7 +52,7 @@ NOT_REPORTED: Mapping[Program, tuple[ServerFigure, ...]] = {
     ),
     "OpenAI": (
         ServerFigure("speculation", "this server does not report drafts"),
-        ServerFigure("throughput", "speed is measured here and includes the network"),
+        ServerFigure("throughput", "kvchat measures the speed; it includes the network"),
         ServerFigure("memory", "this server does not report its memory"),
     ),
 }
@@ -94,7 +94,7 @@ class Counters:
         has_speculation = any(figure.panel == "speculation" for figure in figures)
         untold = NOT_REPORTED[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
-            figures.append(ServerFigure("cache", "its /metrics is off"))
+            figures.append(ServerFigure("cache", "/metrics is off"))
         if self.facts.program == "llama-server" and self.facts.speculates is False:
             figures.append(ServerFigure("speculation", "started without --spec-type: no drafts"))
         kept = (each for each in untold if each.panel != "speculation" or not has_speculation)
@@ -137,7 +137,7 @@ def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
     if (rate := _first(now, HIT_RATE)) is not None:
         yield ServerFigure("cache", f"server: {min(rate, 1.0):.0%} of prompts found in its cache")
     if length := _first(now, ACCEPT_LENGTH):
-        yield ServerFigure("speculation", f"server: {length:.2f} tokens a round, all users")
+        yield ServerFigure("speculation", f"server: {length:.2f} tokens per round, all users")
 
 
 def _first(now: Mapping[str, float], names: tuple[str, ...]) -> float | None:

@@ -108,7 +108,7 @@ def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
                     n_reports += 1
                     http.report_wait(f"{error}; waited {waited_s:.0f} of at most {limit_s:g} s")
             except (ServerUnreachableError, ServerSilentError) as error:
-                raise type(error)(f"{error}; is {http.url} its address?") from error
+                raise type(error)(f"{error}; check the address {http.url}") from error
             time.sleep(LOOK_AGAIN_S)
     finally:
         if n_reports:
@@ -119,7 +119,7 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
     listed = _models(http)
     names = tuple(listed)
     if not names:
-        raise ServerError(f"{http.name} serves no model: load one there first")
+        raise ServerError(f"{http.name} serves no model: load a model on the server")
     model = chosen_model(names, wanted, http.name)
     match _program(http, listed[model]):
         case "llama-server":
@@ -152,7 +152,7 @@ def chosen_model(names: Sequence[str], wanted: str | None, server: str) -> str:
         return found[0]
     has = ", ".join(shown(name) for name in names[:8]) + (" ..." if len(names) > 8 else "")
     what = f"{len(found)} models with {wanted!r}" if found else f"no model {wanted!r}"
-    raise ServerError(f"{server} has {what}{did_you_mean(wanted, names)}; it has {has}")
+    raise ServerError(f"{server} has {what}{did_you_mean(wanted, names)}; it serves {has}")
 
 
 def _models(http: Http) -> dict[str, Mapping[str, object]]:
@@ -161,8 +161,8 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
         listed = http.get_json("/v1/models")
     except MissingError as error:
         raise ServerError(
-            f"{http.name} has no list of models at /v1/models: kvchat supports llama-server, "
-            "vLLM, SGLang, Ollama and other servers of OpenAI's protocol"
+            f"{http.name} returned no model list at /v1/models: use a llama-server, vLLM, "
+            "SGLang, Ollama or OpenAI-compatible server"
         ) from error
     data = listed.get("data")
     entries = data[:MOST_MODELS] if isinstance(data, list) else []

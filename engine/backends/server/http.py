@@ -201,7 +201,7 @@ class Http:
         except UnreachableError as error:
             raise ServerUnreachableError(
                 f"{self.name} cannot be reached or closed the connection "
-                f"({self.masked(str(error))}): check that it runs"
+                f"({self.masked(str(error))}): check that it is running"
             ) from error
         except SilentError as error:
             raise ServerSilentError(f"{self.name} {error}: check the server") from error
@@ -217,18 +217,18 @@ class Http:
             raise ContextFullError(f"{self.name}: {reason}")
         match status:
             case 401 | 403:
-                problem = "the key that was sent is refused" if self.has_key else "none was sent"
+                problem = "the key that was sent was refused" if self.has_key else "none was sent"
                 raise ServerError(
-                    f"{self.name} asks for a key, and {problem} ({status}): set {KEY_VARIABLE} "
-                    "and name the server with --server or in a preset, or store the key in the "
-                    "keyring"
+                    f"{self.name} requires an API key, but {problem} ({status}): set "
+                    f"{KEY_VARIABLE} and specify the server with --server or in a preset, "
+                    "or store the key in the keyring"
                 )
             case 404:
                 raise MissingError(f"{self.name} answers 404 (not found): {reason}")
             case 429 | 502 | 503 | 504:
                 raise ServerBusyError(f"{self.name} cannot answer now ({status}): {reason}")
             case _:
-                raise ServerError(f"{self.name} refuses ({status}): {reason}")
+                raise ServerError(f"{self.name} refused the request ({status}): {reason}")
 
     def _object(self, data: bytes, path: str) -> Mapping[str, object]:
         try:
@@ -238,8 +238,8 @@ class Http:
         if not isinstance(found, dict):
             reason = f"({found})" if isinstance(found, ValueError) else "(not an object)"
             raise ServerError(
-                f"{self.name} returned invalid JSON for {path} {reason}: it is not a language "
-                "model server, or it is broken"
+                f"{self.name} returned invalid JSON for {path} {reason}: check that it is a "
+                "language model server"
             )
         return found
 

@@ -167,7 +167,9 @@ class LlamaServer:
 
             return {**asked, "json_schema": parse_json(grammar.text)}
         if is_lark(grammar.text):
-            raise GrammarError(f"llama-server reads GBNF only, and {grammar.name} is not GBNF")
+            raise GrammarError(
+                f"llama-server supports only GBNF grammars: rewrite {grammar.name} as GBNF"
+            )
         return {**asked, "grammar": grammar.text}
 
     # --- what is told ---

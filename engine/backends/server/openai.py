@@ -91,13 +91,13 @@ class OpenAI:
         elif sampling.stop_tokens:
             raise EngineError(
                 f"{self._http.name} does not support stop tokens: leave them out, or use a "
-                f"stop text"
+                "stop string"
             )
         grammar = request.grammar or grammar_of(sampling)
         if grammar is not None and not grammar.is_schema:
             raise EngineError(
-                f"{self._http.name} supports JSON schemas, not grammars: write {grammar.name} "
-                "as a schema"
+                f"{self._http.name} supports JSON schemas, not grammars: rewrite "
+                f"{grammar.name} as a JSON schema"
             )
         if grammar is not None:
             schema = {"name": "reply", "schema": parse_json(grammar.text), "strict": True}
@@ -106,7 +106,9 @@ class OpenAI:
 
     def _prompt(self, request: GenerationRequest) -> Mapping[str, object]:
         if request.continues or request.continues_text:
-            raise EngineError(f"{self._http.name} cannot continue a stopped reply: answer again")
+            raise EngineError(
+                f"{self._http.name} cannot continue a stopped reply: regenerate the reply"
+            )
         if request.prompt_tokens is not None:
             return {"prompt": list(request.prompt_tokens)}
         if request.raw_prompt is not None:

@@ -33,7 +33,7 @@ MOST_DRAFT = 128
 MOST_TEXT = 1 << 24
 """Characters of a reply behind which a server is taken for broken."""
 THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
-SERVER_DRAFTS = "the server drafts as it was started"
+SERVER_DRAFTS = "drafting is fixed when the server is started"
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ STEP_S = 0.05
 """How long a step waits for something that replies tell: a stop is obeyed within it."""
 SEED_BITS = 31
 """What every server keeps of a seed."""
-NO_SPECULATION = "a server drafts as it was started: choose drafts there"
+NO_SPECULATION = "drafting is fixed when the server is started: set it in the server's options"
 
 
 class _Program(Protocol):
@@ -104,7 +104,7 @@ class ServerSession:
         Raises:
             ServerError: it cannot be reached, is none, or has no such model.
         """
-        assert configuration.server is not None, "a server needs an address"
+        assert configuration.server is not None, "a server session needs an address"
         watch = Stopwatch()
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._tell = tell or (lambda _: None)
@@ -151,11 +151,11 @@ class ServerSession:
             EngineError: it asks for something that no server knows.
         """
         if request.adapters is not None:
-            raise AdapterError("adapters are loaded by the server: start it with --lora")
+            raise AdapterError("only the server can load adapters: start it with --lora")
         asked = (each.content for each in request.messages if each.role == "user")
         images = [image for content in asked for image in images_in(content)]
         if images and self._blindness:
-            raise ImageError(f"{images[0].name} is an image, and {self._blindness}")
+            raise ImageError(f"{images[0].name} is an image, but {self._blindness}")
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
         facts = self._facts
         reply = ServedReply(
@@ -302,8 +302,8 @@ class ServerSession:
                     reply.take(event)
                 if reply.n_text > MOST_TEXT:
                     raise ServerError(
-                        f"{self._http.name} sent {reply.n_text:,} characters and the reply had not "
-                        "ended: stopped"
+                        f"{self._http.name} sent {reply.n_text:,} characters without ending "
+                        "the reply: stopped"
                     )
                 if reply.reason is FinishReason.STOP_TOKEN:
                     return
@@ -340,7 +340,7 @@ class ServerSession:
             self._changed.notify()
 
     def _fail_after(self, generation: ServedGeneration, fault: ThreadFault) -> None:
-        self._fail(generation, ServerError(f"the answer could not be read: {fault}"))
+        self._fail(generation, ServerError(f"kvchat could not read the server's answer: {fault}"))
 
     def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
         generation.came.append(generation.reply.finish(reason))
@@ -393,8 +393,8 @@ class ServerSession:
         if self._facts.sees_images:
             return ""
         return (
-            f"{self._http.name} does not report that its model reads images: start it "
-            "with the model's projector (--mmproj), or choose a model there that reads images"
+            f"{self._http.name} does not report image support for its model: start it with "
+            "the projector (--mmproj), or choose another model"
         )
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:
@@ -404,8 +404,8 @@ class ServerSession:
         notes = [f"{self._http.name} is {self._http.masked(told)} and serves {model}"]
         if self._http.has_key and goes_unencrypted(self._http.url):
             notes.append(
-                f"the key goes to {self._http.name} unencrypted: anyone on the network can "
-                "read it; use https"
+                f"the API key is sent to {self._http.name} unencrypted, so anyone on the "
+                "network can read it: use https"
             )
         unused = (
             ("top_k", sampling.top_k > 0),
@@ -415,7 +415,7 @@ class ServerSession:
         names = [name for name, is_set in unused if is_set]
         if facts.program == "OpenAI" and names:
             notes.append(
-                f"this server's protocol does not support {', '.join(names)}: they have no effect "
-                "there"
+                f"this server's protocol does not support {', '.join(names)}, so these "
+                "settings have no effect"
             )
         return tuple(notes)

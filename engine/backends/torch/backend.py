@@ -121,7 +121,9 @@ class TorchBackend(BaseBackend):
         if self._text is None:
             self._text = LoadedModel(configuration, log, vocab_only=True)
         self.vocabulary = LlamaCppVocabulary(self._text.take())
-        self.vocabulary.blindness = "the torch backend reads no images: use --backend llama.cpp"
+        self.vocabulary.blindness = (
+            "the torch backend does not support images: use --backend llama.cpp"
+        )
         try:
             self._model: Transformer | None = self._load(
                 model, shape, configuration, progress, like
@@ -136,7 +138,7 @@ class TorchBackend(BaseBackend):
         )
 
     no_adapters = (
-        "the torch backend applies no adapters: leave out lora, or use the backend llama.cpp"
+        "the torch backend does not support adapters: remove lora, or use the llama.cpp backend"
     )
 
     @property
@@ -299,7 +301,9 @@ class TorchBackend(BaseBackend):
         """Whether steps in fixed shapes are wanted, by compiler or CUDA, and possible."""
         fault = self._unlike_shapes(configuration)
         if fault is not None and self._compile == "on":
-            raise ModelLoadError(f"{fault}; leave out compile or the conflicting setting")
+            raise ModelLoadError(
+                f"{fault}; remove `compile=on`, or the setting that conflicts with it"
+            )
         if fault is not None and self._compile == "auto":
             self.notes = (fault,)
         return fault is None and (self._compile != "off" or self._device.type == "cuda")
@@ -310,8 +314,9 @@ class TorchBackend(BaseBackend):
         if is_dense and self._plan is None and configuration.kv_trace is None:
             return None
         return (
-            "the decode step cannot be compiled: that needs caches of f32, f16 or bf16, layers "
-            "with attention, full sliding-window caches (swa_full), no trace and no decode plan"
+            "the decode step cannot be compiled: compiling requires caches of f32, f16 or "
+            "bf16, layers with attention, full sliding-window caches (swa_full), no trace "
+            "and no decode plan"
         )
 
     def _make_caches(
@@ -361,7 +366,7 @@ def _check_settings(configuration: Configuration, shape: Hyperparameters) -> Non
     ):
         if value is not None and not attends:
             raise ModelLoadError(
-                f"{option} needs layers with attention, and this model has none: leave it out"
+                f"{option} needs layers with attention, but this model has none: remove it"
             )
 
 
@@ -384,7 +389,7 @@ def _state_dtype(configuration: Configuration) -> torch.dtype:
     first, _, second = name.partition("/")
     if first not in DTYPES or second not in ("", first):
         raise ModelLoadError(
-            f"states of recurrent layers are stored as {', '.join(DTYPES)}, and {name} was "
-            "requested: they have no keys and values"
+            f"this model has recurrent layers, whose states cannot be stored as {name}: use "
+            f"one of {', '.join(DTYPES)}"
         )
     return DTYPES[first]

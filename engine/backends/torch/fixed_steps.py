@@ -206,7 +206,9 @@ class FixedSteps:
         notes: list[str] = []
         is_cuda = self._model.device.type == "cuda"
         if is_cuda and (fault := self._tried("captured", decode)):
-            notes.append(f"decode steps are not captured as a graph and run uncaptured: {fault}")
+            notes.append(
+                f"decode steps run without a CUDA graph, because capturing one failed: {fault}"
+            )
         if mode == "on" or (mode == "auto" and is_cuda):
             notes.append(self._compiled(decode))
         elif mode == "auto":
@@ -223,7 +225,7 @@ class FixedSteps:
         watch = Stopwatch()
         fault = self._tried("compiled", decode_by_compiled_code)
         if fault:
-            return f"the decode step runs uncompiled: {fault}"
+            return f"the decode step is not compiled: {fault}"
         return f"the decode step is compiled, which took {watch.total():.0f} s"
 
     def _tried(self, way: Way, decode: Callable[[], None]) -> str:
@@ -253,7 +255,7 @@ class FixedSteps:
 def _reason(error: Exception) -> str:
     """What a compiler says itself, or that there is none."""
     if type(error).__name__ == "InvalidCxxCompiler":  # of a module that takes a second to import
-        return "there is no C++ compiler (install g++ or clang, or name one by CXX)"
+        return "no C++ compiler was found (install g++ or clang, or set CXX)"
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return next((line for line in lines if "error:" in line), lines[0] if lines else repr(cause))

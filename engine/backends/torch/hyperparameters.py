@@ -103,14 +103,15 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
     family = FAMILIES.get(keys.name)
     if family is None:
         raise ModelLoadError(
-            f"{model.file.path.name} has the architecture {keys.name}, for which the torch "
-            f"backend has no code; it has {', '.join(FAMILIES)}: use the backend llama.cpp"
+            f"the torch backend does not support the architecture {keys.name} of "
+            f"{model.file.path.name}, only {', '.join(FAMILIES)}: use the llama.cpp backend"
         )
     architecture = model.architecture
     if architecture.is_moe:
         raise ModelLoadError(
-            f"{model.file.path.name} has {architecture.n_experts} experts a layer, for which the "
-            "torch backend has no code: use the backend llama.cpp"
+            "the torch backend does not support models with experts, and "
+            f"{model.file.path.name} has {architecture.n_experts} per layer: use the "
+            "llama.cpp backend"
         )
     return Hyperparameters(
         architecture=keys.name,
@@ -156,9 +157,9 @@ def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
     n_rotated = keys.number("rope.dimension_count", head_dim)
     if layer.v_head_dim != head_dim or n_rotated != head_dim:
         raise ModelLoadError(
-            f"{keys.model.file.path.name} has keys of {head_dim}, values of {layer.v_head_dim} and "
-            f"{n_rotated:.0f} rotated elements a head: the torch backend needs them equal; use the "
-            "backend llama.cpp"
+            f"{keys.model.file.path.name} has heads with {head_dim} key, {layer.v_head_dim} "
+            f"value and {n_rotated:.0f} rotated elements, but the torch backend requires "
+            "equal sizes: use the llama.cpp backend"
         )
     width = head_dim
     if keys.name == "gemma3" and keys.model.architecture.n_layers == LARGEST_GEMMA_LAYERS:
@@ -178,8 +179,8 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
         return RopeShape(keys.number("rope.freq_base_swa", DEFAULT_ROPE_BASE), 1.0)
     if kind not in ("none", "linear"):
         raise ModelLoadError(
-            f"{keys.model.file.path.name} scales its positions by {kind!r}, for which the torch "
-            "backend has no code; it has 'linear': use the backend llama.cpp"
+            f"the torch backend does not support the RoPE scaling {kind!r} of "
+            f"{keys.model.file.path.name}, only 'linear': use the llama.cpp backend"
         )
     return RopeShape(keys.number("rope.freq_base", DEFAULT_ROPE_BASE), 1.0 / factor)
 
@@ -187,8 +188,8 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
 def _state_space(keys: _Keys) -> StateSpaceShape:
     if keys.model.file.values.get(f"{keys.name}.ssm.dt_b_c_rms"):
         raise ModelLoadError(
-            f"{keys.model.file.path.name} normalises B, C and dt (Falcon Mamba), for which the "
-            "torch backend has no code: use the backend llama.cpp"
+            f"the torch backend does not support {keys.model.file.path.name}, which "
+            "normalises B, C and dt (Falcon Mamba): use the llama.cpp backend"
         )
     return StateSpaceShape(
         d_inner=int(keys.number("ssm.inner_size")),

@@ -42,8 +42,8 @@ class TorchSequence(BaseSequence):
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"the cache holds {len(self._tokens)} tokens and cannot go back to {length}: "
-                "a layer no longer has these tokens; start again from 0"
+                f"the cache of {len(self._tokens)} tokens cannot be cropped to {length}: a "
+                "layer no longer has these tokens; crop it to 0 and prefill again"
             )
         if length < len(self._tokens):
             for cache in self.caches:
@@ -53,7 +53,7 @@ class TorchSequence(BaseSequence):
     def save(self, start: int = 0) -> State:
         n_held = len(self._tokens)
         if not 0 <= start < n_held:
-            raise StateError(f"the cache holds {n_held} tokens: none from {start} on")
+            raise StateError(f"cannot save from token {start}: the cache has only {n_held} tokens")
         whole = SavedTokens(0, n_held, [cache.held() for cache in self.caches])
         return (whole.part(start, n_held) if start else whole).to_bytes()
 
@@ -64,7 +64,8 @@ class TorchSequence(BaseSequence):
             layers = join(states, len(tokens))
             if len(layers) != len(self.caches):
                 raise StateError(
-                    f"the saved state has {len(layers)} layers and the model {len(self.caches)}"
+                    f"the saved state has {len(layers)} layers, but the model has "
+                    f"{len(self.caches)}"
                 )
             for cache, layer in zip(self.caches, layers, strict=True):
                 cache.hold(layer, len(tokens))

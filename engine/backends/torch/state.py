@@ -62,9 +62,9 @@ def read_state(state: State) -> SavedTokens:
             number, _, rest = name.partition(".")
             layers[int(number)][rest] = tensor
     except (KeyError, ValueError, RuntimeError) as error:
-        raise StateError("the saved state is damaged, or of another backend") from error
+        raise StateError("the saved state is damaged, or was saved by another backend") from error
     if sorted(layers) != list(range(len(layers))):
-        raise StateError("the saved state lacks layers")
+        raise StateError("the saved state is damaged: layers are missing")
     return SavedTokens(start, n_tokens, [layers[number] for number in range(len(layers))])
 
 
@@ -76,7 +76,7 @@ def cut(state: State, at: int) -> tuple[bytes, bytes]:
     """
     whole = read_state(state)
     if not 0 < at < whole.n_tokens:
-        raise StateError(f"a state of {whole.n_tokens} tokens cannot be cut after {at}")
+        raise StateError(f"a state of {whole.n_tokens} tokens cannot be split at token {at}")
     return whole.part(0, at).to_bytes(), whole.part(at, whole.n_tokens).to_bytes()
 
 
@@ -90,10 +90,12 @@ def join(states: Sequence[State], n_tokens: int) -> Sequence[Layer]:
     end = 0
     for part in parts:
         if part.start != end or len(part.layers) != len(parts[0].layers):
-            raise StateError(f"a saved state begins at {part.start} but {end} tokens are restored")
+            raise StateError(
+                f"a saved state begins at token {part.start}, but only {end} tokens are restored"
+            )
         end += part.n_tokens
     if end != n_tokens or not parts:
-        raise StateError(f"the saved states hold {end} tokens where {n_tokens} were expected")
+        raise StateError(f"the saved states contain {end} tokens, but {n_tokens} were expected")
     if len(parts) == 1:
         return parts[0].layers
     sizes = [part.n_tokens for part in parts]
@@ -106,7 +108,7 @@ def _joined(layers: Sequence[Layer], sizes: Sequence[int]) -> Layer:
     for name in (KEYS, VALUES):
         rows = [piece[name] for piece in pieces]
         if len({(each.dtype, each.shape[:2], each.shape[3:]) for each in rows}) > 1:
-            raise StateError("the saved states are of different models or cache types")
+            raise StateError("the saved states belong to different models or cache types")
         joined[name] = torch.cat(rows, dim=2)
     return joined
 
@@ -115,5 +117,5 @@ def _rows(layer: Layer, n_tokens: int) -> Layer:
     """A layer's tensors `[.., .., n_tokens, ..]`, where its cache is dense."""
     is_dense = layer.keys() == {KEYS, VALUES}
     if not is_dense or any(each.dim() != 4 or each.shape[2] != n_tokens for each in layer.values()):
-        raise StateError(f"a layer of the saved state does not hold its {n_tokens} tokens")
+        raise StateError(f"the saved state is damaged: a layer does not have its {n_tokens} tokens")
     return layer

@@ -70,8 +70,8 @@ class TensorReader:
         place = self._places.get(name)
         if place is None:
             raise ModelLoadError(
-                f"{self._name} has no tensor {name}: the file is incomplete, or its header names "
-                "another architecture"
+                f"{self._name} has no tensor {name}: the file is incomplete, or its header "
+                "specifies another architecture"
             )
         values = self._dequantised(place, dtype or self.dtype)
         read = values.reshape(place.info.shape[::-1]).to(self.device)
@@ -98,8 +98,8 @@ class TensorReader:
                 values[index * step : (index + 1) * step] = torch.from_numpy(read)
         except NotImplementedError as error:
             raise ModelLoadError(
-                f"{self._name} has tensors of the type {kind.name}, which the torch backend cannot "
-                "read: use the backend llama.cpp, or another quantisation"
+                f"{self._name} has tensors of the type {kind.name}, which the torch backend "
+                "cannot read: use the llama.cpp backend, or another quantisation"
             ) from error
         return values
 

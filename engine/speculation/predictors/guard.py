@@ -201,7 +201,9 @@ def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:
     if not 0 <= token < n_vocab:
         raise PredictorError(f"it proposed token {token}: the model has tokens 0 to {n_vocab - 1}")
     if not 0.0 <= confidence <= 1.0:
-        raise PredictorError(f"it gave {confidence} as its confidence: give a number from 0 to 1")
+        raise PredictorError(
+            f"it returned the confidence {confidence}: return a number from 0 to 1"
+        )
     if law is not None and not _is_distribution(law, n_vocab):
         raise PredictorError(
             f"it proposed token {token} with {shown(law)}, which is not a distribution"

@@ -292,7 +292,7 @@ def test_a_chat_deleted_by_another_process_is_told_and_breaks_nothing(
     other.close()
     clock.now += 60
     notices = controller.poll().notices
-    assert any("is not in the database" in notice.message for notice in notices)
+    assert any("no longer exists" in notice.message for notice in notices)
 
 
 def test_the_instruction_of_a_new_chat_is_read_before_the_first_question(

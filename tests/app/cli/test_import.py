@@ -64,7 +64,7 @@ def test_a_context_left_to_the_model_is_told_as_it_was_given(
 ) -> None:
     assert run(["import", "--", "llama-server", "-m", "a.gguf", *given]) == 0
     shown = capsys.readouterr()
-    assert f"# {said}: llama-server takes the model's own" in shown.err
+    assert f"# {said}: llama-server then uses" in shown.err
     assert tomllib.loads(shown.out)["n_ctx"] == "max"
 
 

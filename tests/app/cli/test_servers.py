@@ -171,7 +171,7 @@ def test_a_plan_of_a_server_preset_asks_for_a_file(
     served_preset: Path, starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["export", "--preset", str(served_preset)]) == 1
-    assert "name a model file" in " ".join(capsys.readouterr().err.split())
+    assert "specify a model file" in " ".join(capsys.readouterr().err.split())
     assert run(["export", str(starter_path), "--preset", str(served_preset)]) == 0
 
 

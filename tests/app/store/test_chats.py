@@ -118,7 +118,7 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
     ],
 )
 def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
-    with pytest.raises(ChatGoneError, match="99 is not in the database"):
+    with pytest.raises(ChatGoneError, match="99 no longer exists"):
         action(store)
 
 

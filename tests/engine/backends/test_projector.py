@@ -363,7 +363,7 @@ def test_a_changed_file_and_forged_sizes_are_refused(tmp_path: Path, picture: Im
     [
         ("janus_pro", {"mmproj_path": None}, r"a picture\.png.*--mmproj"),
         ("gemma3", {"n_ubatch": 2}, "n_batch and n_ubatch"),
-        ("idefics3", {"model_path": "wordless"}, "vocabulary lacks"),
+        ("idefics3", {"model_path": "wordless"}, "belongs to another model"),
     ],
     ids=["no projector", "small batches", "no words for images"],
 )

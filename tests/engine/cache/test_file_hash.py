@@ -81,7 +81,7 @@ def test_a_file_that_took_the_place_of_the_loaded_one_is_refused(
     newer.write_bytes(b"other weights")
     newer.replace(model)
     os.utime(model, ns=(OLD_NS, OLD_NS))
-    with pytest.raises(ModelFileError, match="changed since it was loaded"):
+    with pytest.raises(ModelFileError, match="changed after it was loaded"):
         hashes.digest(model, unchanged_since=loaded_at)
 
 

@@ -62,5 +62,5 @@ def test_a_file_that_cannot_be_read_or_a_second_one_is_refused(tmp_path: Path) -
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(GrammarError, match="cannot be read"):
         read_grammar(binary, is_schema=False)
-    with pytest.raises(GrammarError, match="leave one out"):
+    with pytest.raises(GrammarError, match="remove one"):
         grammar_of(SamplingSettings(json_schema="a.json", grammar="b.gbnf"))

@@ -76,7 +76,7 @@ def test_a_refusal_is_told_and_the_process_goes_on(starter_path: Path, dry_run: 
     refused = Configuration(
         model_path=starter_path, n_ctx=512, type_v="q8_0", flash_attention="off"
     )
-    with pytest.raises(WorkerError, match="refuses this context"):
+    with pytest.raises(WorkerError, match="refused this context"):
         dry_run.measure(refused)
     with pytest.raises(WorkerError, match="does not exist"):
         dry_run.measure(Configuration(model_path=Path("none.gguf"), n_ctx=512))

@@ -33,9 +33,9 @@ def test_a_card_is_found_however_its_name_is_written(name: str, mib: int) -> Non
         ("RTX 4095", "did you mean GeForce RTX 4090"),
         ("rx 7900", "did you mean Radeon RX 7900"),
         ("banana", "such as 24GiB"),
-        ("RTX 4060 Ti", "name one of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
+        ("RTX 4060 Ti", "choose one of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
         ("M4 Max", "M4 Max 36GB, M4 Max 48GB"),
-        ("", "no card ''"),
+        ("", "unknown card ''"),
     ],
 )
 def test_an_unknown_or_ambiguous_name_is_refused_with_what_is_near(name: str, hint: str) -> None:

@@ -40,5 +40,5 @@ def test_a_list_is_parted_where_no_size_is_cut() -> None:
     assert sizes("1,024MiB") == [GIB]
     assert sizes("2x1,024MiB, 8GiB,24") == [GIB, GIB, 8 * GIB, 24 * GIB]
     for text in ("7,5GB", "8,24", "8GiB, 7,5GB"):
-        with pytest.raises(HardwareError, match="may be one size or several"):
+        with pytest.raises(HardwareError, match="is ambiguous"):
             parse_devices(text)

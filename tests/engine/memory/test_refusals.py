@@ -25,7 +25,7 @@ def is_refused(model: Model, configuration: Configuration) -> bool:
     try:
         estimate(model, configuration, (CPU,), target="llama-server")
     except PresetError as error:
-        return "llama.cpp stops on this" in str(error)
+        return "llama.cpp aborts" in str(error)
     return False
 
 
@@ -33,7 +33,7 @@ def stops(dry_run: DryRun, configuration: Configuration) -> bool:
     try:
         dry_run.measure(configuration, "llama-server")
     except WorkerError as error:
-        return "llama.cpp stopped" in str(error)
+        return "llama.cpp crashed" in str(error)
     return False
 
 

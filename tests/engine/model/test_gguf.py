@@ -76,13 +76,13 @@ def test_a_half_downloaded_file_names_the_tensor_and_the_sizes(tmp_path: Path) -
         (b"GGUF" + struct.pack("<I", 1) + bytes(40), "version 1"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 10**6), "1000000 keys"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**63, 0), "tensors"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**63), "a string claims"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", 2**63), "a string declares"),
         (header({}) [:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<IIQ", 9, 9, 1),
-         "the type 9, which GGUF lacks"),
+         "the type 9, which GGUF"),
         (header({})[:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<IIQ", 9, 10, 2**62),
-         "claims 4611686018427387904 elements"),
+         "declares 4611686018427387904 elements"),
         (header({})[:16] + struct.pack("<Q", 1) + text("k") + struct.pack("<I", 77) + bytes(9),
-         "the type 77, which GGUF lacks"),
+         "the type 77, which GGUF"),
         (header(llama_values(**{"general.alignment": 48})), "power of two"),
         (header({}, [("t", (32,), 4, 0)]), "type 4 at byte 45, which llama.cpp no longer"),
         (header({}, [("t", (32,), 43, 0)]), "type 43 at byte 45, which is unknown"),
@@ -144,7 +144,7 @@ def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
 
 def test_many_long_texts_are_not_kept_without_end(tmp_path: Path) -> None:
     values = {f"k{n}": "x" * (1 << 20) for n in range(17)}
-    with pytest.raises(ModelFileError, match="its texts are longer"):
+    with pytest.raises(ModelFileError, match="strings are longer"):
         read_gguf(write(tmp_path / "long.gguf", header(values)))
 
 
@@ -206,7 +206,7 @@ def test_a_split_model_is_read_whole_and_refused_incomplete(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "tensor", "message"),
     [
-        ({"split.no": 0}, "u", "is by its header part 0"),
+        ({"split.no": 0}, "u", "is part 0"),
         ({"split.count": 3}, "u", "of 3, not part 1 of 2"),
         ({}, "t", "1 of them distinct"),
         ({}, "u", "declares 9 tensors in 2 parts"),

@@ -124,7 +124,7 @@ def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) 
 
 def test_bytes_of_another_range_are_not_appended(hub: Hub, tmp_path: Path) -> None:
     hub.cuts, hub.content_range = [1000], f"bytes 0-{len(DATA) - 1}/{len(DATA)}"
-    with pytest.raises(DownloadError, match="other bytes"):
+    with pytest.raises(DownloadError, match="different byte range"):
         download(repository_models(REPO)[0], tmp_path, nothing)
 
 
@@ -140,7 +140,7 @@ def test_a_split_model_is_put_together_in_one_folder(hub: Hub, tmp_path: Path) -
 
 def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path) -> None:
     hub.digests["Tiny.Q4_K_M.gguf"] = "0" * 64
-    with pytest.raises(DownloadError, match="another checksum than the hub names"):
+    with pytest.raises(DownloadError, match="the checksum of"):
         download(repository_models(REPO)[0], tmp_path, nothing)
     assert list((tmp_path / REPO).iterdir()) == []
 
@@ -222,9 +222,7 @@ def test_files_on_another_host_are_read_without_the_token(
 def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) -> None:
     model = repository_models(REPO)[0]
     hub.files[REPO]["Tiny.Q4_K_M.gguf"] = DATA * 2
-    with pytest.raises(
-        DownloadError, match="does not end after the 1,048,576 bytes that the hub named"
-    ):
+    with pytest.raises(DownloadError, match="is longer than the 1,048,576 bytes"):
         download(model, tmp_path, nothing)
     assert sum(path.stat().st_size for path in (tmp_path / REPO).iterdir()) == 0
 
@@ -268,7 +266,7 @@ def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
     hub.digests |= {"Tiny.Q4_K_M.gguf": 5, "Tiny.Q8_0.gguf": None}
     odd, without = repository_models(REPO)
     assert (odd.is_checked, without.is_checked) == (True, False)
-    with pytest.raises(DownloadError, match="'5' as the checksum of Tiny"):
+    with pytest.raises(DownloadError, match=r"Tiny.*'5'.* is not a checksum"):
         download(odd, tmp_path, nothing)
 
 

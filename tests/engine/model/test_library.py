@@ -234,7 +234,7 @@ def test_a_whole_name_wins_over_longer_ones_and_the_earlier_folder_over_later_on
 
 
 def test_an_ambiguous_part_names_all_that_hold_it(folder: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"part of 2 names.*0\.5B.*1\.5B"):
+    with pytest.raises(ModelNotFoundError, match=r"matches 2 models.*0\.5B.*1\.5B"):
         find_model("qwen", [folder])
 
 

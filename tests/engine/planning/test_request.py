@@ -51,7 +51,7 @@ def test_plan_reads_a_remote_header_once_and_works_without_the_server_then(serve
     assert json.loads(first.stdout)["model"] == "far.gguf"
     server.refusals["/o/r/resolve/main/far.gguf"] = (503, "")
     again = json.loads(kvchat("plan", "hf:o/r/far.gguf", "--json").stdout)
-    assert "the server does not answer now" in again["warnings"][0]
+    assert "the server does not answer" in again["warnings"][0]
     assert len(server.asked) == 2
 
 

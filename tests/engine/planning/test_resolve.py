@@ -99,7 +99,7 @@ def test_what_a_goal_preset_fixes_stays() -> None:
 
 def test_a_goal_beside_fixed_layers_is_refused() -> None:
     rules = Preset(name="x", goal="speed", n_gpu_layers=12, n_cpu_moe=3)
-    with pytest.raises(PresetError, match="leave out n_gpu_layers and n_cpu_moe, or the goal"):
+    with pytest.raises(PresetError, match="remove n_gpu_layers and n_cpu_moe, or the goal"):
         resolve(rules, model("llama-3.1-8b"), machine(rules))
 
 

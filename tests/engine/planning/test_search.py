@@ -76,13 +76,13 @@ def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Pat
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
     always = SearchLimits(must_draft=True)
     assert found(model_8b, 8, Goal.CONTEXT, draft=small, limits=always).configuration.draft
-    with pytest.raises(PresetError, match="none is named"):
+    with pytest.raises(PresetError, match="none is set"):
         found(model_8b, 8, Goal.CONTEXT, limits=always)
 
 
 def test_what_does_not_fit_says_what_is_short(model_8b: Model) -> None:
     poor = Device("CPU", "cpu", 2 * GIB, 2 * GIB)
-    with pytest.raises(DoesNotFitError, match=r"CPU needs .* and has 2 GiB free"):
+    with pytest.raises(DoesNotFitError, match=r"CPU needs .* but has 2 GiB free"):
         search(model_8b, (gpu(2), poor), Goal.CONTEXT, target="kvchat", margin_bytes=MARGIN)
 
 
@@ -101,7 +101,7 @@ def test_impossible_requests_are_refused_with_the_reason(model_8b: Model) -> Non
         search(model_8b, (gpu(8),), Goal.SPEED, target="kvchat", margin_bytes=0)
     with pytest.raises(PresetError, match="smallest context is 0 tokens"):
         SearchLimits(min_n_ctx=0)
-    with pytest.raises(PresetError, match="above the largest"):
+    with pytest.raises(PresetError, match="exceeds the maximum"):
         SearchLimits(min_n_ctx=9000, max_n_ctx=8000)
     with pytest.raises(PresetError, match="'q9' is not a cache type"):
         KVTypes.parse("q9")

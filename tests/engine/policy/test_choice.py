@@ -140,7 +140,7 @@ def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> No
     choice = choose(failed, Wish(N_CTX), Gates(), size)
     assert (choice[0].pair, choice[0].nbytes) == (WHOLE, size(WHOLE))
     assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size)[0].pair == KVTypes("f32", "f32")
-    with pytest.raises(BudgetError, match="the smallest, f16, takes"):
+    with pytest.raises(BudgetError, match="the smallest, f16, needs"):
         choose(failed, Wish(N_CTX, size(WHOLE) - 1), Gates(), size)
     passed = compared_with_f32(report({Q8: 0.001, Q4: 0.4}, {Q8: 20.0}))
     assert choose(passed, Wish(N_CTX), Gates(), size)[0].pair == Q8
@@ -173,7 +173,7 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
 
 
 def test_a_budget_that_nothing_keeps_says_what_would() -> None:
-    told = r"4,096 tokens: the smallest, q8_0, takes .* about 2,048 tokens"
+    told = r"4,096 tokens; the smallest, q8_0, needs .* about 2,048 tokens"
     with pytest.raises(BudgetError, match=told):
         choose(report({Q8: 0.001, Q4: 0.3}), Wish(N_CTX, size(Q4)), Gates(), size)
 

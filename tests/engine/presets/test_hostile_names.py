@@ -248,7 +248,7 @@ PROGRAMS = (
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_program_that_systemd_starts_in_another_way_is_refused(program: str) -> None:
     asked = ExportRequest(Configuration(Path("/m.gguf"), 512), program=program)
-    with pytest.raises(ExportError, match="whole path"):
+    with pytest.raises(ExportError, match="full path"):
         FORMATS["systemd"].render(asked)
 
 
@@ -256,7 +256,7 @@ def test_a_program_that_systemd_starts_in_another_way_is_refused(program: str) -
 @pytest.mark.parametrize("format_name", ["llama-server", "shell", "systemd", "llama-swap"])
 def test_a_program_that_a_shell_does_not_start_is_refused(program: str, format_name: str) -> None:
     asked = ExportRequest(Configuration(Path("/m.gguf"), 512), program=program)
-    with pytest.raises(ExportError, match="whole path"):
+    with pytest.raises(ExportError, match="full path"):
         FORMATS[format_name].render(asked)
 
 

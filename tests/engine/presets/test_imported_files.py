@@ -40,7 +40,7 @@ def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
 
 
 def test_several_sections_ask_which() -> None:
-    with pytest.raises(ImportedFileError, match=r"name one section: small, large:Q4"):
+    with pytest.raises(ImportedFileError, match=r"choose one section: small, large:Q4"):
         read_text(INI)
     with pytest.raises(ImportedFileError, match="did you mean small"):
         read_text(INI, entry="smal")
@@ -173,7 +173,7 @@ def test_settings_that_stand_in_other_files_are_listed() -> None:
         (f"{BOMB}z: [{'*a, ' * 30}]", "100 aliases"),
         ("a: " + "[" * 1000, "nested too deeply"),
         ("a: &a [*a]", "recursive"),
-        ("a: !reset 3", "a tag of its own"),
+        ("a: !reset 3", "a custom tag"),
         ("a: 1\n---\nb: 2", "not valid YAML"),
         ("a: [1\n", "not valid YAML"),
         ("? [a]\n: 1", "unhashable key"),

@@ -59,7 +59,7 @@ def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
 
 def test_the_draft_predictor_without_a_draft_is_refused(model: Model) -> None:
     rules = parse_preset('name="x"\n[speculation]\npredictor="draft"', "x")
-    with pytest.raises(PresetError, match="no draft model is named"):
+    with pytest.raises(PresetError, match="no draft model is set"):
         resolve(rules, model, MACHINE)
     drafted = resolve(rules, model, MACHINE, draft=model)
     assert drafted.draft is not None
@@ -78,7 +78,7 @@ def test_presets_are_renamed_and_deleted_but_not_built_in_ones(tmp_path: Path) -
     built_in = next(entry for entry in list_presets(tmp_path) if entry.is_builtin)
     with pytest.raises(PresetError, match="built-in"):
         delete_preset(built_in.path, tmp_path)
-    with pytest.raises(PresetError, match="no preset is called 'nothing'"):
+    with pytest.raises(PresetError, match="there is no preset 'nothing'"):
         find_preset("nothing", tmp_path)
 
 

@@ -155,8 +155,9 @@ class BlockTable:
         n_needed = n_lacking + self._n_shared(first, n_blocks)
         if n_needed > self.pool.n_free:
             raise ContextFullError(
-                f"{n_new} tokens need {n_needed} blocks of {size} tokens and {self.pool.n_free} of "
-                f"{self.pool.n_blocks} are free: close a sequence, or make a larger pool"
+                f"{n_new} tokens need {n_needed} blocks of {size} tokens, but only "
+                f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or "
+                "make a larger pool"
             )
         for index in range(first, min(n_blocks, len(self.blocks))):
             if self.pool.n_references(self.blocks[index]) > 1:

@@ -60,8 +60,8 @@ class RecurrentCache(SavedCache):
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"states after {self._first} to {self.length} tokens are cached, not after "
-                f"{length}: start again from an empty cache"
+                f"the cache has states after {self._first} to {self.length} tokens, but "
+                f"none after {length}: start again with an empty cache"
             )
         self.length = length
         if length == 0:

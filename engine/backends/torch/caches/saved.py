@@ -36,7 +36,7 @@ def read_tensors(saved: State) -> tuple[dict[str, Tensor], int]:
         found: dict[str, Tensor] = load(bytes(saved))
         length = int(found.pop(LENGTH).item())
     except DAMAGES as error:
-        raise StateError("the saved state is damaged, or of another format") from error
+        raise StateError("the saved state is damaged or has another format") from error
     if length < 0:
         raise StateError("the saved state is damaged")
     return found, length
@@ -50,14 +50,16 @@ def fill(held: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
     """
     if found.keys() != held.keys():
         raise StateError(
-            f"the state holds {', '.join(sorted(found))} and this cache {', '.join(sorted(held))}"
+            f"the saved state contains {', '.join(sorted(found))}, but this cache needs "
+            f"{', '.join(sorted(held))}"
         )
     for name, tensor in held.items():
         saved = found[name]
         if tensor.dtype != saved.dtype or tensor.shape != saved.shape:
             raise StateError(
-                f"the state has {list(saved.shape)} {saved.dtype} and the cache "
-                f"{list(tensor.shape)} {tensor.dtype}: it is of another model or cache type"
+                f"the saved state has {list(saved.shape)} {saved.dtype}, but the cache has "
+                f"{list(tensor.shape)} {tensor.dtype}: the state belongs to another model "
+                "or cache type"
             )
     for name, tensor in held.items():
         tensor.copy_(found[name])

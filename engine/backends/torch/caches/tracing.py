@@ -45,7 +45,8 @@ class CacheTrace:
         except OSError as error:
             self._has_failed = True
             raise DecodeError(
-                f"the trace {self._path} cannot be written and ends here: {error.strerror or error}"
+                f"writing the trace {self._path} failed, so it is incomplete: "
+                f"{error.strerror or error}"
             ) from error
 
     def close(self) -> None:

@@ -171,7 +171,7 @@ BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
             ("broken json", "invalid JSON"),
             ("ten megabytes", "one event"),
             ("endless line", "one event"),
-            ("endless text", "not ended"),
+            ("endless text", "without ending"),
             ("silence", "1 s"),
             ("gives up", "out of memory"),
         )

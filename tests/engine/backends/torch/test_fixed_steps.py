@@ -135,7 +135,7 @@ def test_what_has_no_fixed_shapes_is_refused_and_left_alone_by_auto(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch.jit
-@pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler was found")
 def test_compiled_code_says_what_the_model_says(llama: Path, log: NativeLog) -> None:
     backend = tried(llama, log)
     assert "is compiled" in backend.notes[0]
