@@ -11,7 +11,7 @@ from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
 from engine.errors import PresetError, PresetFileError
 from engine.experiment.timing import TimingProcess
-from engine.experiment.tuner import Outcome, Scope, Trial, Tuner, TuningProgress
+from engine.experiment.tuner import Outcome, Scope, Trial, Tuner
 from engine.generation.cpu_load import ProcessorLoad, threads_beside
 from engine.memory.hardware import usable_cores
 from engine.model.architecture import read_model
@@ -88,7 +88,8 @@ class Tuning:
         self,
         budget_s: float,
         until_s: float,
-        report: Callable[[TuningProgress | Trial], None],
+        doing: Callable[[str], None],
+        report: Callable[[Trial], None],
         waiting: Callable[[], None],
     ) -> Tuned:
         """Measure, and save each result as it is found; Ctrl+C keeps the results so far.
@@ -96,7 +97,8 @@ class Tuning:
         Args:
             budget_s: Time for everything.
             until_s: Its end, on the monotonic clock.
-            report: Called with what is measured, and with each result.
+            doing: Called with what is measured, in words.
+            report: Called with each result.
             waiting: Called several times a second during a run.
 
         Raises:
@@ -106,7 +108,8 @@ class Tuning:
         try:
             tuner = Tuner(
                 self._configuration, self._scope(), process.run,
-                budget_s=budget_s, until_s=until_s, report=report, save=self._save,
+                budget_s=budget_s, until_s=until_s, doing=doing, report=report,
+                save=self._save,
             )  # fmt: skip
             outcome = tuner.run()
         finally:

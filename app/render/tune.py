@@ -10,20 +10,10 @@ from app.console import plain_table
 from app.format import rate
 from app.tuning import Tuned
 from engine.experiment.gain import PairedGain
-from engine.experiment.tuner import Outcome, Trial, TuningProgress
+from engine.experiment.tuner import Outcome, Trial
 
 STYLES = {"chosen": "green", "faster": "green", "failed": "red", "undecided": "yellow"}
 COLUMNS = ("setting", "tried", "speed", "99 %", "blocks", "verdict")
-
-
-def progress_text(step: TuningProgress) -> str:
-    """What is being measured."""
-    parts = [", ".join(filter(None, (step.setting, step.label)))]
-    if step.label:
-        parts.append(f"block {step.gain.n_blocks + 1 if step.gain else 1}")
-    if step.gain is not None:
-        parts.append(f"{step.gain.median:.2f}x so far")
-    return " · ".join(parts)
 
 
 def trial_text(trial: Trial) -> Text:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -163,15 +163,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class TuningProgress:
-    """What is being measured."""
-
-    setting: str
-    label: str = ""
-    gain: PairedGain | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was measured so far."""
 
@@ -198,12 +189,8 @@ class Outcome:
         return all(each.verdict != "undecided" for each in self.compared)
 
 
-class TimeRun(Protocol):
-    """Times one run, as `TimingProcess.run` does."""
-
-    def __call__(
-        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
-    ) -> Ran: ...
+TimeRun = Callable[[Configuration, Work, float, float], Ran]
+"""`TimingProcess.run`."""
 
 
 class Tuner:
@@ -215,7 +202,8 @@ class Tuner:
         run: Times one run.
         budget_s: Time for everything.
         until_s: Its end, on the clock.
-        report: Called with what is measured and with each result.
+        doing: Called with what is measured, in words.
+        report: Called with each result.
         save: Called with the outcome after the start and after each setting.
         clock: Time in seconds.
     """
@@ -228,7 +216,8 @@ class Tuner:
         *,
         budget_s: float,
         until_s: float,
-        report: Callable[[TuningProgress | Trial], None],
+        doing: Callable[[str], None],
+        report: Callable[[Trial], None],
         save: Callable[[Outcome], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -247,6 +236,7 @@ class Tuner:
         self._run = run
         self._budget_s = budget_s
         self._until_s = until_s
+        self._doing = doing
         self._report = report
         self._save = save
         self._clock = clock
@@ -289,11 +279,11 @@ class Tuner:
         )
 
     def _measure_start(self) -> None:
-        self._report(TuningProgress("loading the model"))
+        self._doing("loading the model")
         first = Sizes()
         try:
             self._warm_up(first.work("near"))
-            self._report(TuningProgress("the present settings"))
+            self._doing("the present settings")
             prompt_s = self._time(self._best, first.work("prompt"))
             self._seconds["near"] = [self._time(self._best, first.work("near"))]
             self._seconds["prompt"] = [prompt_s]
@@ -366,7 +356,7 @@ class Tuner:
             return
         while waiting := [n for n, trial in enumerate(trials) if _is_open(trial)]:
             for n in waiting:
-                self._report(TuningProgress(setting.name, trials[n].label, trials[n].gain))
+                self._doing(_progress(trials[n]))
                 try:
                     blocks[n].append(self._block(arms[n].of(self._best), work))
                 except OutOfTimeError:
@@ -441,10 +431,17 @@ class Tuner:
         if left_s <= 0:
             raise OutOfTimeError("time is up")
         limit_s = left_s if limit_s is None else min(limit_s, left_s)
-        ran = self._run(settings, work, limit_s=limit_s, until_s=self._until_s)
+        ran = self._run(settings, work, limit_s, self._until_s)
         if ran.n_others is not None:
             self._others.append(ran.n_others)
         return ran.seconds
+
+
+def _progress(trial: Trial) -> str:
+    done = (
+        f"block {trial.gain.n_blocks + 1} · {trial.gain.median:.2f}x so far" if trial.gain else ""
+    )
+    return f"{trial.setting}, {trial.label} · {done or 'block 1'}"
 
 
 def _is_open(trial: Trial) -> bool:
