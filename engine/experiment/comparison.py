@@ -17,7 +17,7 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.experiment.arm import Arm, ExperimentError
-from engine.experiment.gain import PairedGain, gain_of
+from engine.experiment.gain import N_LOSS, PairedGain, gain_of
 from engine.experiment.verdict import block_of, check_speed, token_s
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
@@ -128,6 +128,12 @@ class Comparison:
         return any(answer.stats.n_verified for block in self.blocks for answer in block)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether more blocks would change nothing: the faster arm is known, or none drafts."""
+        is_undrafted = len(self.blocks) >= N_LOSS and not self.has_drafts
+        return is_undrafted or (self.gain is not None and self.gain.is_settled)
+
+    @property
     def remaining_s(self) -> float | None:
         """Seconds until all blocks are done at the pace so far; None at the start."""
         answers = [each for block in self.blocks for each in block] + self._block
@@ -205,7 +211,7 @@ class Comparison:
             return
         self.blocks.append(tuple(self._block))
         self._block = []
-        if len(self.blocks) >= self.n_wanted or (self.gain is not None and self.gain.is_settled):
+        if len(self.blocks) >= self.n_wanted or self.is_settled:
             self._end(None)
         else:
             self._begin()
@@ -273,7 +279,7 @@ def as_values(comparison: Comparison) -> dict[str, object]:
         "gain": None if gain is None else asdict(gain),
         "is_faster": None if gain is None else gain.is_faster,
         "is_slower": None if gain is None else gain.reversed.is_faster,
-        "is_settled": gain is not None and gain.is_settled,
+        "is_settled": comparison.is_settled,
         "divergences": [each and asdict(each) for each in divergences(comparison)],
         "blocks": [
             [
