@@ -64,17 +64,17 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     try:
         with StatusLine() as line:
             shown = _Progress(line, until_s)
-            tuned = tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
+            tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
     except KeyboardInterrupt:
         note("stopped before the current settings were measured: no preset written")
         return EXIT_INTERRUPTED
     if as_json:
-        print_json(tuned.as_values())
+        print_json(tuning.as_values())
     else:
         screen = console()
-        for part in report(tuned):
+        for part in report(tuning):
             screen.print(part)
-    return EXIT_INTERRUPTED if tuned.was_stopped else 0
+    return EXIT_INTERRUPTED if tuning.was_stopped else 0
 
 
 class _Progress:
