@@ -219,29 +219,15 @@ def write_recommendation(
     if advice.is_open:
         return advice.reason
     arm = PLAIN if advice.arm is None else parse_arm(advice.arm)
-    draft = configuration.draft
-    write_arm(
-        path,
-        arm,
-        model=configuration.model_path,
-        draft=None if draft is None else draft.model_path,
-        name=path.stem if Path(preset).suffix == ".toml" else preset,
-    )
+    write_arm(path, arm, configuration, path.stem if Path(preset).suffix == ".toml" else preset)
     return ""
 
 
-def write_arm(path: Path, arm: Arm, *, model: Path, draft: Path | None, name: str) -> None:
+def write_arm(path: Path, arm: Arm, configuration: Configuration, name: str) -> None:
     """Set an arm in `[speculation]` of a preset; comments, order and other keys stay.
 
-    A preset that does not exist is made for the model. A draft model that the arm uses is written
-    to `[draft]`, unless the preset has one.
-
-    Args:
-        path: The preset's file.
-        arm: What to set.
-        model: The model that was measured.
-        draft: The draft model that was loaded, if any.
-        name: Name of a preset that is made.
+    A preset that does not exist is made with this name, for the model of the configuration. A draft
+    model that the arm uses is written to `[draft]`, unless the preset has one.
 
     Raises:
         PresetFileError: the file is not a valid preset, or cannot be written.
@@ -249,10 +235,11 @@ def write_arm(path: Path, arm: Arm, *, model: Path, draft: Path | None, name: st
     values = {
         key: value if isinstance(value, int) else str(value) for key, value in arm.changes.items()
     }
+    draft = configuration.draft if arm.uses_draft_model else None
     try:
-        text = _preset_text(path, name, model)
-        if draft is not None and arm.uses_draft_model and "draft" not in parse_toml(text):
-            text = set_in_toml(text, "draft", {"model": str(draft)})
+        text = _preset_text(path, name, configuration.model_path)
+        if draft is not None and "draft" not in parse_toml(text):
+            text = set_in_toml(text, "draft", {"model": str(draft.model_path)})
         text = set_in_toml(text, "speculation", values)
         parse_preset(text, path.name)
         write_atomically(path, text)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from app.config import Settings
 from app.opening import ModelRequest, choose_model, open_here
 from engine.errors import PresetError, PresetFileError
 from engine.experiment.timing import TimingProcess
-from engine.experiment.tuner import Outcome, Scope, Trial, Tuner, TuningProgress
+from engine.experiment.tuner import Outcome, Scope, Trial, Tuner
 from engine.generation.cpu_load import ProcessorLoad, threads_beside
 from engine.memory.hardware import usable_cores
 from engine.model.architecture import read_model
@@ -28,38 +28,8 @@ NOT_TORCH = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """The result of a run."""
-
-    model: Path
-    outcome: Outcome
-    elapsed_s: float
-    preset: str | None
-    """Name of the preset that was written; None if it could not be."""
-    preset_path: Path | None
-    problem: str
-    """Why no preset was written; empty if one was."""
-    was_stopped: bool
-    """Whether the user stopped it."""
-
-    def as_values(self) -> dict[str, object]:
-        """The result as JSON values."""
-        return {
-            **asdict(self.outcome),
-            "changes": self.outcome.changes,
-            "is_complete": self.outcome.is_complete,
-            "model": str(self.model),
-            "elapsed_s": self.elapsed_s,
-            "preset": self.preset,
-            "preset_path": None if self.preset_path is None else str(self.preset_path),
-            "problem": self.problem,
-            "was_stopped": self.was_stopped,
-        }
-
-
 class Tuning:
-    """One run.
+    """One run, and what it found.
 
     Args:
         request: The model.
@@ -78,25 +48,34 @@ class Tuning:
         self.model = self._configuration.model_path
         self._request = request
         self._rules = choose_model(request, paths.model_folders(settings.models.folders)).rules
-        self._name = name or default_name(self.model, request)
-        _check_name(self._name, self.model)
+        self.name = name or default_name(self.model, request)
+        _check_name(self.name, self.model)
         self._architecture = read_model(self.model).architecture
-        self._problem = ""
-        self._preset_path: Path | None = None
+        self.outcome: Outcome | None = None
+        """None before the settings at the start are measured."""
+        self.elapsed_s = 0.0
+        self.was_stopped = False
+        """Whether the user stopped it."""
+        self.preset_path: Path | None = None
+        """The preset that was written."""
+        self.problem = ""
+        """Why no preset was written; empty if one was."""
 
     def run(
         self,
         budget_s: float,
         until_s: float,
-        report: Callable[[TuningProgress | Trial], None],
+        doing: Callable[[str], None],
+        report: Callable[[Trial], None],
         waiting: Callable[[], None],
-    ) -> Tuned:
+    ) -> None:
         """Measure, and save each result as it is found; Ctrl+C keeps the results so far.
 
         Args:
             budget_s: Time for everything.
             until_s: Its end, on the monotonic clock.
-            report: Called with what is measured, and with each result.
+            doing: Called with what is measured, in words.
+            report: Called with each result.
             waiting: Called several times a second during a run.
 
         Raises:
@@ -106,20 +85,29 @@ class Tuning:
         try:
             tuner = Tuner(
                 self._configuration, self._scope(), process.run,
-                budget_s=budget_s, until_s=until_s, report=report, save=self._save,
+                budget_s=budget_s, until_s=until_s, doing=doing, report=report,
+                save=self._save,
             )  # fmt: skip
-            outcome = tuner.run()
+            self.outcome = tuner.run()
         finally:
             process.close()
-        return Tuned(
-            self.model,
-            outcome,
-            elapsed_s=budget_s - (until_s - time.monotonic()),
-            preset=self._name if self._preset_path else None,
-            preset_path=self._preset_path,
-            problem=self._problem,
-            was_stopped=tuner.was_stopped,
-        )
+        self.was_stopped = tuner.was_stopped
+        self.elapsed_s = budget_s - (until_s - time.monotonic())
+
+    def as_values(self) -> dict[str, object]:
+        """The result as JSON values."""
+        assert self.outcome is not None
+        return {
+            **asdict(self.outcome),
+            "changes": self.outcome.changes,
+            "is_complete": self.outcome.is_complete,
+            "model": str(self.model),
+            "elapsed_s": self.elapsed_s,
+            "preset": self.name if self.preset_path else None,
+            "preset_path": None if self.preset_path is None else str(self.preset_path),
+            "problem": self.problem,
+            "was_stopped": self.was_stopped,
+        }
 
     def _scope(self) -> Scope:
         n_cores, n_logical = usable_cores()
@@ -134,9 +122,9 @@ class Tuning:
         """Write the preset, and the speed of the model with it unless the machine was busy."""
         try:
             preset = self._preset(outcome)
-            self._preset_path = save_preset(preset, paths.presets_dir(), replace_existing=True)
+            self.preset_path = save_preset(preset, paths.presets_dir(), replace_existing=True)
         except PresetError as error:
-            self._problem = f"no preset was written: {error}"
+            self.problem = f"no preset was written: {error}"
         speeds, identity = Speeds(paths.speeds_path()), model_identity(self.model)
         if outcome.is_busy:
             speeds.meet(identity)  # the chat then does not suggest to tune it
@@ -147,7 +135,7 @@ class Tuning:
             deep_tps=deep,
             n_deep=None if deep is None else outcome.sizes.n_deep,
             prompt_tps=outcome.chosen_tps["prompt"],
-            preset=self._name if self._preset_path else self._request.preset or "",
+            preset=self.name if self.preset_path else self._request.preset or "",
             measured=_today(),
         )
         speeds.keep(identity, speed)
@@ -160,7 +148,7 @@ class Tuning:
             {
                 **base.model_dump(exclude_defaults=True),
                 **({} if draft is None else {"draft": {"model": str(draft.model_path)}}),
-                "name": self._name,
+                "name": self.name,
                 "model": str(self.model),
                 "description": f"{MARK} on {_today()}: {_summary(outcome)}",
                 **outcome.changes,

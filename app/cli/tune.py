@@ -17,7 +17,7 @@ from app.cli.options import (
 
 if TYPE_CHECKING:
     from app.opening import ModelRequest
-    from engine.experiment.tuner import Trial, TuningProgress
+    from engine.experiment.tuner import Trial
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
@@ -64,17 +64,17 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     try:
         with StatusLine() as line:
             shown = _Progress(line, until_s)
-            tuned = tuning.run(60 * minutes, until_s, shown.report, shown.waiting)
+            tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
     except KeyboardInterrupt:
         note("stopped before the current settings were measured: no preset written")
         return EXIT_INTERRUPTED
     if as_json:
-        print_json(tuned.as_values())
+        print_json(tuning.as_values())
     else:
         screen = console()
-        for part in report(tuned):
+        for part in report(tuning):
             screen.print(part)
-    return EXIT_INTERRUPTED if tuned.was_stopped else 0
+    return EXIT_INTERRUPTED if tuning.was_stopped else 0
 
 
 class _Progress:
@@ -85,18 +85,18 @@ class _Progress:
         self._until_s = until_s
         self._doing = ""
 
-    def report(self, step: "TuningProgress | Trial") -> None:
-        """Show what is measured now, or print a result."""
-        from app.console import console
-        from app.render.tune import progress_text, trial_text
-        from engine.experiment.tuner import TuningProgress
+    def doing(self, what: str) -> None:
+        """Show what is measured now."""
+        self._doing = what
+        self.waiting()
 
-        if isinstance(step, TuningProgress):
-            self._doing = progress_text(step)
-            self.waiting()
-        else:
-            self._line.clear()
-            console(stderr=True).print(trial_text(step), soft_wrap=True)
+    def report(self, trial: "Trial") -> None:
+        """Print a result."""
+        from app.console import console
+        from app.render.tune import trial_text
+
+        self._line.clear()
+        console(stderr=True).print(trial_text(trial), soft_wrap=True)
 
     def waiting(self) -> None:
         """Show the time left."""

@@ -8,22 +8,12 @@ from rich.text import Text
 
 from app.console import plain_table
 from app.format import rate
-from app.tuning import Tuned
+from app.tuning import Tuning
 from engine.experiment.gain import PairedGain
-from engine.experiment.tuner import Outcome, Trial, TuningProgress
+from engine.experiment.tuner import Outcome, Trial
 
 STYLES = {"chosen": "green", "faster": "green", "failed": "red", "undecided": "yellow"}
 COLUMNS = ("setting", "tried", "speed", "99 %", "blocks", "verdict")
-
-
-def progress_text(step: TuningProgress) -> str:
-    """What is being measured."""
-    parts = [", ".join(filter(None, (step.setting, step.label)))]
-    if step.label:
-        parts.append(f"block {step.gain.n_blocks + 1 if step.gain else 1}")
-    if step.gain is not None:
-        parts.append(f"{step.gain.median:.2f}x so far")
-    return " · ".join(parts)
 
 
 def trial_text(trial: Trial) -> Text:
@@ -34,15 +24,17 @@ def trial_text(trial: Trial) -> Text:
     return Text.assemble(start, (trial.verdict, STYLES.get(trial.verdict, "")), ratio, reason)
 
 
-def report(tuned: Tuned) -> Iterator[RenderableType]:
+def report(tuning: Tuning) -> Iterator[RenderableType]:
     """The table of all results, and what follows from them."""
-    rows = [_row(each) for each in tuned.outcome.compared]
+    outcome = tuning.outcome
+    assert outcome is not None
+    rows = [_row(each) for each in outcome.compared]
     yield plain_table(COLUMNS, rows, numbers=("speed", "blocks"), folds=False)
     yield Text()
-    for line in _conclusions(tuned):
+    for line in _conclusions(tuning, outcome):
         yield Text(line)
-    if tuned.problem:
-        yield Text(f"! {tuned.problem}", "yellow")
+    if tuning.problem:
+        yield Text(f"! {tuning.problem}", "yellow")
 
 
 def _row(trial: Trial) -> tuple[str, ...]:
@@ -55,8 +47,7 @@ def _row(trial: Trial) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _conclusions(tuned: Tuned) -> Iterator[str]:
-    outcome = tuned.outcome
+def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
     for each in outcome.compared:
         if each.verdict == "chosen":
             yield f"Chosen: {each.setting} {each.label}. Cost: {each.cost}."
@@ -73,10 +64,10 @@ def _conclusions(tuned: Tuned) -> Iterator[str]:
             f"Other programs used {outcome.n_others:.1f} cores, which slowed the "
             "measurement: `kvchat plan` will not show these speeds."
         )
-    if tuned.preset is not None:
+    if tuning.preset_path is not None:
         yield (
-            f"Written after {tuned.elapsed_s:.0f} s: {tuned.preset_path}. "
-            f"Open it: kvchat --preset {shlex.quote(tuned.preset)}"
+            f"Written after {tuning.elapsed_s:.0f} s: {tuning.preset_path}. "
+            f"Open it: kvchat --preset {shlex.quote(tuning.name)}"
         )
     undecided = [each.setting for each in outcome.compared if each.verdict == "undecided"]
     if undecided:

@@ -1,6 +1,6 @@
 """One prompt answered by two arms in turns, driven by the events of an engine."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from engine.configuration import SpeculationSettings
 from engine.events import (
@@ -17,7 +17,7 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.experiment.arm import Arm, ExperimentError
-from engine.experiment.gain import PairedGain, gain_of
+from engine.experiment.gain import N_LOSS, PairedGain, gain_of
 from engine.experiment.verdict import block_of, check_speed, token_s
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
@@ -82,50 +82,35 @@ AnswerBlock = tuple[Answer, ...]
 """Four finished answers, of the arms in `ORDER`."""
 
 
+@dataclass(slots=True, eq=False)
 class Comparison:
-    """Two arms that answer one prompt in blocks; the owner of the client passes events to `take`.
+    """Two arms that answer one prompt in blocks; who polls the client passes events to `take`."""
 
-    Args:
-        client: The engine, which must be idle.
-        request: The prompt; every reply uses its seed.
-        arms: The two arms.
-        speculation: What the arms leave out; the engine has these settings when nothing runs.
-    """
-
-    def __init__(
-        self,
-        client: EngineClient,
-        request: GenerationRequest,
-        arms: tuple[Arm, Arm],
-        *,
-        speculation: SpeculationSettings,
-    ) -> None:
-        self.request = request
-        self.arms = arms
-        self.blocks: list[AnswerBlock] = []
-        self.shown: list[Answer | None] = [None, None]
-        """The newest answer of each arm."""
-        self.problem: str | None = None
-        """Why it ended early."""
-        self.n_wanted = 0
-        """Blocks there will be in the end."""
-        self.was_stopped = False
-        """Whether the user stopped it."""
-        self._client = client
-        self.speculation = speculation
-        self._block: list[Answer] = []
-        """Answers of the block that is not whole yet."""
-        self._is_running = False
-
-    @property
-    def is_running(self) -> bool:
-        """Whether a reply is being made."""
-        return self._is_running
+    client: EngineClient
+    """The engine, which must be idle."""
+    request: GenerationRequest
+    """The prompt; every reply uses its seed."""
+    arms: tuple[Arm, Arm]
+    speculation: SpeculationSettings
+    """What the arms leave out; the engine has these settings when nothing runs."""
+    blocks: list[AnswerBlock] = field(default_factory=list)
+    shown: list[Answer | None] = field(default_factory=lambda: [None, None])
+    """The newest answer of each arm."""
+    problem: str | None = None
+    """Why it ended early."""
+    n_wanted: int = 0
+    """Blocks there will be in the end."""
+    was_stopped: bool = False
+    """Whether the user stopped it."""
+    is_running: bool = False
+    """Whether a reply is being made."""
+    _block: list[Answer] = field(default_factory=list)
+    """Answers of the block that is not whole yet."""
 
     @property
     def running_arm(self) -> int | None:
         """The arm that answers now, 0 or 1."""
-        return ORDER[len(self._block) - 1] if self._is_running else None
+        return ORDER[len(self._block) - 1] if self.is_running else None
 
     @property
     def n_replies(self) -> int:
@@ -143,42 +128,48 @@ class Comparison:
         return any(answer.stats.n_verified for block in self.blocks for answer in block)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether more blocks would change nothing: the faster arm is known, or none drafts."""
+        is_undrafted = len(self.blocks) >= N_LOSS and not self.has_drafts
+        return is_undrafted or (self.gain is not None and self.gain.is_settled)
+
+    @property
     def remaining_s(self) -> float | None:
         """Seconds until all blocks are done at the pace so far; None at the start."""
         answers = [each for block in self.blocks for each in block] + self._block
         spent_s = sum(each.stats.decode_s for each in answers)
         n_done = sum(each.finished is not None for each in answers)
         n_left = len(ORDER) * self.n_wanted - n_done
-        return n_left * spent_s / len(answers) if n_done and self._is_running else None
+        return n_left * spent_s / len(answers) if n_done and self.is_running else None
 
     def add_blocks(self, n: int = 1) -> None:
         """Measure up to `n` blocks more; it ends earlier where the faster arm is known."""
         self.n_wanted += n
-        if not self._is_running:
+        if not self.is_running:
             self.problem, self.was_stopped = None, False
             self._begin()
 
     def stop(self) -> None:
         """End the running reply; whole blocks stay."""
-        if self._is_running and not self.was_stopped:
+        if self.is_running and not self.was_stopped:
             self.was_stopped = True
-            self._client.stop(REPLY_IDS[self.running_arm or 0])
+            self.client.stop(REPLY_IDS[self.running_arm or 0])
 
     def revoke(self, why: str) -> None:
         """End without the running reply, because the engine is needed elsewhere."""
-        if self._is_running:
-            self._client.stop(REPLY_IDS[self.running_arm or 0])
+        if self.is_running:
+            self.client.stop(REPLY_IDS[self.running_arm or 0])
             self._end(why)
 
     def take(self, event: Event) -> bool:
         """Handle an event of its replies; False for one that the conversation should have."""
         match event:
             case WorkerStopped(title, message):
-                if self._is_running:
+                if self.is_running:
                     self._end(f"{title}: {message}")
                 return False
             case OfReply(reply_id, inner) if reply_id in REPLY_IDS:
-                is_current = self._is_running and REPLY_IDS.index(reply_id) == self.running_arm
+                is_current = self.is_running and REPLY_IDS.index(reply_id) == self.running_arm
                 return is_current and self._handle(inner)
             case _:
                 return False
@@ -200,11 +191,11 @@ class Comparison:
         index = ORDER[len(self._block)]
         if not self._block:
             self.shown = [None, None]
-        self._client.set_speculation(self.arms[index].of(self.speculation))
+        self.client.set_speculation(self.arms[index].of(self.speculation))
         answer = self.shown[index] = Answer(self.arms[index])
         self._block.append(answer)
-        self._is_running = True
-        self._client.generate(self.request, REPLY_IDS[index])
+        self.is_running = True
+        self.client.generate(self.request, REPLY_IDS[index])
 
     def _next(self, answer: Answer) -> None:
         if self.was_stopped:
@@ -220,17 +211,17 @@ class Comparison:
             return
         self.blocks.append(tuple(self._block))
         self._block = []
-        if len(self.blocks) >= self.n_wanted or (self.gain is not None and self.gain.is_settled):
+        if len(self.blocks) >= self.n_wanted or self.is_settled:
             self._end(None)
         else:
             self._begin()
 
     def _end(self, problem: str | None) -> None:
         self._block = []
-        self._is_running = False
+        self.is_running = False
         self.n_wanted = len(self.blocks)
         self.problem = problem
-        self._client.set_speculation(self.speculation)
+        self.client.set_speculation(self.speculation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +279,7 @@ def as_values(comparison: Comparison) -> dict[str, object]:
         "gain": None if gain is None else asdict(gain),
         "is_faster": None if gain is None else gain.is_faster,
         "is_slower": None if gain is None else gain.reversed.is_faster,
-        "is_settled": gain is not None and gain.is_settled,
+        "is_settled": comparison.is_settled,
         "divergences": [each and asdict(each) for each in divergences(comparison)],
         "blocks": [
             [

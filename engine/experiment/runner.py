@@ -78,30 +78,18 @@ class Reply(NamedTuple):
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
 class Runner:
-    """Measures prompts.
+    """Measures prompts."""
 
-    Args:
-        engine: The engine, with a model loaded.
-        configuration: The model's configuration, for what the arms leave out.
-        arms: Compared with plain decoding.
-        options: How often and how long.
-        progress: Shows each reply.
-    """
-
-    def __init__(
-        self,
-        engine: BlockingClient,
-        configuration: Configuration,
-        arms: Sequence[Arm],
-        options: RunOptions,
-        progress: Progress,
-    ) -> None:
-        self._engine = engine
-        self._configuration = configuration
-        self._arms = arms
-        self._options = options
-        self._progress = progress
+    engine: BlockingClient
+    """Has a model loaded."""
+    configuration: Configuration
+    """Of the model, for what the arms leave out."""
+    arms: Sequence[Arm]
+    """Compared with plain decoding."""
+    options: RunOptions
+    progress: Progress
 
     def run(
         self, units: Sequence[Unit], results: Results, save: Callable[[Results], None]
@@ -119,8 +107,8 @@ class Runner:
         """
         done = {record.key for record in results.prompts if record.failure is None}
         to_do = [(index, unit) for index, unit in enumerate(units) if unit.key not in done]
-        n_each = self._options.n_blocks * (3 * len(self._arms) + 1)
-        self._progress.begin(len(to_do), len(to_do) * n_each)
+        n_each = self.options.n_blocks * (3 * len(self.arms) + 1)
+        self.progress.begin(len(to_do), len(to_do) * n_each)
         n_crashes = 0
         for number, (index, unit) in enumerate(to_do, 1):
             start_s = time.perf_counter()
@@ -129,7 +117,7 @@ class Runner:
             elapsed_s = results.elapsed_s + time.perf_counter() - start_s
             results = replace(results, prompts=(*others, record), elapsed_s=elapsed_s)
             save(results)
-            self._progress.prompt_done(record, number * n_each)
+            self.progress.prompt_done(record, number * n_each)
             n_crashes = n_crashes + 1 if is_crash else 0
             if n_crashes >= MAX_CRASHES:
                 raise WorkerError(
@@ -154,17 +142,17 @@ class Runner:
             EngineStoppedError: the engine's process ended.
             ExperimentError: a reply is empty.
         """
-        self._reply(self._request(unit, self._options.seed, N_WARM_UP), PLAIN)
+        self._reply(self._request(unit, self.options.seed, N_WARM_UP), PLAIN)
         rows: list[Row] = []
         replies: list[Reply] = []
-        for block in range(self._options.n_blocks):
-            request = self._request(unit, self._options.seed + block, self._options.n_tokens)
-            order = row_order(self._arms, index + block)
+        for block in range(self.options.n_blocks):
+            request = self._request(unit, self.options.seed + block, self.options.n_tokens)
+            order = row_order(self.arms, index + block)
             made = []
             for arm in order:
                 self._forget_prompt(arm)
                 made.append(self._reply(request, arm))
-                self._progress.reply_done(unit.prompt, arm.name)
+                self.progress.reply_done(unit.prompt, arm.name)
             rows.append(_row(order, made))
             replies += made
         plain = replies[0].finished
@@ -179,25 +167,25 @@ class Runner:
         )
 
     def _reply(self, request: GenerationRequest, arm: Arm) -> Reply:
-        settings = arm.of(self._configuration.speculation)
-        return collect(self._engine.reply(request, settings))
+        settings = arm.of(self.configuration.speculation)
+        return collect(self.engine.reply(request, settings))
 
     def _forget_prompt(self, arm: Arm) -> None:
         """Let a draft model decode something else, so that it reads the prompt again.
 
         In a chat every prompt is new to it, and reading it is part of the cost of drafting.
         """
-        if arm.uses_draft_model and PredictorName.DRAFT in self._engine.last_loaded.predictors:
+        if arm.uses_draft_model and PredictorName.DRAFT in self.engine.last_loaded.predictors:
             changes = {"predictor": PredictorName.DRAFT, "controller": ControllerName.FIXED}
             request = GenerationRequest(raw_prompt=OTHER_PROMPT, max_tokens=N_WARM_UP)
             self._reply(request, Arm("", {**changes, "n_draft": 1}))
 
     def _request(self, unit: Unit, seed: int, n_tokens: int) -> GenerationRequest:
-        text, has_template = unit.prompt.text, self._engine.last_loaded.has_chat_template
+        text, has_template = unit.prompt.text, self.engine.last_loaded.has_chat_template
         return GenerationRequest(
             messages=(Message("user", text),) if has_template else (),
             raw_prompt=None if has_template else text,
-            sampling=replace(self._configuration.sampling, temperature=unit.temperature),
+            sampling=replace(self.configuration.sampling, temperature=unit.temperature),
             max_tokens=n_tokens,
             seed=seed,
         )

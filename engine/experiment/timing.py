@@ -77,9 +77,7 @@ class TimingProcess:
         self._process: tuple[Any, Any] | None = None
         """The process and our end of its pipe."""
 
-    def run(
-        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
-    ) -> Ran:
+    def run(self, configuration: Configuration, work: Work, limit_s: float, until_s: float) -> Ran:
         """Time one run; opening a context is not timed.
 
         Args:

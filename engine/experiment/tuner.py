@@ -7,10 +7,10 @@ until each arm is decided (`engine.experiment.gain`) or time is up.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Literal, Protocol
+from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
@@ -163,15 +163,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class TuningProgress:
-    """What is being measured."""
-
-    setting: str
-    label: str = ""
-    gain: PairedGain | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """What was measured so far."""
 
@@ -198,67 +189,53 @@ class Outcome:
         return all(each.verdict != "undecided" for each in self.compared)
 
 
-class TimeRun(Protocol):
-    """Times one run, as `TimingProcess.run` does."""
-
-    def __call__(
-        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
-    ) -> Ran: ...
+TimeRun = Callable[[Configuration, Work, float, float], Ran]
+"""`TimingProcess.run`."""
 
 
+@dataclass(slots=True)
 class Tuner:
-    """Compares settings until all are decided or time is up.
+    """Compares settings until all are decided or time is up."""
 
-    Args:
-        start: The configuration at the start.
-        scope: Facts about model and machine.
-        run: Times one run.
-        budget_s: Time for everything.
-        until_s: Its end, on the clock.
-        report: Called with what is measured and with each result.
-        save: Called with the outcome after the start and after each setting.
-        clock: Time in seconds.
-    """
+    start: Configuration
+    """The configuration at the start."""
+    scope: Scope
+    time_run: TimeRun
+    budget_s: float
+    """Time for everything."""
+    until_s: float
+    """Its end, on the clock."""
+    doing: Callable[[str], None]
+    """Called with what is measured, in words."""
+    report: Callable[[Trial], None]
+    """Called with each result."""
+    save: Callable[[Outcome], None]
+    """Called with the outcome after the start and after each setting."""
+    clock: Callable[[], float] = time.monotonic
+    was_stopped: bool = False
+    """Whether the user stopped it."""
+    _best: Configuration = field(init=False)
+    _sizes: Sizes = field(default_factory=Sizes)
+    _compared: list[Trial] = field(default_factory=list)
+    _others: list[float] = field(default_factory=list)
+    """Cores that other programs used, by run."""
+    _seconds: dict[WorkName, list[float]] = field(default_factory=dict)
+    """Per token, with the best settings so far."""
+    _start_seconds: dict[WorkName, list[float]] = field(init=False)
+    _is_over: bool = False
 
-    def __init__(
-        self,
-        start: Configuration,
-        scope: Scope,
-        run: TimeRun,
-        *,
-        budget_s: float,
-        until_s: float,
-        report: Callable[[TuningProgress | Trial], None],
-        save: Callable[[Outcome], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        n_threads = start.n_threads or scope.n_begin
-        self._chooses_threads = start.n_threads is None
+    def __post_init__(self) -> None:
+        n_threads = self.start.n_threads or self.scope.n_begin
         # Threads that follow the load would change during the measurement.
         self._best = replace(
-            start,
-            n_ctx=min(start.n_ctx, MAX_CTX),
+            self.start,
+            n_ctx=min(self.start.n_ctx, MAX_CTX),
             n_slots=1,
             kv_unified=False,
             n_threads=n_threads,
-            n_threads_batch=start.n_threads_batch or n_threads,
+            n_threads_batch=self.start.n_threads_batch or n_threads,
         )
-        self._scope = scope
-        self._run = run
-        self._budget_s = budget_s
-        self._until_s = until_s
-        self._report = report
-        self._save = save
-        self._clock = clock
-        self._sizes = Sizes()
-        self._compared: list[Trial] = []
-        self._others: list[float] = []
-        self._seconds: dict[WorkName, list[float]] = {}
-        """Per token, with the best settings so far."""
         self._start_seconds = self._seconds
-        self._is_over = False
-        self.was_stopped = False
-        """Whether the user stopped it."""
 
     def run(self) -> Outcome:
         """Measure; Ctrl+C ends it, and what was found until then counts.
@@ -267,12 +244,12 @@ class Tuner:
             TuningError: not even the settings at the start could be measured.
         """
         self._measure_start()
-        self._save(self.outcome)
+        self.save(self.outcome)
         for setting in SETTINGS:
-            arms = arms_of(setting, self._best, self._scope, self._sizes)
+            arms = arms_of(setting, self._best, self.scope, self._sizes)
             if arms:
                 self._try(setting, arms)
-                self._save(self.outcome)
+                self.save(self.outcome)
         return self.outcome
 
     @property
@@ -285,25 +262,25 @@ class Tuner:
             start_tps=_speeds(self._start_seconds),
             chosen_tps=_speeds(self._seconds),
             n_others=n_others,
-            is_busy=n_others >= BUSY_SHARE * self._scope.n_logical,
+            is_busy=n_others >= BUSY_SHARE * self.scope.n_logical,
         )
 
     def _measure_start(self) -> None:
-        self._report(TuningProgress("loading the model"))
+        self.doing("loading the model")
         first = Sizes()
         try:
             self._warm_up(first.work("near"))
-            self._report(TuningProgress("the present settings"))
+            self.doing("the present settings")
             prompt_s = self._time(self._best, first.work("prompt"))
             self._seconds["near"] = [self._time(self._best, first.work("near"))]
             self._seconds["prompt"] = [prompt_s]
-            self._sizes = sizes_for(1 / prompt_s, self._budget_s, self._best.n_ctx)
+            self._sizes = sizes_for(1 / prompt_s, self.budget_s, self._best.n_ctx)
             for name in START_WORKS:
                 self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
         except OutOfTimeError as error:
             if len(self._seconds) < len(START_WORKS):
                 raise TuningError(
-                    f"the {self._budget_s / 60:g} minutes were not enough to measure the "
+                    f"the {self.budget_s / 60:g} minutes were not enough to measure the "
                     "present settings, so no preset is written: set more --minutes, tune a "
                     "smaller model, or close other programs"
                 ) from error
@@ -344,7 +321,7 @@ class Tuner:
                 trial.verdict, trial.reason = self._verdict(setting, trial.gain, best)
             elif not trial.reason:
                 trial.reason = "not measured"
-            self._report(trial)
+            self.report(trial)
         if fastest is not None and trials[fastest].verdict == "chosen":
             self._adopt(arms[fastest], setting, blocks[fastest])
 
@@ -362,11 +339,11 @@ class Tuner:
         """
         work = self._sizes.work(setting.work)
         prefill_s = 2 * work.n_held * median(self._seconds["prompt"])  # of two contexts
-        if work.n_held > N_NEAR and prefill_s > (self._until_s - self._clock()) / 2:
+        if work.n_held > N_NEAR and prefill_s > (self.until_s - self.clock()) / 2:
             return
         while waiting := [n for n, trial in enumerate(trials) if _is_open(trial)]:
             for n in waiting:
-                self._report(TuningProgress(setting.name, trials[n].label, trials[n].gain))
+                self.doing(_progress(trials[n]))
                 try:
                     blocks[n].append(self._block(arms[n].of(self._best), work))
                 except OutOfTimeError:
@@ -404,10 +381,12 @@ class Tuner:
     def _refusal(self, setting: Setting) -> str:
         """Why no thread count is tried or chosen; empty if one may be."""
         outcome = self.outcome
-        if not (self._chooses_threads and outcome.is_busy and setting.name.endswith("threads")):
+        if not (
+            self.start.n_threads is None and outcome.is_busy and setting.name.endswith("threads")
+        ):
             return ""
         return (
-            f"other programs took {outcome.n_others:.1f} of {self._scope.n_logical} cores "
+            f"other programs took {outcome.n_others:.1f} of {self.scope.n_logical} cores "
             "meanwhile, and kvchat adapts to them; close them and tune again for a fixed number"
         )
 
@@ -437,14 +416,21 @@ class Tuner:
             self._is_over = self.was_stopped = True
 
     def _time(self, settings: Configuration, work: Work, limit_s: float | None = None) -> float:
-        left_s = self._until_s - self._clock()
+        left_s = self.until_s - self.clock()
         if left_s <= 0:
             raise OutOfTimeError("time is up")
         limit_s = left_s if limit_s is None else min(limit_s, left_s)
-        ran = self._run(settings, work, limit_s=limit_s, until_s=self._until_s)
+        ran = self.time_run(settings, work, limit_s, self.until_s)
         if ran.n_others is not None:
             self._others.append(ran.n_others)
         return ran.seconds
+
+
+def _progress(trial: Trial) -> str:
+    done = (
+        f"block {trial.gain.n_blocks + 1} · {trial.gain.median:.2f}x so far" if trial.gain else ""
+    )
+    return f"{trial.setting}, {trial.label} · {done or 'block 1'}"
 
 
 def _is_open(trial: Trial) -> bool:

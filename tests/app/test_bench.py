@@ -11,7 +11,12 @@ import pytest
 from app import bench, paths
 from app.bench import preset_file, write_arm, write_recommendation
 from app.cli.main import run
-from engine.configuration import ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import (
+    ControllerName,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+)
 from engine.errors import PresetError
 from engine.events import Event, Finished
 from engine.experiment.arm import PLAIN, parse_arm
@@ -40,7 +45,9 @@ bonus_token = false
 
 
 def write(path: Path, arm: str, draft: Path | None = None) -> None:
-    write_arm(path, parse_arm(arm), model=MODEL, draft=draft, name="Mine")
+    drafting = None if draft is None else DraftConfiguration(draft, n_ctx=2048)
+    configuration = replace(CONFIGURATION, model_path=MODEL, draft=drafting)
+    write_arm(path, parse_arm(arm), configuration, "Mine")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.experiment.timing import OutOfTimeError, Ran, Work
-from engine.experiment.tuner import Outcome, Scope, Trial, Tuner, TuningProgress
+from engine.experiment.tuner import Outcome, Scope, Trial, Tuner
 
 START = Configuration(Path("/models/m.gguf"), n_ctx=8192)
 CPU = Scope(
@@ -65,9 +65,7 @@ class FakeMachine:
     def close(self) -> None:
         self.is_closed = True
 
-    def run(
-        self, configuration: Configuration, work: Work, *, limit_s: float, until_s: float
-    ) -> Ran:
+    def run(self, configuration: Configuration, work: Work, limit_s: float, until_s: float) -> Ran:
         self.n_runs += 1
         if self.n_runs == self.is_interrupted_at:
             raise KeyboardInterrupt
@@ -104,7 +102,7 @@ class FakeMachine:
 class Recorded:
     """What a tuner says and keeps."""
 
-    steps: list[TuningProgress | Trial] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
     saved: list[Outcome] = field(default_factory=list)
 
 
@@ -123,7 +121,8 @@ def made_tuner(
         machine.run,
         budget_s=60 * minutes,
         until_s=machine.now_s + 60 * minutes,
-        report=recorded.steps.append,
+        doing=recorded.steps.append,
+        report=lambda _: None,
         save=recorded.saved.append,
         clock=machine.clock,
     )

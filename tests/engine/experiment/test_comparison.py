@@ -35,21 +35,30 @@ def make(script: Script | None = None) -> tuple[Comparison, RecordingClient]:
     return Comparison(client, REQUEST, (PLAIN, LOOKUP), speculation=OWN), client
 
 
-def at_speed(event: Event, tps: float) -> Event:
-    """Give the event, or if it ends a reply the end of one at this speed."""
+def at_speed(event: Event, tps: float, n_verified: int) -> Event:
+    """Give the event, or if it ends a reply the end of one at this speed with so many drafts."""
     match event:
         case OfReply(reply_id, Finished() as end):
             n_emitted = end.stats.n_emitted or 0
-            stats = replace(end.stats, decode_s=n_emitted / tps, n_rounds=n_emitted // 4 + 1)
+            stats = replace(
+                end.stats,
+                decode_s=n_emitted / tps,
+                n_rounds=n_emitted // 4 + 1,
+                n_verified=n_verified,
+            )
             return OfReply(reply_id, replace(end, stats=stats))
     return event
 
 
-def run(comparison: Comparison, client: ScriptedClient, ratio: float = 1.0) -> None:
+def run(
+    comparison: Comparison, client: ScriptedClient, ratio: float = 1.0, n_verified: int = 80
+) -> None:
     """Take events until nothing runs; the second arm is so many times as fast."""
     for _ in range(1000):
         for event in client.poll():
-            comparison.take(at_speed(event, 100.0 * (ratio if comparison.running_arm else 1.0)))
+            comparison.take(
+                at_speed(event, 100.0 * (ratio if comparison.running_arm else 1.0), n_verified)
+            )
         if not comparison.is_running:
             return
     raise AssertionError("it does not end")
@@ -85,6 +94,14 @@ def test_it_ends_where_more_blocks_would_change_nothing(
     comparison.add_blocks()
     run(comparison, client, ratio)
     assert len(comparison.blocks) == 7
+
+
+def test_arms_that_draft_nothing_are_settled_soon() -> None:
+    comparison, client = make()
+    comparison.add_blocks(20)
+    run(comparison, client, n_verified=0)
+    assert len(comparison.blocks) == 3
+    assert as_values(comparison)["is_settled"]
 
 
 def test_texts_that_differ_are_found_where_they_diverge() -> None:

@@ -40,7 +40,7 @@ def processes() -> list[psutil.Process]:
 def run(machine: TimingProcess) -> Run:
     def seconds(configuration: Configuration, work: Work, limit_s: float = PATIENCE_S) -> float:
         until_s = time.monotonic() + PATIENCE_S
-        return machine.run(configuration, work, limit_s=limit_s, until_s=until_s).seconds
+        return machine.run(configuration, work, limit_s, until_s).seconds
 
     return seconds
 
@@ -96,5 +96,5 @@ def test_the_end_of_the_time_ends_the_process_whatever_it_does(
     start: Configuration, machine: TimingProcess
 ) -> None:
     with pytest.raises(OutOfTimeError):
-        machine.run(start, WRITING, limit_s=PATIENCE_S, until_s=time.monotonic())
+        machine.run(start, WRITING, PATIENCE_S, time.monotonic())
     assert not processes()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.experiment.timing import EngineDiedError
+from engine.experiment.timing import EngineDiedError, Ran, Work
 from engine.experiment.tuner import Outcome, TuningError
 from tests.engine.experiment.fake_machine import (
     START,
@@ -109,17 +109,15 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
     whole = FakeMachine(fast_with_two)
     recorded = Recorded()
     made_tuner(whole, recorded).run()
-    first_ubatch = next(
-        n for n, each in enumerate(recorded.steps) if each.setting == "ubatch"
-    )  # every block before is four runs or more
-    machine = FakeMachine(fast_with_two, is_interrupted_at=4 * first_ubatch)
+    first_ubatch = next(n for n, each in enumerate(recorded.steps) if each.startswith("ubatch"))
+    n_runs = 4 * first_ubatch + 4  # every block before is four runs
+    machine = FakeMachine(fast_with_two, is_interrupted_at=n_runs)
     tuner = made_tuner(machine)
     outcome = tuner.run()
     assert tuner.was_stopped
     assert outcome.changes == {"n_threads": 2, "flash_attention": "off"}
     assert not outcome.is_complete
-    n_runs = machine.n_runs
-    assert n_runs == 4 * first_ubatch  # nothing is measured after it
+    assert machine.n_runs == n_runs, "nothing is measured after it"
 
 
 def test_what_was_found_is_kept_as_soon_as_it_is_found() -> None:
@@ -146,10 +144,12 @@ def test_a_start_that_fails_is_an_error() -> None:
 
 def test_a_build_that_crashes_with_repacked_weights_is_measured_without() -> None:
     class Crashing(FakeMachine):
-        def run(self, configuration: Configuration, *rest: object, **limits: object):  # type: ignore[no-untyped-def,override]  # as the fake's
+        def run(
+            self, configuration: Configuration, work: Work, limit_s: float, until_s: float
+        ) -> Ran:
             if configuration.use_extra_buffers:
                 raise EngineDiedError("SIGSEGV")
-            return super().run(configuration, *rest, **limits)  # type: ignore[arg-type]  # the same
+            return super().run(configuration, work, limit_s, until_s)
 
     assert tuned(Crashing()).chosen_tps["near"] > 0
 
