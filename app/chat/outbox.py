@@ -182,18 +182,17 @@ class Outbox:
     def send(self) -> bool:
         """Send or queue what is written; with nothing written, continue a reply that was cut off.
 
-        Returns:
-            Whether the text left the composer.
+        False if the text stays in the composer.
         """
-        unsent = self.unsent
+        unsent, conversation = self.unsent, self._conversation
         if not unsent.text.strip():
-            if not unsent and self._is_cut:
+            if not unsent and conversation.live is None and conversation.history.unfinished():
                 self.continue_reply()
             return False
         try:
             self._message_of(unsent)
         except EngineError as error:
-            self._conversation.report(error)
+            conversation.report(error)
             return False
         self._set(self.chat_id, UnsentText(unsent.before))
         if not self._send_or_queue(QueuedMessage(self.chat_id, replace(unsent, before=""))):
@@ -318,11 +317,6 @@ class Outbox:
             self._move(None, reply.chat_id)
             self.chat_id = reply.chat_id if is_shown else self.chat_id
 
-    @property
-    def _is_cut(self) -> bool:
-        conversation = self._conversation
-        return conversation.history.unfinished() is not None and conversation.live is None
-
     def _is_engine_ready(self) -> bool:
         conversation = self._conversation
         if conversation.has_free_slot:
@@ -370,10 +364,7 @@ def together(*texts: UnsentText) -> UnsentText:
 class InputHistory:
     """Earlier questions, newest first, reached step by step from the text in the composer.
 
-    Args:
-        questions: Newest first; each is shown once.
-        written: The text in the composer.
-        as_written: Turns a question into what was typed, once it is shown.
+    A question is turned into what was typed by `as_written` once it is shown.
     """
 
     def __init__(

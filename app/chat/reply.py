@@ -95,10 +95,6 @@ class RunningReply:
         """Token ids so far; none if those of its start are not known."""
         return tuple(self._token_ids or ())
 
-    @property
-    def _seed(self) -> int | None:
-        return self.resumed.seed if self.resumed is not None else None
-
     def forget_ids(self) -> None:
         """Use the ids of its start for reuse only: the user has changed that text."""
         self._token_ids = None
@@ -137,7 +133,7 @@ class RunningReply:
             content=event.text if event else self.text,
             token_ids=event.token_ids if event else self.token_ids,
             vocabulary_id=event.vocabulary_id if event else self.vocabulary_id,
-            seed=event.seed if event else self._seed,
+            seed=event.seed if event else (start.seed if start else None),
             finish_reason=reason,
             stats=stats.figures() if stats else None,
             predictor=stats.predictor if stats else None,

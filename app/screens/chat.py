@@ -322,6 +322,7 @@ class ChatScreen(Screen[None]):
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
         self._show_status(snapshot)
+        self.composer_frame.present()
         for panel in self.query(Panel):
             panel.present(snapshot)
 

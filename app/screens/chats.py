@@ -226,11 +226,9 @@ class ChatTable(ChatList):
         if chat.id not in self._prefetched:
             self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
 
+    @work(thread=True, group="prefetch")
     def _prefetch(self, chat_id: int) -> None:
         self._prefetched.add(chat_id)
-        self.run_worker(partial(self._prefetch_in_thread, chat_id), thread=True, group="prefetch")
-
-    def _prefetch_in_thread(self, chat_id: int) -> None:
         with suppress(StoreError):  # another kvchat deleted it: opening it reports that
             self.conversation.prefetch(chat_id)
 

@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,12 +27,6 @@ _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    text: str
-    command: Command | None = None
-
-
 class Completion:
     """Lists completions of the word at the cursor; the composer's keys move in the list.
 
@@ -47,7 +40,7 @@ class Completion:
         self._composer = composer
         self._rows = rows
         self._commands = commands
-        self._choices: list[_Choice] = []
+        self.is_open = False
         self._listed_for = ""
         """The text that the list belongs to."""
         self._closed_at: str | None = None
@@ -57,17 +50,12 @@ class Completion:
         self.folder = Path()
         """Directory of the files."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a list."""
-        return bool(self._choices)
-
     def refresh(self) -> None:
         """Show what the word before the cursor may become, or close the list."""
         composer = self._composer
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
-        self._choices, rows = [], []
+        rows: list[Row[Command | str]] = []
         self._listed_for = composer.text
         if composer.text != self._closed_at and composer.has_focus:
             self._closed_at = None
@@ -75,7 +63,7 @@ class Completion:
                 rows = self._command_rows(match[1])
             elif (match := _FILE.search(line)) is not None:
                 rows = self._file_rows(match[1])
-        self._rows.display = bool(rows)
+        self._rows.display = self.is_open = bool(rows)
         if rows:
             self._rows.show_rows(rows, rows[0].key)
 
@@ -98,18 +86,18 @@ class Completion:
         self._catch_up()
         if not self.is_open:
             return False
-        self._write(self._choices[self._rows.index])
+        self._write(self._rows.marked_key)
         return True
 
     def run(self) -> bool:
         """Insert the marked file, or run the marked or written command; False for a message."""
         self._catch_up()
         if self.is_open:
-            choice = self._choices[self._rows.index]
-            if choice.command is None:
-                self._write(choice)
+            choice = self._rows.marked_key
+            if isinstance(choice, Command):
+                self._run(choice, choice.run)
             else:
-                self._run(choice.command, choice.command.run)
+                self._write(choice)
             return True
         text = self._composer.text.rstrip()
         words = _WITH_WORDS.fullmatch(text)
@@ -147,15 +135,15 @@ class Completion:
         # After the key: a screen that a command opens handles the next ones.
         self._composer.call_later(run)
 
-    def _write(self, choice: _Choice) -> None:
+    def _write(self, choice: object) -> None:
         composer = self._composer
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
-        if choice.command is not None:
-            composer.put(choice.text)
+        if isinstance(choice, Command):
+            composer.put(f"/{choice.name}")
         elif (match := _FILE.search(line)) is not None:
             composer.replace(
-                f"{choice.text} ",
+                f"{choice} ",
                 (row, match.start()),
                 (row, column),
                 maintain_selection_offset=False,
@@ -163,22 +151,19 @@ class Completion:
         self._hide()
 
     def _hide(self) -> None:
-        self._choices = []
-        self._rows.display = False
+        self._rows.display = self.is_open = False
 
     def _show_names(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
         self.refresh()
 
-    def _command_rows(self, typed: str) -> list[Row[int]]:
+    def _command_rows(self, typed: str) -> list[Row[Command | str]]:
         found = completions([*self._commands()], typed)
         if not typed:
             found = [command for command in found if command.is_named]
-        found = found[:MAX_ROWS]
-        self._choices = [_Choice(f"/{command.name}", command) for command in found]
-        return [Row(i, partial(_command_line, command)) for i, command in enumerate(found)]
+        return [Row(command, partial(_command_line, command)) for command in found[:MAX_ROWS]]
 
-    def _file_rows(self, typed: str) -> list[Row[int]]:
+    def _file_rows(self, typed: str) -> list[Row[Command | str]]:
         now = time.monotonic()
         if now - self._names_at > NAMES_AGE_S:
             self._names_at = now  # a folder of another machine may not answer for a minute
@@ -187,8 +172,7 @@ class Completion:
         found = matching(self._names, typed)[:MAX_ROWS]
         if found == [typed]:
             return []
-        self._choices = [_Choice(mention(name)) for name in found]
-        return [Row(i, partial(_file_line, name)) for i, name in enumerate(found)]
+        return [Row(mention(name), partial(_file_line, name)) for name in found]
 
 
 def _command_line(command: Command, width: int) -> Line:

@@ -23,7 +23,7 @@ from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
 from engine.configuration import Configuration
-from engine.errors import EngineError, PresetError
+from engine.errors import PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
@@ -135,9 +135,9 @@ class PresetsScreen(Screen[Configuration | None]):
             return
         self._preview(entry)
         if entry.path not in self._outcomes and entry.problem is None:
-            take = partial(self._resolved, entry)
-            fail = partial(self._failed, entry)
-            in_thread(self, "resolve", partial(self._outcome_of, entry), take, fail)
+            show = partial(self._resolved, entry)
+            make = partial(self._outcome_of, entry)
+            in_thread(self, "resolve", make, show, lambda error: show(str(error)))
 
     def on_select_list_picked(self) -> None:
         self.action_load()
@@ -165,9 +165,6 @@ class PresetsScreen(Screen[Configuration | None]):
         if entry.preset is not None and entry.preset.server is not None:
             return SERVED
         return self._plan_of(entry) if self._has_model(entry) else NO_MODEL
-
-    def _failed(self, entry: PresetEntry, error: EngineError) -> None:
-        self._resolved(entry, str(error))
 
     def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
         self._outcomes[entry.path] = outcome

@@ -135,7 +135,7 @@ class SettingsScreen(PickScreen[Place]):
         if key == NEW_PROMPT:
             ask_line(self, "Name of the system prompt", "", self._edit_prompt)
         elif key == THEME:
-            self._pick_theme()
+            ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
         elif choices := self._values[key].definition.choices:
             self._pick(key, choices)
         else:
@@ -180,9 +180,6 @@ class SettingsScreen(PickScreen[Place]):
             classes="-short",
         )
         ask(self, screen, lambda choice: self._change(place, definition.read(choice)))
-
-    def _pick_theme(self) -> None:
-        ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
 
 
 def _prompt(name: str) -> SettingDefinition:
