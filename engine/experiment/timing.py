@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.process.watchdog import describe_exit, start_behind_pipe
+from engine.process.watchdog import describe_exit, start_piped
 
 COMMAND = (sys.executable, "-P", "-m", "engine.experiment.timing_worker")
 POLL_S = 0.2
@@ -90,7 +90,7 @@ class TimingProcess:
             OutOfTimeError: the time was up; the process was ended.
             EngineError: this configuration cannot run.
         """
-        self._process = self._process or start_behind_pipe(COMMAND, self._log_path)
+        self._process = self._process or start_piped(COMMAND, self._log_path)
         popen, connection = self._process
         try:
             connection.send(Order(configuration, work, limit_s))
