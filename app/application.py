@@ -109,7 +109,7 @@ class KvchatApp(App[None]):
 
     def __init__(
         self,
-        controller: Conversation,
+        conversation: Conversation,
         services: Services,
         *,
         model: Path | None = None,
@@ -121,7 +121,7 @@ class KvchatApp(App[None]):
         mend_textual()
         self.error_console = console(stderr=True)
         self.faults = Faults(self, self, faults_dir)
-        self.controller = controller
+        self.conversation = conversation
         self.services = services
         self._model = model
         self._configuration = configuration
@@ -129,7 +129,9 @@ class KvchatApp(App[None]):
         """Characters that every widget draws gauges with."""
         self.keymap: Mapping[str, str] = {}
         """The user's own keys by binding id."""
-        self.chat = ChatScreen(controller, services, lambda: self.commands(self.chat), self.faults)
+        self.chat = ChatScreen(
+            conversation, services, lambda: self.commands(self.chat), self.faults
+        )
         self._left_plan: PlanSession | None = None
         """What was planned when the planner was left without loading it."""
         self._notices = [*notices]
@@ -242,7 +244,7 @@ class KvchatApp(App[None]):
             return
         said = f"kvchat ended because its screen could not be drawn ({report.whereabouts})"
         self.exit(return_code=1, message=Text(said))
-        for save in (self.chat.drafts.save, self.controller.begin_close):
+        for save in (self.chat.outbox.save, self.conversation.begin_close):
             try:
                 save()
             except Exception as error:  # noqa: BLE001  what can be saved is saved
@@ -265,7 +267,7 @@ class KvchatApp(App[None]):
         self.notify("{app-quit} quits; {composer-empty} clears the composer or copies a selection.")
 
     def on_unmount(self) -> None:
-        self.controller.close()
+        self.conversation.close()
         set_fault_handler(None)
 
     async def action_quit(self) -> None:
@@ -276,14 +278,14 @@ class KvchatApp(App[None]):
         self._exit_code = return_code
         if self._leaving is not None:
             return
-        self.chat.drafts.save()
-        self.controller.begin_close()
+        self.chat.outbox.save()
+        self.conversation.begin_close()
         self._leaving = self.set_interval(LEAVE_EVERY_S, self._leave_when_saved)
-        if not self.controller.client.has_ended:
+        if not self.conversation.client.has_ended:
             self.push_screen(Saving())
 
     def _leave_when_saved(self) -> None:
-        if self.controller.client.has_ended:
+        if self.conversation.client.has_ended:
             self.exit(return_code=self._exit_code)
 
     def action_help(self) -> None:
@@ -298,7 +300,7 @@ class KvchatApp(App[None]):
     def load(self, configuration: Configuration | None) -> None:
         """Load a configuration; None stays with what is there."""
         if configuration is not None:
-            self.controller.load(configuration)
+            self.conversation.load(configuration)
             self._estimate(configuration)
 
     @work(thread=True, exclusive=True, group="estimate")
@@ -308,7 +310,7 @@ class KvchatApp(App[None]):
         except EngineError:
             # The load itself tells what is wrong with the file; the panel shows a dash.
             planned = None
-        call_if_open(self.chat, self.controller.meters.set_planned, planned)
+        call_if_open(self.chat, self.conversation.meters.set_planned, planned)
 
     def open_model(self, path: Path | str | None) -> None:
         """Load a model with the configuration that suits it; None stays with what is there.
@@ -317,7 +319,7 @@ class KvchatApp(App[None]):
         """
         sampling = self.services.settings.settings.chat.sampling()
         if isinstance(path, str) and (served := remembered_server(path, sampling)) is not None:
-            loaded = self.controller.configuration
+            loaded = self.conversation.configuration
             self.load(loaded if loaded and loaded.address == path else served)
         elif path is not None:
             self._configure(Path(path))
@@ -336,10 +338,10 @@ class KvchatApp(App[None]):
 
     def action_restart(self) -> None:
         """Start the engine again."""
-        if self.controller.configuration is None:
+        if self.conversation.configuration is None:
             self.notify(NO_MODEL)
         else:
-            self.load(self.controller.configuration)
+            self.load(self.conversation.configuration)
 
     # --- other screens; each is imported with its first use, to start fast ---
 
@@ -347,7 +349,7 @@ class KvchatApp(App[None]):
         """List the models of this machine, or those to download (1)."""
         from app.screens.models import ModelsScreen
 
-        loaded = self.controller.configuration
+        loaded = self.conversation.configuration
         screen = ModelsScreen(
             self.services.scan,
             self.services.folders,
@@ -383,7 +385,7 @@ class KvchatApp(App[None]):
         """Plan the loaded model, or any other."""
         from app.screens.planner import PlannerScreen
 
-        configuration, loaded = self.controller.configuration, self.controller.loaded
+        configuration, loaded = self.conversation.configuration, self.conversation.loaded
         if configuration is not None and configuration.server is not None:
             configuration = loaded = None  # what a server holds is its own: any model is planned
         screen = PlannerScreen(
@@ -405,10 +407,10 @@ class KvchatApp(App[None]):
         """Choose the draft model of the loaded model, and load both."""
         from app.planning import user_planner
         from app.screens.planner_lists import file_list
-        from engine.planning.knobs import with_draft
+        from engine.planning.options import with_draft
         from engine.planning.planner import Setup
 
-        configuration = self.controller.configuration
+        configuration = self.conversation.configuration
         if configuration is None or configuration.server is not None:
             self.notify("A draft model needs a local target model: load the target model first.")
             return
@@ -422,34 +424,34 @@ class KvchatApp(App[None]):
         """List the presets."""
         from app.screens.presets import PresetsScreen
 
-        loaded = self.controller.loaded
+        loaded = self.conversation.loaded
         screen = PresetsScreen(
             self.services.presets_dir,
-            self.controller.configuration,
+            self.conversation.configuration,
             measured=loaded.buffers if loaded else (),
         )
 
         def chosen(configuration: Configuration | None) -> None:
             if configuration is not None:
                 prompt = screen.system_prompt or self.services.settings.settings.chat.system_prompt
-                self.controller.history.use_defaults(configuration.sampling, prompt)
+                self.conversation.history.use_defaults(configuration.sampling, prompt)
                 self.load(configuration)
 
         self.push_screen(screen, chosen)
 
     def action_compare(self) -> None:
         """Compare two ways to answer what stands in the composer, or the last question."""
-        from app.compare.side import obstacle
+        from app.chat.comparing import obstacle
         from app.screens.compare import CompareScreen
 
-        problem = obstacle(self.controller)
+        problem = obstacle(self.conversation)
         if problem is not None:
             self.notify(problem)
             return
         screen = CompareScreen(
-            self.controller,
+            self.conversation,
             self.chat.composer.written,
-            folder=self.chat.drafts.folder,
+            folder=self.chat.outbox.folder,
             tint=self.chat.transcript.tint,
         )
         self.push_screen(screen)
@@ -458,7 +460,7 @@ class KvchatApp(App[None]):
         """Show what is kept of computed tokens."""
         from app.screens.cache import CacheScreen
 
-        self.push_screen(CacheScreen(self.controller))
+        self.push_screen(CacheScreen(self.conversation))
 
     # --- theme, picture, palette ---
 
@@ -473,7 +475,7 @@ class KvchatApp(App[None]):
     def action_command_palette(self) -> None:
         """Show every command, to choose by typing."""
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
@@ -492,7 +494,7 @@ class KvchatApp(App[None]):
         def changed(section: str, key: str) -> None:
             if section == "chat" and key in NEW_CHATS:
                 chat = self.services.settings.settings.chat
-                self.controller.history.use_defaults(chat.sampling(), chat.system_prompt)
+                self.conversation.history.use_defaults(chat.sampling(), chat.system_prompt)
             problem = self.use_settings(section)
             if problem:
                 self.notify(problem, severity="warning")
@@ -520,9 +522,9 @@ class KvchatApp(App[None]):
                     self.chat.show_sidebar(is_on=settings.ui.sidebar)
                 return self._show_theme(theme or settings.ui.theme)
             case "chat":
-                self.controller.limits = settings.chat
+                self.conversation.limits = settings.chat
             case "speculation":
-                self.controller.set_speculation(settings.speculation.speculation())
+                self.conversation.set_speculation(settings.speculation.speculation())
             case "keys":
                 read = read_keymap(settings.keys, every_action() if settings.keys else ())
                 self.keymap = read.keys
@@ -601,7 +603,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
     if sys.platform == "linux":
         os.nice(SCREEN_NICENESS)
     app = KvchatApp(
-        opened.controller,
+        opened.conversation,
         opened.services,
         model=opened.model,
         configuration=opened.configuration,

@@ -22,8 +22,7 @@ from app.bindings import SLASH_NAMES, Action, Command, with_keys
 from app.chat.snapshot import NO_MODEL
 from app.render.help import KeyHelp, KeySection
 from app.render.transcript import TINT_MEANINGS, TINT_MODES
-from app.screens.chat import ChatScreen
-from app.screens.shown_chat import UNSAVED
+from app.screens.chat import UNSAVED, ChatScreen
 from engine.configuration import ControllerName, PredictorName
 
 
@@ -44,9 +43,10 @@ Keys = Mapping[str, str]
 WIDGET_TITLES = {
     "BeginningList": "in the list of an empty chat",
     "ChatSidebar": "in the chats beside the transcript",
+    "ChatTable": "in the list of chats",
     "FindBox": "in the search of this chat",
     "LinesView": "in a text view",
-    "PlanKnobs": "in the settings of the plan",
+    "PlanOptions": "in the settings of the plan",
     "PlanTable": "in the table of contexts",
     "SearchBox": "in a search",
     "SelectList": "in a list",
@@ -137,22 +137,22 @@ def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Co
 
 def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     """What is done with the shown chat; predictors, rules and token colours by their names."""
-    loaded = chat.controller.loaded
-    unsaved = "" if chat.controller.history.chat else UNSAVED
+    loaded = chat.conversation.loaded
+    unsaved = "" if chat.conversation.history.chat else UNSAVED
     for name, title, what, run, run_with in (
         (
             "rename",
             "chat: Rename",
             "Give this chat a title",
-            chat.shown.ask_title,
-            chat.shown.rename,
+            chat.ask_title,
+            chat.rename,
         ),
         (
             "folder",
             "chat: Folder",
             "Put this chat into a folder",
-            chat.shown.ask_folder,
-            chat.shown.put_into,
+            chat.ask_folder,
+            chat.put_into,
         ),
     ):
         yield Command(name, title, what, run, obstacle=unsaved, run_with=run_with)
@@ -160,7 +160,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         "pin",
         "chat: Pin",
         "Pin this chat to the top of the list, or unpin it",
-        chat.shown.pin,
+        chat.pin,
         obstacle=unsaved,
     )
     yield Command(
@@ -168,21 +168,21 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         "speculation: Draft model",
         "Choose a smaller model that drafts for the loaded one",
         partial(chat.run_action, "app.draft"),
-        obstacle="" if chat.controller.configuration else NO_MODEL,
+        obstacle="" if chat.conversation.configuration else NO_MODEL,
     )
     for name in map(PredictorName, loaded.predictors if loaded else ()):
         yield Command(
             f"predictor {name.value}",
             f"speculation: Use {name.value}",
             "Switch the predictor",
-            partial(chat.speculation.use, predictor=name),
+            partial(chat.use_speculation, predictor=name),
         )
     for rule in ControllerName:
         yield Command(
             f"rule {rule.value}",
             f"speculation: Controller {rule.value}",
             "Switch the controller of the draft length",
-            partial(chat.speculation.use, controller=rule),
+            partial(chat.use_speculation, controller=rule),
         )
     for mode in TINT_MODES:
         yield Command(

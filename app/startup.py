@@ -72,7 +72,7 @@ class AppParts:
     """Everything that the application is made of; `close` ends it."""
 
     store: ChatStore
-    controller: Conversation
+    conversation: Conversation
     services: Services
     model: Path | None
     """The model to open; None asks the user, unless there is a configuration."""
@@ -82,7 +82,7 @@ class AppParts:
 
     def close(self) -> None:
         """Save the running reply, end the engine, close the database."""
-        self.controller.close()
+        self.conversation.close()
         self.store.close()
 
 
@@ -109,14 +109,14 @@ def prepare(request: ModelRequest) -> AppParts:
         served = last_server(None if settings.models.default else last, chosen.sampling(settings))
         if served is None:  # its folders need not be looked through otherwise
             model, no_default = _usual_model(settings, folders, last)
-    controller = Conversation(
+    conversation = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
         sampling=chosen.sampling(settings),
         system_prompt=chosen.system_prompt(settings),
     )
-    controller.limits = settings.chat
-    controller.restore_last_chat(settings.chat.reopen)
+    conversation.limits = settings.chat
+    conversation.restore_last_chat(settings.chat.reopen)
     services = Services(
         configure=lambda path: _configure(chosen, path, live.settings, first=model),
         types_note=lambda configuration: _types_note(chosen, configuration, live.settings),
@@ -132,7 +132,7 @@ def prepare(request: ModelRequest) -> AppParts:
         forget_kept=forget_on_disk,
     )
     problems = filter(None, (live.loaded.problem, no_default))
-    return AppParts(store, controller, services, model, (*problems, *store.notices), served)
+    return AppParts(store, conversation, services, model, (*problems, *store.notices), served)
 
 
 def _configure(

@@ -80,15 +80,3 @@ def call_if_open(
 
     if screen.is_attached:
         screen.app.call_from_thread(call)
-
-
-def close_with(screen: Screen[T], result: T | None) -> None:
-    """Close a screen that may not be the one in front: its help or a question goes before it.
-
-    `Screen.dismiss` closes whatever is in front, and calls the one who waits for this one.
-    """
-    if not is_open(screen):
-        return
-    while screen.app.screen is not screen:
-        screen.app.pop_screen()
-    screen.dismiss(result)

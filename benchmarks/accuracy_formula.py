@@ -31,7 +31,7 @@ def formula_of(model: Model, configuration: Configuration, case: Case) -> Answer
         estimate(model, configuration, (*gpus, CPU), target=case.target)
     except EngineError as error:
         return {"error": str(error)}
-    before = time.perf_counter()  # the header's tensors are summed: a knob is turned again
+    before = time.perf_counter()  # the header's tensors are summed: a option is turned again
     result = estimate(model, configuration, (*gpus, CPU), target=case.target)
     elapsed = time.perf_counter() - before
     sums: Answer = {

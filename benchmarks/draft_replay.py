@@ -17,7 +17,7 @@ import argparse
 import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
@@ -27,10 +27,10 @@ from common import ask, load
 from speed_peers.catalogue import Question
 from speed_peers.own import make_questions
 
-from app.bench.policies import Policy, parse_policy
-from app.bench.prompt_sets import choose, read_set
 from engine.backends.base import common_prefix
 from engine.configuration import MAX_DRAFT, PredictorName, SamplingSettings, SpeculationSettings
+from engine.experiment.arm import Arm, parse_arm
+from engine.experiment.prompts import draw, read_set
 from engine.requests import GenerationRequest, Message
 from engine.speculation.auto import AutoController
 from engine.speculation.costs import Costs
@@ -114,9 +114,9 @@ class Replay:
         self._proposals: dict[str, Proposals] = {}
         self._curve = CURVES[options.curve]
         self._source = ASKING.get(options.curve, sim.CHEAP_LOOKUP)
-        self._auto = settings(parse_policy(f"{predictor}:auto"))
+        self._auto = settings(parse_arm(f"{predictor}:auto"))
         self._fixed = {
-            str(length): settings(parse_policy(f"{predictor}:fixed:{length}")) for length in FIXED
+            str(length): settings(parse_arm(f"{predictor}:fixed:{length}")) for length in FIXED
         }
 
     def sets(self) -> Iterator[tuple[str, list[Speeds]]]:
@@ -206,7 +206,7 @@ def averaged(speeds: Iterator[dict[int, float]] | Sequence[dict[int, float]]) ->
 
 def recorded(options: argparse.Namespace, name: str) -> list[Line]:
     """The lines of a set; plain replies that the file does not have are generated and added."""
-    prompts = choose(read_set(name), options.prompts, seed=options.seed)
+    prompts = draw(read_set(name), options.prompts, seed=options.seed)
     questions, _ = make_questions(options.model.resolve(), prompts)
     known = replies_of(options.lines)
     missing = [each for each in questions if each.name not in known]
@@ -292,8 +292,8 @@ def gain(speeds: Speeds, name: str, over: str, mark: int) -> float:
     return speeds[name][mark] / speeds[over][mark]
 
 
-def settings(policy: Policy) -> SpeculationSettings:
-    return policy.settings(replace(OFF, predictor=policy.predictor))
+def settings(arm: Arm) -> SpeculationSettings:
+    return arm.of(OFF)
 
 
 def replace_part(page: Path, name: str, lines: Sequence[str]) -> None:

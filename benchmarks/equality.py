@@ -19,7 +19,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from app.bench.prompt_sets import BenchPrompt, choose, read_set
 from engine.backends.base import rewind
 from engine.backends.llama_cpp.backend import LlamaCppBackend, Role
 from engine.backends.llama_cpp.log import NativeLog
@@ -31,6 +30,7 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Finished, GenerationStats
+from engine.experiment.prompts import Prompt, draw, read_set
 from engine.generation.prompt import chat_prompt
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
@@ -134,7 +134,7 @@ def main() -> None:
     prompts = [
         prompt
         for name in options.sets
-        for prompt in choose(read_set(name), options.prompts, seed=options.seed)
+        for prompt in draw(read_set(name), options.prompts, seed=options.seed)
     ]
     log = NativeLog()
     cases: list[Case] = []
@@ -182,7 +182,7 @@ def open_backend(
 
 
 def run_all(
-    machine: Machine, kernels: str, prompts: list[BenchPrompt], options: argparse.Namespace
+    machine: Machine, kernels: str, prompts: list[Prompt], options: argparse.Namespace
 ) -> list[Case]:
     """Every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
     cases: dict[tuple[str, str, str], Case] = {}

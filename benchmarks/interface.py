@@ -151,7 +151,7 @@ async def play(told: Path, n_messages: int, tps: float) -> None:
     from tests.support.fakes_client import Script
 
     app, _ = make_app(told.parent, Script(replies=("word " * 40_000,), tps=tps))
-    chat = app.controller
+    chat = app.conversation
     chat.open_chat(fill(chat.history.store, n_messages))
 
     async def watch() -> None:

@@ -20,11 +20,11 @@ from typing import Any
 import llama_cpp
 import numpy as np
 
-from app.bench.prompt_sets import read_set
 from engine.backends.base import Forward
 from engine.configuration import Configuration, ControllerName, PredictorName, SamplingSettings
 from engine.configuration import SpeculationSettings as Speculation
 from engine.events import CacheChanged, RoundFinished
+from engine.experiment.prompts import read_set
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.model.chat_template import ChatTemplate

@@ -49,10 +49,10 @@ from speed_peers.own import Kvchat, describe_kvchat, describe_machine, make_ques
 from speed_peers.records import Head, PeerError, Run, append, open_results
 from speed_peers.server import LlamaServer
 
-from app.bench.prompt_sets import BenchPrompt, choose, read_set
-from app.bench.results import BenchError
+from engine.experiment.arm import ExperimentError
+from engine.experiment.prompts import Prompt, draw, read_set
 
-WARM_UP = BenchPrompt("warm-up", "warm-up", "Count from one to thirty in words.")
+WARM_UP = Prompt("warm-up", "warm-up", "Count from one to thirty in words.")
 WARM_UP_TOKENS = 24
 
 
@@ -61,7 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended: the same command goes on from here"))
     try:
         run(options)
-    except (BenchError, PeerError) as error:
+    except (ExperimentError, PeerError) as error:
         sys.exit(str(error))
 
 
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
     prompts = [
         prompt
         for name in options.sets.split(",")
-        for prompt in choose(read_set(name), options.prompts, seed=options.seed)
+        for prompt in draw(read_set(name), options.prompts, seed=options.seed)
     ]
     (warm_up, *questions), ends = make_questions(options.model, [WARM_UP, *prompts])
     setup = Setup(options.model, options.draft, options.ctx, options.threads, ends)

@@ -32,8 +32,8 @@ READING = """\
   llama-server's is what it reports itself; the libraries are timed in their own process, so no
   transport counts. kvchat's spans the whole decoding as its screen shows it, the first token too.
 - **Ratios** are taken prompt by prompt within a pair, so that a machine that slows down in between
-  does not count; the table has their geometric mean. 1.00 is kvchat's plain decoding. In brackets
-  stands where the mean would lie with other prompts like these (95 %, bootstrap over prompts).
+  does not count; the table has their median. 1.00 is kvchat's plain decoding. In brackets
+  is the 99 % interval of the median (ranks counted from both ends).
 - **Same text** counts replies with the very tokens of the same program's plain decoding, and for
   that one itself, with those of kvchat's. A batch of several rows is summed in another order than a
   single row, so a near tie may fall the other way in every program here. Programs also
@@ -110,7 +110,7 @@ def verdict_lines(
             f"{bold(verdict.auto_to_best)}{span(verdict)} | "
             f"{number(rest and rest.auto_to_best)} |"
         )
-    yield (f"| geometric mean | | | | {bold(mean_of(every))} | {number(mean_of(kept))} |\n")
+    yield (f"| median | | | | {bold(median_of(every))} | {number(median_of(kept))} |\n")
     counts = ", ".join(f"{n_loops(runs, name)} in {name}" for name in names)
     yield (
         f"{n_prompts_of(head)} prompts a set by seed {head.settings['seed']}, "
@@ -125,7 +125,7 @@ def bold(value: float | None) -> str:
 
 
 def span(verdict: Verdict) -> str:
-    """The interval of a verdict behind its mean, nothing where there is none."""
+    """The interval of a verdict after its median, nothing where there is none."""
     if verdict.interval is None:
         return ""
     low, high = verdict.interval
@@ -137,10 +137,10 @@ def n_prompts_of(head: Head) -> object:
     return head.settings["prompts"] or "All"
 
 
-def mean_of(verdicts: Sequence[Verdict | None]) -> float | None:
-    """The geometric mean over sets, None where a set has no verdict."""
+def median_of(verdicts: Sequence[Verdict | None]) -> float | None:
+    """The median over sets, None where a set has no verdict."""
     found = [verdict.auto_to_best for verdict in verdicts if verdict is not None]
-    return statistics.geometric_mean(found) if found and len(found) == len(verdicts) else None
+    return statistics.median(found) if found and len(found) == len(verdicts) else None
 
 
 def set_lines(set_name: str, runs: Sequence[Run], configurations: Sequence[str]) -> Iterator[str]:

@@ -86,7 +86,7 @@ def rows_of(model: Path, bandwidths: Bandwidths, n_tokens: int) -> Iterator[Row]
         after = speeds(model, n_ctx, values, n_tokens)
         print(f"{model.name}, {setting}", file=sys.stderr)
         for (n_behind, first), (_, second) in zip(before, after, strict=True):
-            foretold = bound.behind(n_behind)
+            foretold = bound.at_depth(n_behind)
             if foretold is None:
                 sys.exit(f"there is no bound to compare with: {bound.doubt}")
             yield Row(model_name(model), setting, n_behind, foretold, first, second)

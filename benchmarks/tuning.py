@@ -47,14 +47,14 @@ class Run:
         return compared
 
     @property
-    def taken(self) -> tuple[str, ...]:
+    def chosen(self) -> tuple[str, ...]:
         """What the preset has."""
-        return tuple(named(each) for each in self.compared if each["verdict"] == "taken")
+        return tuple(named(each) for each in self.compared if each["verdict"] == "chosen")
 
     @property
     def verdicts(self) -> dict[str, object]:
         """By setting, of those that were decided."""
-        decided = (each for each in self.compared if each["verdict"] != "no time")
+        decided = (each for each in self.compared if each["verdict"] != "undecided")
         return {named(each): each["verdict"] for each in decided}
 
 
@@ -94,7 +94,7 @@ def agreed(one: Run, other: Run) -> bool:
     """Whether two runs took the same, and say the same of what both of them decided."""
     both = one.verdicts.keys() & other.verdicts.keys()
     is_same = all(one.verdicts[name] == other.verdicts[name] for name in both)
-    return bool(one.found and other.found) and one.taken == other.taken and is_same
+    return bool(one.found and other.found) and one.chosen == other.chosen and is_same
 
 
 def tune(model: Path, minutes: float) -> Run:

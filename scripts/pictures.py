@@ -51,9 +51,9 @@ async def paint(model: Path, folder: Path) -> None:
     from app.startup import prepare
 
     opened = prepare(ModelRequest(model=str(model)))
-    app = KvchatApp(opened.controller, opened.services, model=opened.model)
+    app = KvchatApp(opened.conversation, opened.services, model=opened.model)
     async with app.run_test(size=SIZE) as pilot:
-        while not opened.controller.client.is_alive:
+        while not opened.conversation.client.is_alive:
             await pilot.pause(0.2)
         await pilot.pause(1.0)
         for question in QUESTIONS:
@@ -74,7 +74,7 @@ async def ask(app: "KvchatApp", pilot: "Pilot[None]", question: str) -> None:
     app.screen.query_one("#composer", TextArea).load_text(question)
     await pilot.press("enter")
     await pilot.pause(1.0)
-    while app.controller.client.is_busy:
+    while app.conversation.client.is_busy:
         await pilot.pause(0.2)
     await pilot.pause(1.5)
 

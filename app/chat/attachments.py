@@ -1,9 +1,8 @@
 """What goes with a message: long pastes, and the files that it names as `@path`.
 
-A text that is being written holds each long paste between two control characters, which no
-keyboard types and no paste brings along: drafts, the queue and the database keep it as it is, the
-composer shows one line for it. Files are named in the text and read when the message is sent: a
-text stands behind the message then, an image where it is named.
+An unsent text holds each long paste between two control characters, which no keyboard types and no
+paste contains; the composer shows one line for it. Files are read when the message is sent: a text
+then follows the message, an image replaces its name.
 """
 
 import os
@@ -23,15 +22,15 @@ from engine.images import SUFFIXES, Image, ImageError, images_in, parts_of, read
 
 PASTE_BEGINS, PASTE_ENDS = "\x02", "\x03"
 LONG_TEXT = 2000
-"""Characters from which on a paste is shown as one line."""
+"""Characters from which a paste is shown as one line."""
 LONG_LINES = 8
-"""Lines from which on the composer does not show all of a text."""
+"""Lines from which a paste is shown as one line."""
 MAX_FILE_BYTES = 1 << 20
-"""A larger file is more than any context of a local model holds."""
+"""A larger file fits into no context of a local model."""
 MAX_NAMES = 4000
 """Names of files that completion looks at: a folder of a project, not a disk."""
 IGNORED = ("node_modules", "__pycache__", "venv", "target", "build", "dist")
-"""Folders that hold no text of a person; those whose name begins with a dot neither."""
+"""Folders that completion skips, with those whose name begins with a dot."""
 
 _PASTE = re.compile(f"{PASTE_BEGINS}(.*?){PASTE_ENDS}", re.DOTALL)
 _NAME = re.compile(r"(?<![\w@/.])@(?:\"([^\"\n]+)\"|([^\s\"@,;:!?()\[\]{}<>]+))")
@@ -54,7 +53,7 @@ class Attachment:
     text: str
     is_paste: bool = False
     image: Image | None = None
-    """What the file shows; its text is how a message names it then."""
+    """The image; its reference in a message is then the text."""
 
 
 # --- pastes ---
@@ -66,29 +65,29 @@ def is_long(text: str) -> bool:
 
 
 def folded(text: str) -> str:
-    """A paste as a text that is being written holds it."""
+    """A paste as an unsent text holds it."""
     return f"{PASTE_BEGINS}{without_marks(text)}{PASTE_ENDS}"
 
 
 def without_marks(text: str) -> str:
-    """A text from elsewhere without the two characters that mark a paste."""
+    """A text without the two characters that mark a paste."""
     return text.replace(PASTE_BEGINS, "").replace(PASTE_ENDS, "")
 
 
 def pieces(text: str) -> Iterator[tuple[str, bool]]:
-    """The parts of a written text, and whether each is a paste."""
+    """The parts of an unsent text, and whether each is a paste."""
     for index, part in enumerate(_PASTE.split(text)):
         if part:
             yield part, bool(index % 2)
 
 
 def in_short(text: str) -> str:
-    """A written text with a word in the place of each paste, for a line of a list."""
+    """An unsent text with a label for each paste, for a line of a list."""
     return _PASTE.sub(lambda match: f"[{paste_size(match[1])}]", text)
 
 
 def paste_size(text: str) -> str:
-    """What a paste is called: `214 lines pasted`."""
+    """The label of a paste: `214 lines pasted`."""
     return f"{fmt.counted(line_count(text), 'line')} pasted"
 
 
@@ -98,7 +97,7 @@ def line_count(text: str) -> int:
 
 
 def with_newlines(text: str) -> str:
-    """A text from elsewhere with lines that end as here."""
+    r"""A text whose lines end with `\n`."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -113,20 +112,16 @@ def names_in(text: str) -> list[str]:
 
 
 def read_files(text: str, folder: Path) -> list[Attachment]:
-    """The files that a written text names; a name of no file is a word of the text.
-
-    Args:
-        text: As it is written.
-        folder: The one that paths begin in, and that files must lie in.
+    """The files that a text names; a name of no file is a word of the text.
 
     Raises:
-        AttachmentError: If a file is binary, too large, cannot be read or lies elsewhere.
+        AttachmentError: If a file is binary, too large, cannot be read or is not in `folder`.
     """
     return [read_file(name, folder) for name in names_in(text) if is_file(name, folder)]
 
 
 def is_file(name: str, folder: Path) -> bool:
-    """Whether a name is that of a file, or of a link that leads nowhere; a folder is none."""
+    """Whether a name is that of a file or of a broken link."""
     path = typed_path(str(folder / name))
     try:
         path.lstat()
@@ -139,7 +134,7 @@ def read_file(name: str, folder: Path) -> Attachment:
     """One text file, or an image.
 
     Raises:
-        AttachmentError: If it is binary, too large, cannot be read or lies elsewhere.
+        AttachmentError: If it is binary, too large, cannot be read or is not in `folder`.
     """
     shown = visible(name)
     path = typed_path(str(folder / name))
@@ -173,7 +168,7 @@ def read_file(name: str, folder: Path) -> Attachment:
 
 @lru_cache(maxsize=32)
 def _image(path: Path, name: str, _stamp: tuple[int, int, int]) -> Image:
-    """An image that is read once as long as its file does not change, not with every key."""
+    """An image, read again only if its file changes."""
     return read_image(path, name)
 
 
@@ -192,9 +187,9 @@ def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
 
 
 def message_with(text: str, files: Sequence[Attachment]) -> str:
-    """A written text as the model gets it: pastes and images in their places, files behind it.
+    """The message that the model gets: pastes and images in their places, then text files.
 
-    What a paste or a text file names as an image was attached to something else, and stays text.
+    An image reference in a paste or a text file stays text.
     """
     images = {file.name: file.text for file in files if file.image is not None}
 
@@ -203,21 +198,21 @@ def message_with(text: str, files: Sequence[Attachment]) -> str:
         name = written if match[1] else written.rstrip(".'")
         return images.pop(name, match[0].removesuffix(written[len(name) :])) + written[len(name) :]
 
-    said = (
+    parts = (
         without_references(part) if is_paste else _NAME.sub(placed, part) if images else part
         for part, is_paste in pieces(text)
     )
     blocks = (_block(file) for file in files if file.image is None)
-    return without_marks("".join(said)) + "".join(blocks)
+    return without_marks("".join(parts)) + "".join(blocks)
 
 
 def written_message(text: str, folder: Path, blindness: str = "") -> str:
-    """A written text as the model gets it, with the files that it names.
+    """The message that the model gets, with the files that a text names.
 
     Args:
-        text: As it is written.
-        folder: The one that paths begin in.
-        blindness: Why no image can go with a message; empty where one can.
+        text: The unsent text.
+        folder: Directory in which paths begin.
+        blindness: Why no image can go with a message; empty if one can.
 
     Raises:
         AttachmentError: If a file cannot go with it.
@@ -230,10 +225,10 @@ def written_message(text: str, folder: Path, blindness: str = "") -> str:
 
 
 def as_written(message: str, folder: Path) -> str:
-    """A message as it was written: the files that its text names are read again when it is sent.
+    """A message as unsent text: the files that it names are read again when it is sent.
 
-    The content of a file that is no longer in `folder` comes back as a paste. So does a long
-    message without files, since it was hardly typed.
+    The content of a file that is no longer in `folder` returns as a paste. So does a long message
+    without files, since it was hardly typed.
     """
     text, files = _without_files(message)
     text = "".join(
@@ -246,7 +241,6 @@ def as_written(message: str, folder: Path) -> str:
 
 
 def _is_there(image: Image) -> bool:
-    """Whether the file of an image is still found by the name that it was attached by."""
     try:
         return typed_path(image.name).resolve() == image.path and image.path.is_file()
     except (OSError, ValueError, RuntimeError):
@@ -254,14 +248,14 @@ def _is_there(image: Image) -> bool:
 
 
 def attached_to(message: str) -> tuple[str, list[Attachment]]:
-    """The text of a sent message, images by their names, and the files that went with it."""
+    """The text of a sent message, with the names of its images, and its files."""
     message, files = _without_files(message)
     images = [Attachment(image.name, image.reference, image=image) for image in images_in(message)]
     return without_references(message), [*images, *files]
 
 
 def without_references(text: str) -> str:
-    """A text with the name of each image in its place."""
+    """A text with the names of its images instead of their references."""
     if not images_in(text):
         return text
     return "".join(part if isinstance(part, str) else mention(part.name) for part in parts_of(text))
@@ -278,10 +272,10 @@ def _without_files(message: str) -> tuple[str, list[Attachment]]:
 
 
 def _last_file(message: str, end: int) -> tuple[int, Attachment] | None:
-    """The file that ends a message, cut at `end`, and where it begins.
+    """The file that ends `message[:end]`, and its start.
 
-    It is found from its last fence backwards, which no line of the file can equal: a text of
-    files that never end costs one look at each character.
+    It is found from its last fence backwards, which no line of the file can equal: hostile text
+    costs one look at each character.
     """
     closing = end
     while closing > 0 and message[closing - 1] == "`":
@@ -311,10 +305,9 @@ def _fenced(text: str) -> str:
 
 
 def file_names(folder: Path, limit: int = MAX_NAMES) -> list[str]:
-    """Paths of the files below a folder, shallow ones first; a folder that cannot be read has none.
+    """Paths of the files below a folder, shallow ones first; unreadable folders are skipped.
 
-    Links are left out: they may lead anywhere, or round in a circle; so are names that are no
-    text, which no message could hold.
+    Links are left out, as they may lead anywhere, and so are names that are no text.
     """
     found: list[Path] = []
     waiting = [folder]
@@ -334,7 +327,7 @@ def _is_offered(entry: os.DirEntry[str]) -> bool:
 
 
 def matching(names: Sequence[str], typed: str) -> list[str]:
-    """The names that hold what was typed, those of files that begin with it first."""
+    """The names that contain what was typed, file names that begin with it first."""
     wanted = typed.casefold()
 
     def rank(name: str) -> int:

@@ -1,18 +1,15 @@
-"""What can be done where the context is full; nothing is dropped unless the user chooses it."""
+"""What can be done when the context is full; nothing is dropped unless the user chooses it."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from app.cache import owner_of
 from app.chat.conversation import Conversation
-from app.chat.entries import Speaker, is_out_of_room
-from app.chat.replies import can_have_a_larger_context
-from app.chat.trimming import FEWER, MAX_KEPT, Summariser, Trim, n_tokens_of, summary_request
+from app.chat.entries import Speaker, did_not_fit
+from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_requests
 from app.chat.update import Notice
 from app.store.errors import ChatInUseError
 from engine.errors import EngineError
-from engine.requests import GenerationRequest
 
 SUMMARISING = "The model summarises the messages above: {reply-stop} stops it."
 
@@ -23,116 +20,86 @@ class ContextFullOptions:
 
     n_ctx: int
     n_dropped: int
-    """Messages that the model would no longer see; 0 where no turn can go."""
+    """Messages that the model would no longer see; 0 if no turn can go."""
     can_branch: bool
-    """Whether the last question can be asked in a new chat: not where it is alone here too."""
+    """Whether the last question can be asked in a new chat: not if it is alone here too."""
     can_take_back: bool
-    """Whether the last question goes back to the composer when nothing is done."""
+    """Whether the last question returns to the composer if nothing is done."""
     can_grow: bool = False
     """Whether the model was trained on more tokens than the context has."""
 
 
 class ContextFull:
-    """Frees context for the shown chat, in the way that the user chose."""
+    """Frees context for the shown chat, in the way that the user chose.
+
+    Methods raise `StoreError` if a change cannot be saved.
+    """
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._history = conversation.history
-        self._n_left_out = 0
-        """Messages that the summary that is being written says nothing of."""
-
-    # --- what there is to choose ---
 
     def is_needed(self) -> bool:
-        """Whether the chat ends with a reply without room, and the context is no larger now.
+        """Whether the chat ends with a reply that did not fit, and would not fit now.
 
-        Since then a larger one may have been loaded, or what the model sees have been trimmed.
+        Since then a larger context may have been loaded, or messages dropped.
         """
         last = self._history.unfinished()
-        loaded = self._conversation.loaded
-        if last is None or loaded is None or not is_out_of_room(last):
+        if last is None or self._conversation.loaded is None or not did_not_fit(last):
             return False
         visible = self._history.visible()
         return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * self._n_ctx
 
     def options(self) -> ContextFullOptions:
         """What can be done."""
-        trim = self._trim()
-        path = self._history.visible()
+        trim, path = self._trim(), self._history.visible()
         return ContextFullOptions(
             n_ctx=self._n_ctx,
             n_dropped=len(trim.dropped) if trim else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
-            can_take_back=self._conversation.replies.refused is not None,
-            can_grow=can_have_a_larger_context(self._conversation.loaded),
+            can_take_back=self._conversation.refused is not None,
+            can_grow=self._conversation.can_grow,
         )
 
-    # --- doing it ---
-
     def shift(self) -> None:
-        """Show the model the chat from a later question on, and continue the reply.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the chat from a later question on, and continue the reply."""
         trim = self._trim()
         if trim is not None:
             self._history.see_from(trim.kept_from)
             self._conversation.continue_reply()
 
     def summarise(self) -> None:
-        """Have the model summarise what has to go, then continue the reply with the summary."""
-        trim, chat, loaded = self._trim(), self._history.chat, self._conversation.loaded
-        if trim is None or chat is None or loaded is None:
+        """Have the model summarise the dropped turns, then continue the reply with the summary."""
+        conversation, history = self._conversation, self._history
+        trim, chat = self._trim(), history.chat
+        if trim is None or chat is None or conversation.loaded is None:
             return
-        if self._conversation.is_leased:
+        if conversation.is_leased:
             self._warn("The model is busy with another summary or comparison.")
             return
-        self._conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
-        done = partial(self._take_summary, chat.id, trim)
-        of_share = partial(
-            summary_request,
-            self._history.path_before(trim.kept_from),
-            system_prompt=self._history.system_prompt,
+        conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
+        requests = summary_requests(
+            history.path_before(trim.kept_from),
+            system_prompt=history.system_prompt,
             kept_from=chat.kept_from,
             summary=chat.summary,
             n_ctx=self._n_ctx,
             owner=owner_of(chat.id),
         )
-        requests = self._summary_requests(of_share)
-        self._conversation.lease = Summariser(self._conversation.client, chat.id, requests, done)
-
-    def _summary_requests(
-        self, of_share: Callable[..., tuple[GenerationRequest, int]]
-    ) -> Iterator[GenerationRequest]:
-        """What is asked for a summary, then the same of fewer messages."""
-        asked = None
-        for share in FEWER:
-            request, self._n_left_out = of_share(share=share)
-            if request != asked:
-                yield request
-            asked = request
+        done = partial(self._use_summary, chat.id, trim)
+        conversation.lease = Summariser(conversation.client, chat.id, requests, done)
 
     def branch_off(self) -> None:
-        """Ask the last question in a new chat with the same system prompt; this one stays.
-
-        Raises:
-            StoreError: If the question could not be saved.
-        """
-        question = self._history.last(Speaker.USER)
-        chat = self._history.chat
+        """Ask the last question in a new chat with the same system prompt; this one stays."""
+        question, chat = self._history.last(Speaker.USER), self._history.chat
         if question is None or chat is None:
             return
-        self._conversation.replies.take_back_refused(returns_text=False)
+        self._conversation.undo_refused(returns_text=False)
         self._conversation.new_chat(like=chat)
         self._conversation.send(question.content)
 
     def see_all(self) -> bool:
-        """Show the model the whole chat again; False where it sees it.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the whole chat again; False if it sees it."""
         if not self._history.n_hidden:
             return False
         self._history.see_from(None)
@@ -150,14 +117,12 @@ class ContextFull:
     def _warn(self, text: str, title: str = "Summary") -> None:
         self._conversation.notify(Notice(text, title, "warning"))
 
-    def _take_summary(self, chat_id: int, trim: Trim, text: str | None, problem: str) -> None:
+    def _use_summary(self, chat_id: int, trim: Trim, text: str | None, problem: str) -> None:
         try:
             if text is None:
                 self._warn(f"No summary: {problem}.")
             else:
-                self._keep(chat_id, trim.kept_from, text)
-                if n := self._n_left_out:
-                    self._warn(f"The oldest {n:,} messages were too long even for the summary.")
+                self._save(chat_id, trim.kept_from, text)
             if self._history.is_shown(chat_id):
                 self._history.notes.remove_after(trim.dropped[-1].id, SUMMARISING)
                 self._conversation.refresh()
@@ -166,13 +131,9 @@ class ContextFull:
         except EngineError as error:
             self._warn(str(error), error.title)
 
-    def _keep(self, chat_id: int, kept_from: int, summary: str) -> None:
-        """Save a summary, unless another kvchat answers in its chat.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
-        store = self._history.store
+    def _save(self, chat_id: int, kept_from: int, summary: str) -> None:
+        """Save a summary, unless another kvchat answers in its chat."""
+        store, lease = self._history.store, self._conversation.lease
         lock = store.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
@@ -180,3 +141,5 @@ class ContextFull:
             )
         with lock:
             store.set_kept_from(chat_id, kept_from, summary=summary)
+        if isinstance(lease, Summariser) and (n := lease.n_left_out):
+            self._warn(f"The oldest {n:,} messages were too long even for the summary.")

@@ -1,4 +1,4 @@
-"""The messages of a chat: as a request sends them, and as the transcript shows them."""
+"""Stored messages as a prompt, and as entries of the transcript."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,8 +24,8 @@ DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
 CONTINUES = "{composer-send} in the empty composer continues it"
 """After a reply that was cut."""
-MAKES_ROOM = "{composer-send} shows the options"
-"""After a reply that had no room."""
+MAKES_SPACE = "{composer-send} shows the options"
+"""After a reply that did not fit."""
 ANSWERS = "not answered yet: {composer-send} sends it"
 """After a question that has no reply."""
 
@@ -37,12 +37,12 @@ def prompt_messages(
     kept_from: int | None = None,
     summary: str | None = None,
 ) -> tuple[Message, ...]:
-    """The messages of a request.
+    """The messages of a request; those without text are left out.
 
     Args:
         system_prompt: Instruction at the start; blanks alone are none.
-        path: The stored messages from the root on; those without text are left out.
-        kept_from: First message that the model sees; all are seen where it is not on the path.
+        path: The stored messages from the root on.
+        kept_from: First message that the model sees; all if it is not on the path.
         summary: What the model sees in place of the messages before that one.
     """
     n_hidden = index_of(kept_from, path)
@@ -87,20 +87,20 @@ def is_cut(message: StoredMessage) -> bool:
     return message.role == "assistant" and message.finish_reason not in WHOLE
 
 
-def is_out_of_room(message: StoredMessage) -> bool:
+def did_not_fit(message: StoredMessage) -> bool:
     """Whether this is a reply that ended, or never began, because the context was full."""
     return message.role == "assistant" and message.finish_reason == FinishReason.CONTEXT
 
 
 class Speaker(StrEnum):
-    """Whose words an entry holds."""
+    """Author of an entry."""
 
     USER = "user"
     MODEL = "model"
     NOTE = "note"
-    """kvchat's own words between the messages; never sent to the model and not saved."""
+    """kvchat's own text; never sent to the model and not saved."""
     DIVIDER = "divider"
-    """Parts what the model no longer sees from the rest; may hold a summary."""
+    """The line above the first message that the model sees; may hold a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,27 +117,18 @@ class Entry:
     """How the reply ended, how fast it was, and what a key would do."""
     is_live: bool = False
     spans: tuple[TokenSpan, ...] = ()
-    """The content by where its tokens came from; empty where that is not known any more."""
+    """The content by where its tokens came from; empty if unknown."""
     thinking: str = ""
-    """How long a reply thought, where that was measured."""
+    """How long a reply thought, if measured."""
 
 
 def divider(summary: str | None) -> Entry:
-    """The line above the first message that the model sees.
-
-    Args:
-        summary: What it sees in place of those above, if anything.
-    """
+    """The line above the first message that the model sees, with the summary of those above."""
     return Entry(DIVIDER_KEY, Speaker.DIVIDER, summary or "")
 
 
 def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
-    """A stored message as an entry.
-
-    Args:
-        message: The message.
-        variants: Ids of the message and its siblings, oldest first.
-    """
+    """A stored message as an entry; `variants` are its siblings and itself, oldest first."""
     is_reply = message.role == "assistant"
     return Entry(
         key=message.id,
@@ -151,13 +142,9 @@ def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
 
 
 def hint_of(last: StoredMessage) -> str:
-    """What enter does with the unfinished last message of a chat.
-
-    Args:
-        last: A question without a reply, or a reply that was cut.
-    """
-    if is_out_of_room(last):
-        return MAKES_ROOM
+    """What enter does with the unfinished last message of a chat."""
+    if did_not_fit(last):
+        return MAKES_SPACE
     return CONTINUES if is_cut(last) else ANSWERS
 
 
@@ -175,7 +162,7 @@ def thinking_of(stats: dict[str, object]) -> str:
 
 
 def thinking_text(thinking: Thinking) -> str:
-    """How far the thinking of a reply is, and why it was closed if the model did not do that."""
+    """Time and tokens of a reply's thinking, and why kvchat closed it."""
     what = "thought for" if thinking.is_over else "thinking:"
     text = f"{what} {fmt.seconds(thinking.elapsed_s)}, {fmt.counted(thinking.n_tokens, 'token')}"
     return f"{text}; closed, {thinking.note}" if thinking.note else text
@@ -199,8 +186,7 @@ def _ending(reason: str | None) -> list[str]:
 
 def _figures(message: StoredMessage) -> list[str]:
     stats, figures, tokens = message.stats or {}, [], message.token_ids
-    # Those of the text, as the list of chats counts them: an end token is emitted as well. A text
-    # without any is of a server that names no ids.
+    # Tokens of the text, without the end token. A text without ids is of a server.
     is_named = tokens is not None and (tokens or not message.content)
     n = len(tokens or ()) if is_named else stats.get("n_emitted")
     if stats and isinstance(n, int):
@@ -225,13 +211,13 @@ def _number(stats: dict[str, object], name: str) -> float | None:
 
 
 class ChatNotes:
-    """kvchat's own words in a transcript, each after a message or at its start."""
+    """kvchat's notes in a transcript, each after a message or at its start."""
 
     def __init__(self) -> None:
         self._notes: list[tuple[int | None, Entry]] = []
 
     def add(self, message_id: int | None, text: str) -> Entry:
-        """Add a note after a message; None is the start of the transcript."""
+        """Add a note after a message, or at the start."""
         lowest = min((entry.key for _, entry in self._notes), default=0)
         note = Entry(lowest - 1, Speaker.NOTE, text)
         self._notes.append((message_id, note))
@@ -242,14 +228,14 @@ class ChatNotes:
         self._notes = [each for each in self._notes if each[1] is not note]
 
     def toggle(self, message_id: int, text: str) -> None:
-        """Add a note after a message, or remove it where it is there already."""
+        """Add a note after a message, or remove it if it is there."""
         n_before = len(self._notes)
         self.remove_after(message_id, text)
         if len(self._notes) == n_before:
             self.add(message_id, text)
 
     def remove_after(self, message_id: int, text: str) -> None:
-        """Remove the note after a message that says this, if it is still there."""
+        """Remove the note with this text after a message."""
         self._notes = [
             each for each in self._notes if (each[0], each[1].content) != (message_id, text)
         ]

@@ -1,4 +1,4 @@
-"""The chat that is shown: its path through the tree of messages, its settings, its lock."""
+"""The chat that is shown: its path through the tree of messages, and its settings."""
 
 from dataclasses import replace
 from typing import Literal
@@ -19,6 +19,7 @@ from app.chat.entries import (
     with_question,
 )
 from app.chat.trimming import Trim, trim_of
+from app.sanitize import visible
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
 from engine.configuration import SamplingSettings
@@ -27,19 +28,29 @@ from engine.model.ollama import model_title
 from engine.requests import Message
 
 MAX_TITLE_CHARS = 60
+SHORT_TITLE_CHARS = 20
 RestoreRule = Literal["cut", "last", "never"]
-"""Which chat a start shows: one whose reply was cut, the last in any case, or a new one."""
+"""Which chat a start shows: the last if its reply was cut, the last, or a new one."""
 
 
 def title_of(text: str) -> str:
-    """The first line of a text that says something, short enough for a list."""
+    """The first line of a text that is not blank, short enough for a list."""
     lines = without_references(text).splitlines()
     first = next((line.strip() for line in lines if line.strip()), "New chat")
     return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
 
 
+def short_title(title: str) -> str:
+    """A title on one line, cut to a few words."""
+    shown = visible(title.replace("\n", " "))
+    return shown if len(shown) <= SHORT_TITLE_CHARS else shown[: SHORT_TITLE_CHARS - 1] + "…"
+
+
 class ChatHistory:
-    """Reads and writes one chat at a time; a new chat is created with its first message."""
+    """Reads and writes one chat at a time; a new chat is created with its first message.
+
+    Methods raise `StoreError` if the chat is gone or the database fails; nothing is changed then.
+    """
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
         self.store = store
@@ -51,11 +62,7 @@ class ChatHistory:
     # --- which chat ---
 
     def begin(self, like: Chat | None = None) -> None:
-        """Show an empty chat.
-
-        Args:
-            like: The chat whose system prompt and sampling it has; None takes the defaults.
-        """
+        """Show an empty chat with the settings of another, or the defaults."""
         self.chat: Chat | None = None
         self.sampling = like.sampling if like else self._default_sampling
         self.system_prompt = like.system_prompt if like else self._default_system_prompt
@@ -63,25 +70,17 @@ class ChatHistory:
         self._path: list[StoredMessage] = []
         self._siblings: dict[int, list[int]] = {}
         self._entries: dict[int, tuple[StoredMessage, list[int], Entry]] = {}
-        """Entries by message, and what each was made of."""
+        """Entries by message, each with what it was made of."""
 
     def open(self, chat_id: int) -> None:
-        """Show a stored chat.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Show a stored chat."""
         chat = self.store.chat(chat_id)
         self.begin(like=chat)
         self.chat = chat
         self.refresh()
 
     def to_reopen(self, rule: RestoreRule) -> Chat | None:
-        """The chat used last, where a start is to show it.
-
-        Raises:
-            StoreError: If the chats cannot be read.
-        """
+        """The chat used last, if a start is to show it."""
         chat = next(iter(self.store.list_chats(limit=1)), None)
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
@@ -92,18 +91,13 @@ class ChatHistory:
         return chat
 
     def _was_cut(self, chat: Chat) -> bool:
-        """Whether kvchat or its engine ended before the chat's last question was answered."""
         if chat.head_id is None:
             return False
         last = self.store.message(chat.head_id)
         return last.role == "user" or last.finish_reason in (None, CUT_BY_CLOSE, CUT_BY_CRASH)
 
     def of_another(self, chat_id: int | None) -> "ChatHistory":
-        """A chat that is written without being shown; None is a new one.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """A chat to write without showing it; None is a new one."""
         other = ChatHistory(
             self.store,
             sampling=self._default_sampling,
@@ -115,11 +109,7 @@ class ChatHistory:
         return other
 
     def refresh(self) -> None:
-        """Read the shown path again.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Read the shown path again."""
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -128,25 +118,14 @@ class ChatHistory:
         self._siblings = self.store.variant_ids(self.chat.id)
 
     def discard(self, lock: FileLock | None) -> None:
-        """Delete the shown chat, which held one question; its settings and notes stay.
-
-        Args:
-            lock: The lock on it.
-
-        Raises:
-            StoreError: If it could not be deleted.
-        """
+        """Delete the shown chat, which held one question; its settings and notes stay."""
         if self.chat is not None:
             self.store.delete_chat(self.chat.id, lock)
             self.chat = None
             self._path, self._siblings = [], {}
 
     def catch_up(self) -> bool:
-        """Read the chat again where it is not as it was read last; whether that was so.
-
-        Raises:
-            StoreError: If the chat is gone.
-        """
+        """Read the chat again if it changed, and return whether it did."""
         if self.chat is None or self.store.chat(self.chat.id) == self.chat:
             return False
         self.refresh()
@@ -155,6 +134,11 @@ class ChatHistory:
     def is_shown(self, chat_id: int) -> bool:
         """Whether this is the chat on the screen."""
         return self.chat is not None and self.chat.id == chat_id
+
+    @property
+    def chat_id(self) -> int | None:
+        """The chat on the screen; None is the new one, which is not stored yet."""
+        return self.chat.id if self.chat is not None else None
 
     @property
     def title(self) -> str:
@@ -169,11 +153,7 @@ class ChatHistory:
     # --- what is in it ---
 
     def message(self, message_id: int) -> StoredMessage:
-        """One message.
-
-        Raises:
-            StoreError: If there is none with this id.
-        """
+        """One message."""
         return self.store.message(message_id)
 
     def shown(self, message_id: int) -> StoredMessage | None:
@@ -192,18 +172,14 @@ class ChatHistory:
         return next((each for each in ids if len(self._siblings.get(each, ())) > 1), None)
 
     def unfinished(self) -> StoredMessage | None:
-        """The last message of the shown chat, if it is a reply that was cut or an open question."""
+        """The last message, if it is a reply that was cut or an open question."""
         last = self._path[-1] if self._path else None
         if last is None:
             return None
         return last if last.role == "user" or is_cut(last) else None
 
     def question_for(self, message_id: int | None) -> int | None:
-        """The question that a reply answers, or the message itself where that is a question.
-
-        Args:
-            message_id: A shown message; the last one if None.
-        """
+        """The question of a shown message, by default the last; itself if it is a question."""
         message = self.shown(message_id if message_id is not None else self.head_id or 0)
         if message is None:
             return None
@@ -215,12 +191,7 @@ class ChatHistory:
         live_id: int | None = None,
         live_text: str = "",
     ) -> list[Entry]:
-        """Messages and notes in their order.
-
-        Args:
-            live_id: The message that is being written.
-            live_text: Its text so far, newer than what is stored.
-        """
+        """Messages and notes in their order; `live_text` is the text of `live_id` so far."""
         notes = self.notes.by_message()
         entries = [*notes.get(None, ())]
         last = self.unfinished()
@@ -241,13 +212,13 @@ class ChatHistory:
         return entries
 
     def _other_model(self, message: StoredMessage) -> str:
-        """The model that wrote a reply, where it is not the one that is loaded."""
+        """The model that wrote a reply, if another one is loaded."""
         name, path = message.model_name, self._model_path
         is_other = name and path and message.role == "assistant" and name != model_title(path)
         return name or "" if is_other else ""
 
     def _entry(self, message: StoredMessage) -> Entry:
-        """A message as an entry; it is made once, for a long chat is shown often."""
+        """A message as an entry; made once, as a long chat is shown often."""
         siblings = self._siblings.get(message.id, [message.id])
         known = self._entries.get(message.id)
         if known is not None and known[0] is message and known[1] is siblings:
@@ -260,12 +231,12 @@ class ChatHistory:
 
     @property
     def n_hidden(self) -> int:
-        """How many messages at the start of the shown path the model does not see."""
+        """Messages at the start of the shown path that the model does not see."""
         return index_of(self.chat.kept_from if self.chat else None, self._path)
 
     @property
     def is_trimmed(self) -> bool:
-        """Whether messages were dropped with nothing in their place."""
+        """Whether messages were dropped without a summary."""
         return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 
     def visible(self) -> list[StoredMessage]:
@@ -277,11 +248,7 @@ class ChatHistory:
         return self._path[: index_of(message_id, self._path)]
 
     def trim(self, n_ctx: int) -> Trim | None:
-        """The turns that would have to go; None where there are none that could.
-
-        Args:
-            n_ctx: Cells of the context.
-        """
+        """The turns that do not fit into `n_ctx` cells; None if there are no earlier turns."""
         chat = self.chat
         if chat is None:
             return None
@@ -290,17 +257,13 @@ class ChatHistory:
         return trim_of(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
 
     def see_from(self, message_id: int | None) -> None:
-        """Show the model the chat from a message on, without a summary; None shows it all.
-
-        Raises:
-            StoreError: If it could not be saved.
-        """
+        """Show the model the chat from a message on, without a summary; None shows it all."""
         if self.chat is not None:
             self.store.set_kept_from(self.chat.id, message_id)
             self.refresh()
 
     def request_messages(self, message_id: int | None) -> tuple[Message, ...]:
-        """The conversation up to a shown message, as the engine takes it; None is its start."""
+        """The prompt up to a shown message; None is the start of the chat."""
         index = self._index_of(message_id)
         return prompt_messages(
             self.system_prompt,
@@ -310,7 +273,7 @@ class ChatHistory:
         )
 
     def messages_with(self, question: str) -> tuple[Message, ...]:
-        """The shown conversation and one question more, which is not saved."""
+        """The prompt of the shown chat and a question that is not saved."""
         return with_question(self.request_messages(self.head_id), question)
 
     # --- changing it ---
@@ -326,13 +289,10 @@ class ChatHistory:
         """Save and show a question and an empty reply, which is returned.
 
         Args:
-            question: What the user asks; None answers a question that is there.
-            parent_id: The shown message above the question; without a new one, the question.
+            question: The question; None answers an earlier one.
+            parent_id: The message above the question; without a new one, the question.
             model_name: The model that answers.
             vocabulary_id: Its vocabulary.
-
-        Raises:
-            StoreError: If it could not be saved; nothing was saved then.
         """
         new = NewTurn(
             self.chat,
@@ -355,11 +315,7 @@ class ChatHistory:
         return turn.messages[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
-        """Show one of the shown messages as it is now.
-
-        Raises:
-            StoreError: If the chat cannot be read.
-        """
+        """Show the present state of one of the shown messages."""
         index = self._index_of(message.id)
         if self.chat is None or index is None:
             return
@@ -368,12 +324,11 @@ class ChatHistory:
         self._siblings |= self.store.variant_ids_beside(message.id)
 
     def _index_of(self, message_id: int | None) -> int | None:
-        """The index of a message on the shown path; most are looked for at its end."""
         indices = reversed(range(len(self._path)))
         return next((i for i in indices if self._path[i].id == message_id), None)
 
     def switch_variant(self, message_id: int, step: int) -> bool:
-        """Show the path through another variant of a message; False if there is none."""
+        """Show another variant of a message; False if there is none."""
         siblings = self._siblings.get(message_id, [])
         if self.chat is None or message_id not in siblings:
             return False
@@ -385,11 +340,7 @@ class ChatHistory:
         return True
 
     def change_settings(self, *, system_prompt: str, sampling: SamplingSettings) -> None:
-        """Use another system prompt and sampling in this chat.
-
-        Raises:
-            StoreError: If the change could not be saved.
-        """
+        """Use another system prompt and sampling in this chat."""
         if self.chat is not None:
             self.chat = self.store.update_chat(
                 self.chat.id, ChatChanges(system_prompt=system_prompt, sampling=sampling)
@@ -398,7 +349,7 @@ class ChatHistory:
         self.sampling = sampling
 
     def use_defaults(self, sampling: SamplingSettings, system_prompt: str) -> None:
-        """Begin new chats like this; a chat that is saved keeps its own settings."""
+        """Set the settings of new chats; a saved chat has its own."""
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
         if self.chat is None:
@@ -406,5 +357,5 @@ class ChatHistory:
             self.system_prompt = system_prompt
 
     def use_model(self, path: str) -> None:
-        """Save chats with this model from their next question on."""
+        """Set the model that the next questions are saved with."""
         self._model_path = path

@@ -46,12 +46,12 @@ MIN_TIMED_S = 2.0
 N_BINS = 64
 N_VERDICTS = 200
 N_NOTES = 200
-"""Lines of the cache's log that are kept."""
+"""Lines of the cache's log that are shown."""
 
 
 @dataclass(slots=True)
 class _Bin:
-    """What came within one column of the histories."""
+    """Counts of one column of the histories."""
 
     start: float = 0.0
     n_verified: int = 0
@@ -60,7 +60,17 @@ class _Bin:
 
 
 class ReplyMeter:
-    """The figures of one reply, while it is made and behind that."""
+    """The figures of one reply, while it is made and afterwards.
+
+    Args:
+        clock: Time in seconds.
+        cache: The context as the panels show it until this reply reports it.
+        before: The statistics of the first part of a continued reply.
+
+    Attributes:
+        cache: The context as it was reported last.
+        tally: Counts of this part.
+    """
 
     def __init__(
         self,
@@ -68,16 +78,9 @@ class ReplyMeter:
         cache: CacheChanged | None = None,
         before: GenerationStats | None = None,
     ) -> None:
-        """Of a reply that was asked for now.
-
-        Args:
-            clock: Time in seconds.
-            cache: What the panels show of the context until this reply says more.
-            before: The statistics of its first part, where it goes on behind one.
-        """
         self.is_running = True
+        self.cache = cache
         self.tally = GenerationStats()
-        """Of this part."""
         self._before = before
         self._clock = clock
         self._asked_at = clock()
@@ -90,48 +93,32 @@ class ReplyMeter:
         self._prefill_s: float | None = None
         self._decode_tps: float | None = None
         self._thinking: Thinking | None = None
-        self._cache = cache
         self._last: RoundFinished | None = None
         self._unsettled: list[RoundFinished] = []
-        """Rounds that the counters do not hold yet: a hundred a second, for ten frames."""
+        """Rounds that the tally does not hold yet: a hundred a second, for ten frames."""
         self._recent: deque[tuple[float, int]] = deque()
-        """When tokens came in, and how many, within the window."""
+        """Times and numbers of tokens within the window."""
         self._acceptance: deque[float | None] = deque(maxlen=N_BINS)
         self._tps: deque[float | None] = deque(maxlen=N_BINS)
         self._verdicts: deque[bool] = deque(maxlen=N_VERDICTS)
         self._bin = _Bin()
 
-    @property
-    def cache(self) -> CacheChanged | None:
-        """The context as it was told last."""
-        return self._cache
-
-    def phase_beside(self, engine: Phase) -> Phase:
-        """What the engine is doing for this reply; what it does by itself once that is over."""
+    def phase(self, engine: Phase) -> Phase:
+        """Phase of this reply, or of the engine once it has ended."""
         return self._phase if self.is_running else engine
 
-    def forget_cache(self) -> None:
-        """Take what was told of the context for that of an engine that is gone."""
-        self._cache = None
-
-    def shown_in(self, engine: CockpitSnapshot) -> CockpitSnapshot:
-        """What the panels show of this reply, beside what they show of the engine."""
+    def snapshot(self, engine: CockpitSnapshot) -> CockpitSnapshot:
+        """The engine's snapshot with the figures of this reply."""
         self.settled()
         self._close_bin()
-        shown = (
-            engine
-            if self._last is None
-            else replace(
-                engine,
-                next_length=self._last.next_length,
-                reason=self._last.reason,
-                plain_spread=self._last.plain_spread,
-            )
-        )
+        last = self._last
         return replace(
-            shown,
-            phase=self.phase_beside(engine.phase),
-            reply=self.tally if self._before is None else self._before + self.tally,
+            engine,
+            phase=self.phase(engine.phase),
+            next_length=last.next_length if last else engine.next_length,
+            reason=last.reason if last else engine.reason,
+            plain_spread=last.plain_spread if last else engine.plain_spread,
+            reply=self._whole(self.tally),
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
             verdicts=tuple(self._verdicts),
@@ -141,8 +128,11 @@ class ReplyMeter:
             prefill_left_s=self._prefill_left_s() if self.is_running else None,
             prefill_s=self._prefill_s,
             thinking=self._thinking,
-            cache=self._cache,
+            cache=self.cache,
         )
+
+    def _whole(self, stats: GenerationStats) -> GenerationStats:
+        return stats if self._before is None else self._before + stats
 
     def feed(self, event: Event) -> None:
         """Count one event of the reply."""
@@ -159,7 +149,7 @@ class ReplyMeter:
             case RoundFinished():
                 self._finished_round(event)
             case CacheChanged():  # ends a round
-                self._cache = event
+                self.cache = event
                 self._close_bin()
             case Finished(stats=stats):
                 self._finished(stats)
@@ -178,8 +168,7 @@ class ReplyMeter:
 
     def _finished(self, stats: GenerationStats) -> None:
         self._end(stats)
-        whole = stats if self._before is None else self._before + stats
-        self._decode_tps = whole.decode_tps
+        self._decode_tps = self._whole(stats).decode_tps
         self._first_token_s, self._prefill_s = stats.first_token_s, stats.prefill_s or None
 
     def _committed(self, event: TokensCommitted) -> None:
@@ -194,7 +183,6 @@ class ReplyMeter:
         self._bin.n_emitted += n_tokens
 
     def _end(self, tally: GenerationStats | None = None) -> None:
-        """Close it; a reply that was cut counts as far as it came."""
         if self.is_running:
             self.settled()
             self._decode_tps = self._live_tps()
@@ -202,7 +190,7 @@ class ReplyMeter:
             self.is_running = False
 
     def settled(self) -> GenerationStats:
-        """What this part counted, up to the last round."""
+        """Counts of this part, up to the last round."""
         if self._unsettled:
             self.tally = self.tally.with_rounds(self._unsettled)
             self._last = self._unsettled[-1]
@@ -211,14 +199,14 @@ class ReplyMeter:
 
     def _live_tps(self) -> float | None:
         now = self._clock()
-        # A slow model has few groups in that time: two are kept, whenever they came.
+        # A slow model has few groups in that time: two stay, however old they are.
         while len(self._recent) > 2 and now - self._recent[0][0] > WINDOW_S:
             self._recent.popleft()
         if len(self._recent) < 2:
             return None
         # The first group came before its own time began to count.
         n_tokens = sum(n for _, n in self._recent) - self._recent[0][1]
-        # Where none came for long, that counts as well.
+        # A pause since the last group counts as well.
         end = max(self._recent[-1][0], now - WINDOW_S)
         return share(n_tokens, end - self._recent[0][0])
 
@@ -241,37 +229,30 @@ class ReplyMeter:
 
 
 class Meters:
-    """The state of the cockpit; `snapshot` is cheap enough for every frame.
-
-    Replies are known by the numbers that the caller gives them; 0 is nobody's in particular.
-    """
+    """The state of the panels; `snapshot` is cheap enough for every frame."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._engine = CockpitSnapshot()
         self._earlier = GenerationStats()
-        """Finished replies since the model was loaded."""
+        """Of finished replies since the model was loaded."""
         self._replies: dict[int, ReplyMeter] = {}
-        """Those under way, in the order in which they were asked for."""
+        """Running replies by id, oldest first."""
         self._last = ReplyMeter(clock)
-        """The reply that was asked for last, or that ended last where none is under way."""
+        """The reply that ended last."""
         self._last.is_running = False
         self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
 
-    def snapshot(self, number: int | None = None) -> CockpitSnapshot:
-        """What the panels show now.
-
-        Args:
-            number: The reply that they show; the last one where it is not under way.
-        """
-        running = self._replies.get(number) if number is not None else None
-        snapshot = (running or self._newest).shown_in(self._engine)
+    def snapshot(self, reply_id: int | None = None) -> CockpitSnapshot:
+        """What the panels show of a running reply, or of the last one."""
+        running = self._replies.get(reply_id) if reply_id is not None else None
+        snapshot = (running or self._newest).snapshot(self._engine)
         tallies = [meter.settled() for meter in self._replies.values()]
         return replace(snapshot, session=reduce(add, tallies, self._earlier))
 
     @property
     def cache(self) -> CacheChanged | None:
-        """The context as it was told last, by the reply that was asked for last."""
+        """The context as the newest reply reported it."""
         return self._newest.cache
 
     @property
@@ -280,11 +261,11 @@ class Meters:
 
     @property
     def phase(self) -> Phase:
-        """What the engine is doing, for the reply that was asked for last."""
-        return self._newest.phase_beside(self._engine.phase)
+        """Phase of the newest reply, or of the engine."""
+        return self._newest.phase(self._engine.phase)
 
     def start_load(self, configuration: Configuration) -> None:
-        """Count for a model that is being loaded."""
+        """Start the counts of a model that is being loaded."""
         self._earlier = GenerationStats()
         self._replies.clear()
         self._last = ReplyMeter(self._clock)
@@ -298,9 +279,9 @@ class Meters:
         )
         self.set_speculation(configuration.speculation)
 
-    def start_reply(self, number: int = 0, before: GenerationStats | None = None) -> None:
-        """Count for a reply that was asked for, which may go on behind one with statistics."""
-        self._replies[number] = ReplyMeter(self._clock, self._last.cache, before)
+    def start_reply(self, reply_id: int = 0, before: GenerationStats | None = None) -> None:
+        """Start the counts of a reply; `before` are those of its first part."""
+        self._replies[reply_id] = ReplyMeter(self._clock, self._last.cache, before)
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Show other settings of speculation."""
@@ -320,13 +301,8 @@ class Meters:
         """Show the memory of the engine's process."""
         self._engine = replace(self._engine, process_bytes=nbytes)
 
-    def feed(self, event: Event, number: int = 0) -> None:
-        """Count one event.
-
-        Args:
-            event: What the engine told.
-            number: The reply that it is of, if it is of one.
-        """
+    def feed(self, event: Event, reply_id: int = 0) -> None:
+        """Count one event of the engine or of a reply."""
         match event:
             case Loaded():
                 self._loaded(event)
@@ -335,27 +311,31 @@ class Meters:
                 self._engine = replace(
                     self._engine, tiers=event.report, cache_log=tuple(self._notes)
                 )
-            case ThreadsChanged() | ServerTold() | Waiting():
-                self._engine = _with(self._engine, event)
+            case ThreadsChanged():
+                self._engine = replace(self._engine, threads=event)
+            case ServerTold(figures):
+                self._engine = replace(self._engine, server=figures)
+            case Waiting(text):
+                self._engine = replace(self._engine, waiting=text)
             case SpeculationChanged(predictor, controller, note):
                 self._engine = replace(
                     self._engine, predictor=predictor, controller=controller, fault=note
                 )
             case WorkerStopped(will_restart=will_restart):
-                for one in tuple(self._replies):
-                    self._feed_reply(event, one)
+                for running in tuple(self._replies):
+                    self._feed_reply(event, running)
                 self._last.feed(event)
                 self._stopped(will_restart=will_restart)
             case Failed(fatal=fatal) if fatal or self._engine.phase is Phase.LOADING:
                 self._engine = replace(self._engine, phase=Phase.STOPPED, waiting="")
             case _:
-                self._feed_reply(event, number)
+                self._feed_reply(event, reply_id)
 
-    def _feed_reply(self, event: Event, number: int) -> None:
-        meter = self._replies.get(number, self._last)
+    def _feed_reply(self, event: Event, reply_id: int) -> None:
+        meter = self._replies.get(reply_id, self._last)
         meter.feed(event)
-        if number in self._replies and not meter.is_running:
-            self._last = self._replies.pop(number)
+        if reply_id in self._replies and not meter.is_running:
+            self._last = self._replies.pop(reply_id)
             self._earlier = self._earlier + meter.tally
 
     def _stopped(self, *, will_restart: bool) -> None:
@@ -363,11 +343,11 @@ class Meters:
         self._engine = replace(
             self._engine, phase=phase, waiting="", process_bytes=None, tiers=None, buffers=()
         )
-        self._last.forget_cache()
+        self._last.cache = None
 
     def _loaded(self, event: Loaded) -> None:
         self.set_speculation(event.configuration.speculation)
-        self._last.forget_cache()
+        self._last.cache = None
         self._engine = replace(
             self._engine,
             phase=Phase.READY,
@@ -380,18 +360,6 @@ class Meters:
             buffers=event.buffers,
             tiers=None,
         )
-
-
-def _with(
-    snapshot: CockpitSnapshot, event: ThreadsChanged | ServerTold | Waiting
-) -> CockpitSnapshot:
-    match event:
-        case ThreadsChanged():
-            return replace(snapshot, threads=event)
-        case ServerTold(figures):
-            return replace(snapshot, server=figures)
-        case Waiting(text):
-            return replace(snapshot, waiting=text)
 
 
 def _threads_of(event: Loaded) -> ThreadsChanged | None:

@@ -46,10 +46,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannedBytes:
-    """What an estimate says before a model is loaded, on all devices together."""
+    """Estimate before a model is loaded, on all devices together."""
 
     buffers: int
-    """Of llama.cpp: what it tells when it has loaded is compared with this."""
+    """Of llama.cpp; compared with the buffers that it reports once it has loaded."""
     overhead: int
     """Of the process and the drivers beside them; the planner's sums hold it too."""
     reclaimable: int = 0
@@ -108,7 +108,7 @@ class CockpitSnapshot:
     prompt: PromptReady | None = None
     """Where the last prompt of the shown chat came from; None before it was read."""
     n_slots: int = 1
-    """Sequences that the context has room for."""
+    """Sequences of the context."""
     tiers: CacheReport | None = None
     """The cache's last report, None before there is one."""
     cache_log: tuple[CacheNote, ...] = ()
@@ -117,7 +117,7 @@ class CockpitSnapshot:
     planned: PlannedBytes | None = None
     process_bytes: int | None = None
     server: tuple[ServerFigure, ...] = ()
-    """What a server's own counters say, and what it does not tell."""
+    """A server's own counters, and those that it does not report."""
     background_title: str | None = None
     """Title of the chat that is being answered while another one is shown."""
     thinking: Thinking | None = None

@@ -8,7 +8,7 @@ from itertools import groupby, zip_longest
 from engine.events import TokenKind, TokensCommitted
 
 N_REPLIES = 64
-"""Replies of which a `SpanCache` keeps the spans."""
+"""Replies whose spans a `SpanCache` holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class TokenSpan:
 
     text: str
     kind: TokenKind | None = None
-    """None where it is not known, as in a reply that was read from the database."""
+    """None if unknown, as in a reply that was read from the database."""
     source: str | None = None
     """Who drafted it."""
 
@@ -46,20 +46,20 @@ def merged_spans(spans: Iterable[TokenSpan]) -> list[TokenSpan]:
 
 
 def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | None:
-    """The spans up to the length of `text`, None where they do not spell it.
+    """The spans up to the length of `text`; None if their text differs.
 
-    A finished reply may be shorter than what was shown of it: a stop string is taken away.
+    A finished reply may be shorter than what was shown of it: a stop string is removed.
     """
-    kept: list[TokenSpan] = []
+    cut: list[TokenSpan] = []
     end = 0
     for span in spans:
         part = span.text[: len(text) - end]
         if not text.startswith(part, end):
             return None
         if part:
-            kept.append(TokenSpan(part, span.kind, span.source))
+            cut.append(TokenSpan(part, span.kind, span.source))
         end += len(part)
-    return tuple(kept) if end == len(text) else None
+    return tuple(cut) if end == len(text) else None
 
 
 class SpanCache:
@@ -69,7 +69,7 @@ class SpanCache:
         self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
 
     def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
-        """Keep the spans of a reply, cut to its text, unless they do not spell that."""
+        """Store the spans of a reply, cut to its text, unless their text differs."""
         known = cut_spans(merged_spans(spans), text)
         if known:
             self._spans[message_id] = known
@@ -78,11 +78,11 @@ class SpanCache:
             self._spans.popitem(last=False)
 
     def get(self, message_id: int) -> tuple[TokenSpan, ...]:
-        """The spans of a message; empty where they are not known."""
+        """The spans of a message; empty if unknown."""
         return self._spans.get(message_id, ())
 
-    def spelling(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
-        """Spans that spell a text: those of the message, or one of unknown origin."""
+    def of_text(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
+        """Spans of a text: those of the message, or one of unknown origin."""
         known = self.get(message_id)
         if "".join(span.text for span in known) == text:
             return known

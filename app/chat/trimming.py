@@ -23,12 +23,12 @@ from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
 MAX_KEPT = 2 / 3
-"""Share of the context that what is kept may fill: a third is free for what comes."""
+"""Share of the context that the remaining messages may fill."""
 BYTES_PER_TOKEN = 3.0
-"""Of a text whose tokens are not known; mostly more, so that rather too much is counted."""
+"""Of a text whose tokens are not known; most texts have more, so the count is rather too high."""
 MIN_BYTES_PER_TOKEN = 1.0
 MAX_BYTES_PER_TOKEN = 8.0
-"""Texts are hardly ever in longer tokens: so many bytes of a message are a token at least."""
+"""Tokens of real texts are hardly ever longer."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; those of known templates are 4 to 8."""
 IMAGE_TOKENS = 256
@@ -42,8 +42,8 @@ INSTRUCTION = (
 )
 MAX_SUMMARY_TOKENS = 400
 FEWER = (1.0, 0.75, 0.5, 0.25)
-"""Shares of the room that a summary's messages may fill as they are estimated, until it is enough:
-short messages of numbers have twice as many tokens as those of `BYTES_PER_TOKEN`."""
+"""Shares of the free cells that a summary's messages may fill by their estimate, tried in order:
+short messages of numbers have twice as many tokens as `BYTES_PER_TOKEN` gives."""
 SUMMARY_SHARE = 8
 """A summary has at most one token of this many cells of the context."""
 
@@ -63,8 +63,7 @@ def trim_of(
 ) -> Trim | None:
     """The fewest oldest turns to drop so that a third of the context is free.
 
-    The last question always stays, and with it the reply to it; less may be free then. None where
-    there is no turn before it.
+    The last question and its reply always stay. None if there is no turn before them.
 
     Args:
         path: The shown messages from the root on.
@@ -97,10 +96,7 @@ _sizes: dict[int, tuple[int, int]] = {}
 
 
 def _size_of(text: str) -> tuple[int, int]:
-    """Bytes of a message's text without its images, and how many those are.
-
-    The screen asks for the size of all that it shows many times a second.
-    """
+    """Bytes of a text without its images, and their number; asked for many times a second."""
     key = hash(text)
     if key not in _sizes:
         while len(_sizes) >= N_SIZES:
@@ -126,7 +122,7 @@ def bytes_per_token(path: Sequence[StoredMessage]) -> float:
     return min(max(n_bytes / n_known, MIN_BYTES_PER_TOKEN), BYTES_PER_TOKEN)
 
 
-def summary_request(
+def summary_requests(
     path: Sequence[StoredMessage],
     *,
     system_prompt: str,
@@ -134,68 +130,62 @@ def summary_request(
     summary: str | None,
     n_ctx: int,
     owner: str,
-    share: float = 1.0,
-) -> tuple[GenerationRequest, int]:
-    """The request for a summary, and how many of the oldest messages do not fit into it.
+) -> Iterator[tuple[GenerationRequest, int]]:
+    """Requests for a summary, each of fewer messages, and how many of the oldest it leaves out.
 
-    It is the chat's prompt up to the end of `path` and an instruction, so that what the cache holds
-    of that prompt is reused.
+    A request is the chat's prompt up to the end of `path` and an instruction, so that the cached
+    states of that prompt are reused.
 
     Args:
-        path: What is to be summarised, from the root of the chat on.
+        path: The messages to summarise, from the root of the chat on.
         system_prompt: That of the chat.
         kept_from: First message that the model sees now.
         summary: What the model sees in place of the messages before that one.
         n_ctx: Cells of the context.
         owner: The chat, by its name in the cache.
-        share: Part of the free cells that the messages may fill, as far as they are estimated.
     """
     max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // SUMMARY_SHARE)
     fixed = f"{system_prompt}{summary or ''}{INSTRUCTION}"
     n_free = n_ctx - max_tokens - round(len(fixed.encode()) / BYTES_PER_TOKEN)
-    start = index_of(kept_from, path)
-    per_token = bytes_per_token(path)
+    start, per_token = index_of(kept_from, path), bytes_per_token(path)
     sizes = [n_tokens_of(message, per_token) for message in path]
-    first = start
-    while (
-        sum(sizes[first:]) > share * n_free and (later := _next_question(path, first)) is not None
-    ):
-        first = later
-    messages = prompt_messages(
-        system_prompt, path, kept_from=path[first].id if first else None, summary=summary
-    )
-    request = GenerationRequest(
-        messages=with_question(messages, INSTRUCTION),
-        sampling=SamplingSettings(temperature=0.0),
-        max_tokens=max_tokens,
-        owner=owner,
-    )
-    return request, first - start
-
-
-def _next_question(messages: Sequence[StoredMessage], first: int) -> int | None:
-    later = (i for i in range(first + 1, len(messages)) if messages[i].role == "user")
-    return next(later, None)
+    questions = [i for i in range(start + 1, len(path)) if path[i].role == "user"]
+    firsts = [start, *questions]
+    for share in FEWER:
+        fitting = (i for i in firsts if sum(sizes[i:]) <= share * n_free)
+        first = next(fitting, firsts[-1])
+        messages = prompt_messages(
+            system_prompt, path, kept_from=path[first].id if first else None, summary=summary
+        )
+        request = GenerationRequest(
+            messages=with_question(messages, INSTRUCTION),
+            sampling=SamplingSettings(temperature=0.0),
+            max_tokens=max_tokens,
+            owner=owner,
+        )
+        yield request, first - start
 
 
 class Summariser:
-    """Makes one summary; whoever polls the client passes its events to `take`.
+    """Makes one summary; whatever polls the client passes its events to `take`.
 
     Args:
-        client: The engine, which must be idle.
+        client: The engine, which must have a free slot.
         chat_id: The chat that is summarised.
-        requests: What is asked, from `summary_request`: the next where the one before is too long.
-        done: Takes the text, or why there is none.
+        requests: From `summary_requests`: the next is asked if the one before is too long.
+        done: Receives the text, or None and why there is none.
     """
 
     def __init__(
         self,
         client: EngineClient,
         chat_id: int,
-        requests: Iterator[GenerationRequest],
+        requests: Iterator[tuple[GenerationRequest, int]],
         done: Callable[[str | None, str], None],
     ) -> None:
         self.chat_id = chat_id
+        self.n_left_out = -1
+        """Messages that the summary leaves out."""
         self._client = client
         self._requests = requests
         self._done = done
@@ -205,6 +195,10 @@ class Summariser:
     def is_running(self) -> bool:
         """The summary is being written."""
         return self._is_running
+
+    def is_running_in(self, chat_id: int | None) -> bool:
+        """The summary of a chat is being written."""
+        return self._is_running and self.chat_id == chat_id
 
     def stop(self) -> None:
         """End it without a summary."""
@@ -221,12 +215,12 @@ class Summariser:
             case WorkerStopped(title, message):
                 self.revoke(f"{title}: {message}")
                 return False
-            case OfReply(reply_id, told) if reply_id == SUMMARY:
-                return self._is_running and self._take_own(told)
+            case OfReply(reply_id, own) if reply_id == SUMMARY:
+                return self._is_running and self._handle(own)
             case _:
                 return False
 
-    def _take_own(self, event: Event) -> bool:
+    def _handle(self, event: Event) -> bool:
         match event:
             case Failed(title, message):
                 if title != ContextFullError.title or not self._asks_next():
@@ -240,8 +234,10 @@ class Summariser:
         return True
 
     def _asks_next(self) -> bool:
-        request = next(self._requests, None)
+        fewer = (each for each in self._requests if each[1] > self.n_left_out)
+        request, n_left_out = next(fewer, (None, 0))
         if request is not None:
+            self.n_left_out = n_left_out
             self._client.generate(request, SUMMARY)
         return request is not None
 
@@ -251,29 +247,27 @@ class Summariser:
 
 
 N_KNOWN = 256
-"""Texts whose tokens are kept in mind; pastes and files are asked about with every keystroke."""
+"""Texts whose tokens are remembered; pastes and files are counted with every key."""
 
 
 class TokenCounts:
-    """Asks the engine how many tokens texts have, one text at a time, and keeps what it said.
+    """Asks the engine for the tokens of texts, one text at a time, and remembers the answers.
 
-    Where the engine is busy with a long text, what is typed meanwhile costs no further question:
-    the next one is about the text as it is then.
+    Text typed while the engine counts costs no further request: the next one is about the text as
+    it is then.
+
+    Args:
+        ask: Receives a key and a text; `take` gets the key and the count later.
     """
 
     def __init__(self, ask: Callable[[int, str], None]) -> None:
-        """Counts without answers yet.
-
-        Args:
-            ask: Takes a key and a text; `take` gets the key and the count later.
-        """
         self._ask = ask
         self._keys = count(1)
         self._known: dict[str, int | None] = {}
         self._asked: tuple[int, str] | None = None
 
     def of(self, text: str) -> int | None:
-        """The tokens of a text; None until the engine has said, and where nobody can count."""
+        """The tokens of a text; None until they are counted, or if nobody can count."""
         if not text:
             return 0
         if text not in self._known and self._asked is None:
@@ -286,7 +280,7 @@ class TokenCounts:
         return bool(text) and text not in self._known
 
     def take(self, key: int, n_tokens: int | None) -> None:
-        """Keep an answer; one that an earlier engine gave is not heard."""
+        """Store an answer; one of an earlier engine is ignored."""
         if self._asked is None or self._asked[0] != key:
             return
         self._known[self._asked[1]] = n_tokens
@@ -295,5 +289,5 @@ class TokenCounts:
             del self._known[next(iter(self._known))]
 
     def forget(self) -> None:
-        """Know nothing any more: another model counts in tokens of its own."""
+        """Forget all counts: another model has other tokens."""
         self._known, self._asked = {}, None

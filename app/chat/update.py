@@ -1,15 +1,14 @@
-"""What one look at the engine changed, for the screen to show; and who else may look."""
+"""Changes since the last poll, and who may use the engine apart from the chats."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from app.chat.spans import TokenSpan
-from app.store.errors import StoreError
 from engine.events import Event, Loaded
 
-READ_AHEAD, SUMMARY, SIDES = -1, -2, (-3, -4)
-"""What the engine calls the replies that are no message's, whose number is theirs: the reading of
-what a new chat begins with, a summary, and the two of a comparison."""
+PRELOAD, SUMMARY = -1, -2
+"""Ids of replies that are no message, whose id is theirs: the prefill of a new chat's system
+prompt, and a summary. Those of a comparison are `engine.experiment.comparison.REPLY_IDS`."""
 
 Severity = Literal["information", "warning", "error"]
 
@@ -22,57 +21,25 @@ class Notice:
     title: str = ""
     severity: Severity = "information"
     is_in_transcript: bool = False
-    """The transcript says it too: who sees that needs no notice."""
+    """The transcript shows it too: who sees that needs no notice."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChatUpdate:
-    """What one poll changed."""
+    """What changed since the last poll."""
 
     text: str = ""
     """New text of the live reply."""
     is_rebuilt: bool = False
     """The entries are others than before."""
-    notices: tuple[Notice, ...] = ()
-    draft: str | None = None
-    """A text that was sent and comes back, because the engine refused it."""
+    notices: list[Notice] = field(default_factory=list)
+    returned_text: str | None = None
+    """A message that the engine refused."""
     loaded: Loaded | None = None
-    spans: tuple[TokenSpan, ...] = ()
+    spans: list[TokenSpan] = field(default_factory=list)
     """The new text by where its tokens came from."""
     context_full: str | None = None
-    """Why the shown chat's reply has no room: the user has to choose what goes."""
-
-
-@dataclass(slots=True)
-class UpdateBuilder:
-    """Collects what changes until the next poll takes it."""
-
-    text: list[str] = field(default_factory=list)
-    spans: list[TokenSpan] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
-    is_rebuilt: bool = True
-    draft: str | None = None
-    loaded: Loaded | None = None
-    context_full: str | None = None
-
-    def add_fault(self, error: StoreError) -> None:
-        """Add a notice that the database could not be read or written."""
-        self.notices.append(Notice(str(error), error.title, "error"))
-
-    def take(self) -> ChatUpdate:
-        """All that was collected since the last call."""
-        update = ChatUpdate(
-            "" if self.is_rebuilt else "".join(self.text),
-            self.is_rebuilt,
-            tuple(self.notices),
-            self.draft,
-            self.loaded,
-            () if self.is_rebuilt else tuple(self.spans),
-            self.context_full,
-        )
-        self.text, self.spans, self.notices, self.is_rebuilt = [], [], [], False
-        self.draft = self.loaded = self.context_full = None
-        return update
+    """Why the shown chat's reply does not fit: the user has to choose what goes."""
 
 
 class EngineLease(Protocol):
@@ -80,7 +47,7 @@ class EngineLease(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """A reply of its own is under way."""
+        """A reply of its own is being made."""
         ...
 
     def revoke(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Chats as files: Markdown to read, and JSON lines, which lose nothing and are read back."""
+"""Chats as files: Markdown to read, and lossless JSON lines to read back."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -16,25 +16,24 @@ from engine.servers import kept_server
 
 ChatFileFormat = Literal["md", "jsonl"]
 MAX_CHAT_FILE_BYTES = 1 << 30
-"""Most bytes of a file of chats."""
 
 
 def format_of(path: Path) -> ChatFileFormat:
-    """The format that the end of a file's name asks for; Markdown where it says nothing."""
+    """The format of a file by its suffix; Markdown by default."""
     return "jsonl" if path.suffix.lower() in (".jsonl", ".json", ".ndjson") else "md"
 
 
 def text_of(
     trees: Iterable[ChatTree], form: ChatFileFormat, *, all_branches: bool
 ) -> Iterable[str]:
-    """Chats in a format, piece by piece; JSON lines always hold all branches."""
+    """Chats in a format, in parts; JSON lines always have all branches."""
     if form == "jsonl":
         return jsonl_of(trees)
     return markdown_of(trees, all_branches=all_branches)
 
 
 def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
-    """Write a file of chats, whole or not at all, for its owner only.
+    """Write a file of chats atomically, for its owner only.
 
     Raises:
         ChatFileError: If the file exists and is not to be replaced, its folder does not, or it
@@ -57,14 +56,14 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
 def read_chats(
     file: BinaryIO, *, on_progress: Callable[[int], object] | None = None
 ) -> Iterator[ChatTree]:
-    """The chats of a file of JSON lines, one at a time; each tree's ids are those of the file.
+    """The chats of a file of JSON lines, one at a time; ids are those of the file.
 
     Args:
-        file: At its begin.
+        file: The file at its start.
         on_progress: Called with the bytes read so far, line by line.
 
     Raises:
-        ChatFileError: If a line is not what an export writes; the line is named.
+        ChatFileError: If a line is not what an export writes; the message names it.
     """
     n_chats = 0
     for tree in read_jsonl(_lines(file, on_progress or bool)):
@@ -77,9 +76,9 @@ def read_chats(
 
 
 def imported(tree: ChatTree) -> ChatTree:
-    """A chat of a file as it is added here: it names no server and was used no later than now.
+    """A chat of a file to add here: without a server, and used no later than now.
 
-    A file must neither lead to another machine nor decide which chat was used last.
+    A file must neither connect to another machine nor decide which chat was used last.
     """
     now = time.time()
     chat = tree.chat

@@ -1,8 +1,7 @@
-"""Chats as JSON lines, without loss: each kind of line, and files of them.
+"""Chats as lossless JSON lines: the whole tree, token ids with vocabulary, statistics, settings.
 
-Nothing is lost: the whole tree, token ids with their vocabulary, statistics and settings. Ids count
-the messages of one chat from 1, a parent before its children, so the same chat gives the same file
-wherever it is stored.
+Ids count the messages of one chat from 1, a parent before its children, so the same chat gives the
+same file wherever it is stored.
 """
 
 import json
@@ -21,8 +20,8 @@ from engine.requests import Role
 from engine.validation import explain, explain_faults
 
 VERSION = 1
-MOST_FIELDS = 1_000
-"""Fields of an object: what kvchat writes has fewer than fifty."""
+MAX_FIELDS = 1_000
+"""Fields of an object; kvchat writes fewer than fifty."""
 
 Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, lt=253_402_128_000, allow_inf_nan=False)]
@@ -39,7 +38,7 @@ class ChatFileError(EngineError):
 
 
 class JsonLine(BaseModel):
-    """An object of a file; a field that is not known is an error, so that none gets lost."""
+    """An object of a file; an unknown field is an error, so that none is lost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -68,11 +67,7 @@ class ChatLine(JsonLine):
     is_pinned: bool = False
 
     def tree(self, messages: Mapping[int, StoredMessage], line: int) -> ChatTree:
-        """The chat with its messages, in the order of their ids.
-
-        Raises:
-            ChatFileError: If the head or first kept message is none of them.
-        """
+        """The chat with its messages; `ChatFileError` if its head is none of them."""
         for name, key in (("head", self.head), ("kept_from", self.kept_from)):
             if key is not None and key not in messages:
                 raise wrong_line(line, f"{name} is {key}, which is not a message of the chat")
@@ -115,11 +110,7 @@ def wrong_line(number: int, fact: str) -> ChatFileError:
 
 
 def parse_object(text: str, line: int) -> dict[str, object]:
-    """The fields of a JSON object.
-
-    Raises:
-        ChatFileError: If the text is no JSON object.
-    """
+    """The fields of a JSON object; `ChatFileError` if the text is none."""
     try:
         value = parse_json(text)
     except ValueError as error:
@@ -129,18 +120,14 @@ def parse_object(text: str, line: int) -> dict[str, object]:
     if not isinstance(value, dict):
         raise wrong_line(line, "a JSON object is expected")
     objects = (each for each in (value, *value.values()) if isinstance(each, dict))
-    if any(len(each) > MOST_FIELDS for each in objects):
+    if any(len(each) > MAX_FIELDS for each in objects):
         # Each unknown field would be a fault of its own.
-        raise wrong_line(line, f"an object has more than {MOST_FIELDS:,} fields")
+        raise wrong_line(line, f"an object has more than {MAX_FIELDS:,} fields")
     return value
 
 
 def read_line(model: type[LineType], text: str, line: int) -> LineType:
-    """Read an object that `parse_object` has bounded.
-
-    Raises:
-        ChatFileError: If a field is missing, wrong or unknown; each is named.
-    """
+    """Read a bounded object; `ChatFileError` names each missing, wrong or unknown field."""
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
@@ -173,7 +160,6 @@ def _message_line(message: StoredMessage, ids: Mapping[int, int]) -> str:
 
 
 def _line(model: type[JsonLine], values: Mapping[str, object]) -> str:
-    """An object without the fields that have their defaults."""
     fields = model.model_fields
     written = {
         name: value
@@ -192,7 +178,7 @@ def jsonl_of(trees: Iterable[ChatTree]) -> Iterator[str]:
 
 
 def read_jsonl(lines: Iterable[str]) -> Iterator[ChatTree]:
-    """The chats of a file's lines, one at a time; each tree's ids are those of the file.
+    """The chats of a file's lines, one at a time; ids are those of the file.
 
     Raises:
         ChatFileError: If a line is not what `jsonl_of` writes, or lines are missing.

@@ -1,4 +1,4 @@
-"""Chats as Markdown, to be read by people; `jsonl` writes what is read back."""
+"""Chats as Markdown, for people to read."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -11,13 +11,13 @@ SPEAKERS = {"system": "System", "user": "You", "assistant": "Assistant"}
 
 
 def markdown_of(trees: Iterable[ChatTree], *, all_branches: bool = False) -> Iterator[str]:
-    """Chats as Markdown, piece by piece: the branch that is shown, or every one."""
+    """Chats as Markdown, in parts: the shown branch, or every branch."""
     for tree in trees:
         yield from _chat(tree, all_branches=all_branches)
 
 
 def n_left_out(trees: Sequence[ChatTree]) -> int:
-    """How many messages lie on other branches than the shown ones."""
+    """Messages that are not on the shown branches."""
     return sum(len(tree.messages) - len(_shown(tree)) for tree in trees)
 
 
@@ -44,7 +44,7 @@ def _shown(tree: ChatTree) -> list[StoredMessage]:
 
 
 def _branches(tree: ChatTree, shown: list[StoredMessage]) -> list[list[StoredMessage]]:
-    """The shown branch and each other one from where it parts, a parent before a child."""
+    """The shown branch and each other one from where it diverges, a parent before a child."""
     seen = {message.id for message in shown}
     branches = [shown]
     last: dict[int, list[StoredMessage]] = {}
@@ -77,12 +77,12 @@ def _message(message: StoredMessage) -> str:
 
 def _note(parent: StoredMessage | None) -> str:
     if parent is None:
-        told = "Another beginning"
+        text = "Another beginning"
     else:
         line = " ".join(parent.content.split())
         short = line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
-        told = f"Another branch after “{short}”"
-    return f"---\n\n*{told}*\n\n"
+        text = f"Another branch after “{short}”"
+    return f"---\n\n*{text}*\n\n"
 
 
 def _quote(text: str) -> str:

@@ -1,73 +1,47 @@
-"""`kvchat bench`: what speculation gains here, measured in pairs, and what to set."""
+"""`kvchat bench`: which arm of speculation is faster than plain decoding here, and what to set."""
 
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import FILE, Count, joined, opening_options, sampling
-from engine.configuration import MAX_DRAFT, ControllerName
+from app.cli.console import StatusLine, note
+from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 
 if TYPE_CHECKING:
+    from app.bench import BenchOptions
     from app.opening import ModelRequest
-
-LENGTHS = "2,4,8"
-CONTROLLERS = [name.value for name in ControllerName]
-
-
-def listed(allowed: list[str] | None) -> Callable[..., tuple[str, ...]]:
-    """A click callback that reads names with commas between them; None allows all."""
-
-    def check(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:  # noqa: ARG001  click's signature
-        names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
-        unknown = [name for name in names if allowed is not None and name not in allowed]
-        if unknown and allowed:
-            raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(allowed)}")
-        if value is not None and not names:
-            raise click.BadParameter("the list is empty")
-        return names
-
-    return check
-
+    from engine.experiment.prompts import Prompt
+    from engine.experiment.records import PromptRecord, Results
 
 bench_options = joined(
     opening_options,
     click.option("--prompt-set", "sets", multiple=True, metavar="NAME|FILE",
                  help="Prompt set: grounded, chat or a JSONL file; repeatable. [grounded and "
                       "chat]"),
-    click.option("--prompts", "n_prompts", default=4, show_default=True, type=Count(0),
+    click.option("--prompts", "n_prompts", default=6, show_default=True, type=Count(0),
                  help="Prompts per set; 0: all."),
-    click.option("--only", multiple=True, metavar="PROMPT",
-                 help="Name of a prompt to run, instead of a random choice; repeatable."),
-    click.option("--pairs", "n_pairs", default=2, show_default=True, type=Count(),
-                 help="Runs of each policy per prompt."),
+    click.option("--arm", "arms", multiple=True, metavar="ARM",
+                 help="Settings to compare with plain decoding, as PREDICTOR:auto or "
+                      "PREDICTOR:fixed:LENGTH; repeatable. [auto, and lengths 2, 4 and 8 of each "
+                      "predictor]"),
+    click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
+                 help="Blocks of each arm per prompt: plain, arm, arm, plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens of a reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
                  help="Sampling temperature; 0: greedy; repeatable. [0]"),
     click.option("--seed", default=1, show_default=True,
                  help="Seed of the prompt selection and of the sampling."),
-    click.option("--predictors", callback=listed(None),
-                 help="Predictors, separated by commas: lookup, suffix, combined, draft. [all "
-                      "that are available]"),
-    click.option("--controllers", default="auto,fixed", show_default=True,
-                 callback=listed(CONTROLLERS),
-                 help=f"Controllers, separated by commas: {', '.join(CONTROLLERS)}."),
-    click.option("--lengths", default=LENGTHS, show_default=True,
-                 callback=listed([str(n) for n in range(1, MAX_DRAFT + 1)]),
-                 help="Draft lengths of the fixed controller, separated by commas."),
-    click.option("--policy", "policies", multiple=True, metavar="NAME",
-                 help="Policy to measure, such as lookup:fixed:3, instead of --predictors, "
-                      "--controllers and --lengths; repeatable."),
     click.option("--json", "json_path", type=FILE,
-                 help="Write the runs to this file after each prompt."),
+                 help="Store the results in this file after each prompt; continue them if it "
+                      "exists."),
     click.option("--html", "html_path", type=FILE, help="Write the report to this file, as HTML."),
-    click.option("--resume", "resume_path", type=FILE,
-                 help="Resume an earlier run from its JSON file."),
     click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",
                  help="Save the recommended settings in this preset."),
+    gathered("options", "app.bench:BenchOptions"),
 )  # fmt: skip
 
 
@@ -76,56 +50,98 @@ bench_options = joined(
 @bench_options
 def command(
     asked: "ModelRequest",
-    sets: tuple[str, ...],
-    n_prompts: int,
-    only: tuple[str, ...],
-    n_pairs: int,
-    n_tokens: int,
-    temperatures: tuple[float, ...],
-    seed: int,
-    predictors: tuple[str, ...],
-    controllers: tuple[str, ...],
-    lengths: tuple[str, ...],
-    policies: tuple[str, ...],
+    options: "BenchOptions",
     json_path: Path | None,
     html_path: Path | None,
-    resume_path: Path | None,
     show_path: Path | None,
     preset_name: str | None,
 ) -> int:
-    """Measure the speedup of speculation over plain decoding with MODEL, in paired runs.
+    """Measure the speedup of speculation over plain decoding with MODEL.
 
     \b
     kvchat bench                                    default model; takes minutes
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    with a draft model
     kvchat bench --prompt-set mine.jsonl --prompts 0    all prompts of a file
-    kvchat bench --json all.json --html all.html    save runs and report
-    kvchat bench --resume all.json                  resume
+    kvchat bench --json all.json --html all.html    save results and report
+    kvchat bench --json all.json --html all.html    the same again: continue
 
     Default MODEL: the model of the settings, else the last one used. Ctrl+C stops and prints the
     results so far.
     """  # noqa: D301  click wants the backspace character itself
-    from app.bench.benchmark import BenchmarkFiles, BenchOptions, run_benchmark, show
-    from app.bench.policies import PolicyChoice
-    from app.bench.prompt_sets import DEFAULT_SETS, PromptChoice
-    from app.bench.results import read_results
+    from app import bench, paths
     from app.config import load_settings
+    from app.console import console
+    from engine.experiment.records import read_results
 
     if show_path is not None:
-        if any(each is not None for each in (json_path, resume_path, preset_name)):
-            raise click.UsageError(
-                "--show only prints a report: leave out --json, --resume and --write"
-            )
-        show(read_results(show_path), html_path)
+        if json_path is not None or preset_name is not None:
+            raise click.UsageError("--show only prints a report: leave out --json and --write")
+        _print(read_results(show_path), html_path)
         return 0
-    options = BenchOptions(
-        PromptChoice(sets or DEFAULT_SETS, n_prompts or None, only, seed),
-        PolicyChoice(
-            predictors, tuple(map(ControllerName, controllers)), tuple(map(int, lengths)), policies
-        ),
-        n_pairs=n_pairs,
-        n_tokens=n_tokens,
-        temperatures=temperatures or (0.0,),
-    )
-    files = BenchmarkFiles(json_path, html_path, resume_path, preset_name)
-    return run_benchmark(options, asked, files, load_settings().settings)
+    target = None if preset_name is None else bench.preset_file(preset_name, paths.presets_dir())
+    benchmark = bench.Benchmark(options, asked, load_settings().settings, json_path, note)
+    with StatusLine() as line:
+        exit_code = benchmark.run(_Progress(line))
+    results = benchmark.results
+    if results is None or not results.prompts:
+        note("no prompt was measured completely")
+        return exit_code or bench.EXIT_FAILED
+    _print(results, html_path)
+    bench.store_speed(benchmark.configuration, results, asked)
+    if target is not None and preset_name is not None and exit_code == 0:
+        problem = bench.write_recommendation(target, results, benchmark.configuration, preset_name)
+        if problem:
+            note(f"{target} was not changed: {problem}")
+        else:
+            console().print(f"Written to {target}", soft_wrap=True)
+    return exit_code
+
+
+def _print(results: "Results", html_path: Path | None) -> None:
+    from app.console import console, html_page
+    from app.render.bench import report
+    from engine.experiment.records import write_text
+
+    parts = tuple(report(results))
+    screen = console()
+    for part in parts:
+        screen.print(part)
+    if html_path is not None:
+        write_text(html_path, html_page(parts))
+
+
+class _Progress:
+    """A line for what is measured and the time left, and a line for each prompt."""
+
+    def __init__(self, line: StatusLine) -> None:
+        self._line = line
+        self._n_replies = self._n_done = 0
+        self._start_s = 0.0
+
+    def begin(self, n_prompts: int, n_replies: int) -> None:
+        """Print how much is measured."""
+        from app.format import counted
+
+        note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
+        self._n_replies, self._start_s = n_replies, time.monotonic()
+
+    def reply_done(self, prompt: "Prompt", arm: str) -> None:
+        """Show the prompt, the arm and the time left."""
+        from app.format import seconds
+
+        self._n_done += 1
+        left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
+        self._line.show(
+            f"{self._n_done} of {self._n_replies} · about {seconds(left_s)} left · "
+            f"{prompt.set_name} {prompt.name} · {arm}"
+        )
+
+    def prompt_done(self, record: "PromptRecord", n_done: int) -> None:
+        """Print the result of a prompt."""
+        from app.console import console
+        from app.render.bench import prompt_line
+
+        self._line.clear()
+        for text in (prompt_line(record), *record.notes):
+            console(stderr=True).print(text, soft_wrap=True)
+        self._n_done = n_done

@@ -6,6 +6,7 @@ or a person wrote, and files, go to a pipe or a file as they are.
 
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ _MODIFIERS = ("bold", "dim")
 QUIET_S = 0.7
 """What takes less is not talked about."""
 TELL_EVERY_S = 0.2
+LINE_EVERY_S = 5.0
+"""Time between two lines of progress without a terminal."""
 MOST_INPUT = 1 << 23
 """Characters that are read from standard input: several times what the largest contexts hold."""
 
@@ -113,6 +116,37 @@ def _bounded(text: str) -> str:
 def redraws() -> bool:
     """Whether progress is drawn over one line: on a terminal without NO_COLOR."""
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
+class StatusLine:
+    """Progress on standard error: one line that is redrawn, or without a terminal one now and then.
+
+    It draws when it is called only: a thread that redraws would take time from the engine.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._redraws = redraws()
+        self._next_s = clock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if self._redraws:
+            tell_over(text[: shutil.get_terminal_size().columns - 1])
+        elif self._clock() >= self._next_s:
+            self._next_s = self._clock() + LINE_EVERY_S
+            tell(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._redraws:
+            tell_over()
 
 
 class SlowReading:

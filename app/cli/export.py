@@ -9,7 +9,7 @@ import click
 
 from app.cli.console import print_json, print_text, say, tell
 from app.cli.options import FILE, joined, json_option
-from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
+from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
     from engine.presets.export import Exported, ExportRequest, Format
@@ -22,7 +22,7 @@ export_options = joined(
     click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
                  metavar="NAME", help="Export format; `list` shows all."),
     machine_options,
-    knob_options,
+    planner_options,
     click.option("--name", metavar="NAME", help="Model name in the other program."),
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True,

@@ -75,7 +75,7 @@ slots_option = click.option(
     help="Number of slots: parallel chats in kvchat, parallel requests in llama-server.",
 )
 
-knob_options = joined(
+planner_options = joined(
     preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
                  help="Context length in tokens, such as 32k. [from the preset, else up to 8192]"),
@@ -116,13 +116,13 @@ knob_options = joined(
                  help="LoRA adapter and its scale; repeatable."),
     threads_option,
 )  # fmt: skip
-"""Every knob of the planner, by the preset's own keys."""
+"""Every option of the planner, by the preset's own keys."""
 
 
 def setup_of_options(
     model: str | None, target: "Target", planner: "Planner", options: Mapping[str, object]
 ) -> "Setup":
-    """The setup that the machine's options and the knobs describe.
+    """The setup that the machine's options and the options describe.
 
     Raises:
         UsageError: neither a model nor a preset is named.
@@ -166,7 +166,7 @@ def _preset(options: Mapping[str, object]) -> "Preset":
 
 
 def _rules(options: Mapping[str, object]) -> dict[str, object]:
-    """What the knobs say, by the keys of a preset."""
+    """What the options say, by the keys of a preset."""
     from engine.planning.cache_types import type_rules
 
     named = {"preset", "draft", "kv", "kv_budget", "n_threads", "rules", *MACHINE}
@@ -228,7 +228,7 @@ def _plain(value: object) -> object:
 
 plan_options = joined(
     machine_options,
-    knob_options,
+    planner_options,
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="kvchat",
                  show_default=True, help="Program that runs the model."),
     click.option("--dry-run", is_flag=True,

@@ -10,7 +10,7 @@ import click
 
 from app import paths
 from app.cli.console import note, note_waiting, say
-from app.cli.plan import knob_options, machine_options, setup_of_options, types_notes
+from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
 
 if TYPE_CHECKING:
     from engine.planning.planner import Plan
@@ -24,7 +24,7 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
 @click.command(name="serve")
 @click.argument("name", metavar="[PRESET|MODEL]", required=False)
 @machine_options
-@knob_options
+@planner_options
 @click.option("--model", "-m", metavar="MODEL", help="Model, if the preset specifies none.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port to listen on. [any free port]")

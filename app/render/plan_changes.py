@@ -8,9 +8,8 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, hanging, width_of
 from app.render.plan import VERDICT_SIGNS
 from app.sanitize import one_line, visible
-from engine.planning.changes import Change, SettingSteps
-from engine.planning.knob import Knob
-from engine.planning.knobs import NO_GPU
+from engine.planning.changes import Change, OptionSteps
+from engine.planning.options import NO_GPU, PlanOption
 from engine.planning.planner import Facts, Setup
 from engine.planning.verdict import FitVerdict
 
@@ -19,12 +18,12 @@ CURSOR = "▏"
 N_ARROWS = 2
 MAX_HELP = 3
 LEAST_ROWS = 6
-"""Rows that the knobs keep, whatever stands under them."""
+"""Rows that the options keep, whatever stands under them."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnobState:
-    """Which knob is chosen, what is being typed into it, and the first row in sight."""
+class OptionState:
+    """Which option is chosen, what is being typed into it, and the first row in sight."""
 
     selected: int = 0
     typed: str | None = None
@@ -33,66 +32,72 @@ class KnobState:
 
 
 @dataclass(frozen=True, slots=True)
-class KnobLine:
-    """A line and the knob that it belongs to, None under the rows."""
+class OptionLine:
+    """A line and the option that it belongs to, None under the rows."""
 
     line: Line
     index: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class KnobSheet:
+class OptionSheet:
     """The lines of the panel, where the rows were scrolled to, and how many are out of sight."""
 
-    lines: list[KnobLine]
+    lines: list[OptionLine]
     first: int
     n_above: int
     n_below: int
 
 
-def knob_sheet(
-    knobs: Sequence[Knob],
+def option_sheet(
+    options: Sequence[PlanOption],
     setup: Setup,
     facts: Facts,
-    state: KnobState,
+    state: OptionState,
     width: int,
     height: int,
-    steps: SettingSteps | None = None,
-) -> KnobSheet:
+    steps: OptionSteps | None = None,
+) -> OptionSheet:
     """The panel: rows that scroll, a problem under its row, and at the bottom the help."""
-    foot = _foot(knobs[state.selected], setup, facts, steps, width)
+    foot = _foot(options[state.selected], setup, facts, steps, width)
     problem = _problem(state.problem, width) if state.problem else []
     room = max(height - len(foot) - len(problem), min(LEAST_ROWS, height))
-    n_rows = min(len(knobs), room)
-    first = min(state.first, len(knobs) - n_rows)
+    n_rows = min(len(options), room)
+    first = min(state.first, len(options) - n_rows)
     first = min(max(first, state.selected - n_rows + 1), state.selected)
-    lines: list[KnobLine] = []
+    lines: list[OptionLine] = []
     for index in range(first, first + n_rows):
-        row = _row(knobs[index], setup, facts, state, width, is_selected=index == state.selected)
-        lines.append(KnobLine(row, index))
+        row = _row(options[index], setup, facts, state, width, is_selected=index == state.selected)
+        lines.append(OptionLine(row, index))
         if index == state.selected:
-            lines += [KnobLine(part, index) for part in problem]
+            lines += [OptionLine(part, index) for part in problem]
     gap = max(height - len(lines) - len(foot), 0)
-    lines += [KnobLine(line, None) for line in (*[EMPTY] * gap, *foot)]
-    return KnobSheet(lines[:height], first, first, len(knobs) - first - n_rows)
+    lines += [OptionLine(line, None) for line in (*[EMPTY] * gap, *foot)]
+    return OptionSheet(lines[:height], first, first, len(options) - first - n_rows)
 
 
 def _row(
-    knob: Knob, setup: Setup, facts: Facts, state: KnobState, width: int, *, is_selected: bool
+    option: PlanOption,
+    setup: Setup,
+    facts: Facts,
+    state: OptionState,
+    width: int,
+    *,
+    is_selected: bool,
 ) -> Line:
-    reason = knob.disabled_reason(setup, facts)
+    reason = option.disabled_reason(setup, facts)
     is_idle = bool(reason)
     room = width - LABEL_WIDTH
     if is_selected and state.typed is not None:
         value: Line = (Run(visible(state.typed)[-(room - 2) :], "strong"), Run(CURSOR, "accent"))
     else:
         style = "muted" if is_idle else "strong"
-        text = "no GPU" if reason == NO_GPU else visible(knob.format(setup))
+        text = "no GPU" if reason == NO_GPU else visible(option.format(setup))
         value = clipped((Run(text, style),), room - 4)
         arrow = "accent" if is_selected else "muted"
         ends = ("◂ ", " ▸") if is_selected and not is_idle else ("  ", "  ")
         value = (Run(ends[0], arrow), *value, Run(ends[1], arrow))
-    label = Run(f"{'▸' if is_selected else ' '} {knob.label:<{LABEL_WIDTH - 2}}",
+    label = Run(f"{'▸' if is_selected else ' '} {option.label:<{LABEL_WIDTH - 2}}",
                 "accent" if is_selected else "muted" if is_idle else "")  # fmt: skip
     return (label, Run(" " * max(room - width_of(value), 0)), *value)
 
@@ -102,18 +107,18 @@ def _problem(text: str, width: int) -> list[Line]:
 
 
 def _foot(
-    knob: Knob, setup: Setup, facts: Facts, steps: SettingSteps | None, width: int
+    option: PlanOption, setup: Setup, facts: Facts, steps: OptionSteps | None, width: int
 ) -> list[Line]:
-    """What the chosen knob means, and what a step would change or why it changes nothing."""
-    parts = wrap(knob.help, width)[:MAX_HELP]
+    """What the chosen option means, and what a step would change or why it changes nothing."""
+    parts = wrap(option.help, width)[:MAX_HELP]
     help_lines: list[Line] = [(Run(part, "muted"),) for part in parts]
     gap: list[Line] = [EMPTY] * (MAX_HELP - len(help_lines))
-    reason = knob.disabled_reason(setup, facts)
+    reason = option.disabled_reason(setup, facts)
     if reason:
         parts = wrap(f"\N{EN DASH} not used: {reason}", max(width, 10))[:N_ARROWS]
         below: list[Line] = [(Run(part, "warn"),) for part in parts]
-    elif knob.chooser is not None:
-        below = [(Run("▸ opens the list", "muted"),)] if knob.chooser != "device" else []
+    elif option.chooser is not None:
+        below = [(Run("▸ opens the list", "muted"),)] if option.chooser != "device" else []
     else:
         below = step_lines(steps, width)
     return [*gap, *help_lines, *below, *[EMPTY] * (N_ARROWS - len(below))]
@@ -142,8 +147,8 @@ def gain_text(n_ctx: int) -> str:
     return f"{'+' if n_ctx > 0 else MINUS}{size}"
 
 
-def step_lines(steps: SettingSteps | None, width: int) -> list[Line]:
-    """What a step back and a step on of the chosen knob change; always two lines."""
+def step_lines(steps: OptionSteps | None, width: int) -> list[Line]:
+    """What a step back and a step on of the chosen option change; always two lines."""
     if steps is None:
         return [(), ()]
     return [

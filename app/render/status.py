@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from app import format as fmt
+from app.chat.history import short_title
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.render.charts import GraphSymbols, bar, history
 from app.render.lines import Line, Run, clipped, longest, spread, width_of, wrapped
@@ -16,8 +17,6 @@ LABEL_WIDTH = 13
 VALUE_WIDTH = 9
 """Cells of a right-aligned value."""
 
-MAX_TITLE = 20
-"""Characters of the title of a chat that is answered in the background."""
 MIN_NAME = 8
 """Cells of the model's name where the line is short."""
 QUANTISATION = re.compile(r"[.\-_]((?:I?Q|TQ)\d\w*|MXFP4\w*|B?F16|F32)$", re.IGNORECASE)
@@ -113,12 +112,6 @@ def _beside(snapshot: CockpitSnapshot) -> str:
     if not n:
         return ""
     return f"and {n} more" if is_elsewhere else f"answering {fmt.counted(n, 'other chat')}"
-
-
-def short_title(title: str) -> str:
-    """A title on one line, cut to a few words."""
-    shown = visible(title.replace("\n", " "))
-    return shown if len(shown) <= MAX_TITLE else shown[: MAX_TITLE - 1] + "…"
 
 
 def _predictor(snapshot: CockpitSnapshot) -> str:

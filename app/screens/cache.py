@@ -1,4 +1,4 @@
-"""What the cache keeps, what happened to it, and why the last prompt was read again."""
+"""Saved states of the cache, its log, and the reasons for the last prefill."""
 
 import time
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from app.widgets.select_list import Row, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 
 FRAME_S = 0.5
-NOTHING_KEPT = "No states are saved yet."
+NOTHING_SAVED = "No states are saved yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
@@ -46,12 +46,12 @@ LEGEND = "H hot · W warm · C cold; lower case: only partly"
 
 
 class CacheScreen(Screen[None]):
-    """The kept states of the loaded model; keys pin, drop and verify them."""
+    """The saved states of the loaded model; keys pin, drop and verify them."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/cache.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
-    AUTO_FOCUS = "#kept"
+    AUTO_FOCUS = "#states"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Back", id="cache-back", tooltip="Back to the chat"),
         Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
@@ -77,28 +77,23 @@ class CacheScreen(Screen[None]):
                 tooltip="The row above"),
     ]  # fmt: skip
 
-    def __init__(self, controller: Conversation) -> None:
-        """List what is kept.
-
-        Args:
-            controller: Gives the cache's reports, and takes what is asked of it.
-        """
+    def __init__(self, conversation: Conversation) -> None:
         super().__init__()
-        self._controller = controller
+        self._conversation = conversation
         self._is_by_chat = True
         self._report: CacheReport | None = None
         self._rows: Sequence[CachedChat | CacheEntry] = ()
         self._titles: dict[str, str] = {}
         self._owners: dict[str, tuple[str, ...]] = {}
-        """Of every state that was seen here, dropped ones too: the log speaks of those."""
+        """By state, dropped ones too: the log names those."""
         self._unknown: frozenset[str] = frozenset()
-        """Owners for which the chats were searched in vain."""
+        """Owners that are no chat."""
 
     def compose(self) -> ComposeResult:
         yield TitleBar(id="cache-title")
         with Horizontal(id="cache-main"):
             with Vertical(id="cache-lists"):
-                yield SelectList(note=LEGEND, id="kept")
+                yield SelectList(note=LEGEND, id="states")
                 yield LinesView(title="last prompt of this chat", below=": w", id="cache-prompt")
             with Vertical(id="cache-side"):
                 yield Panel("cache")
@@ -107,14 +102,14 @@ class CacheScreen(Screen[None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._present(self._controller.snapshot())
+        self._present(self._conversation.snapshot())
         self.set_interval(FRAME_S, self._tick)
 
     # --- what is shown ---
 
     def _tick(self) -> None:
         if self.is_current:
-            self._present(self._controller.snapshot())
+            self._present(self._conversation.snapshot())
 
     def _present(self, snapshot: CockpitSnapshot) -> None:
         self._report = snapshot.tiers
@@ -122,13 +117,13 @@ class CacheScreen(Screen[None]):
         entries = self._report.entries if self._report is not None else ()
         chats = cached_chats(entries)
         self._rows = chats if self._is_by_chat else entries
-        kept = self.query_one(SelectList)
+        states = self.query_one(SelectList)
         title = title_line(snapshot, len(chats), is_by_chat=self._is_by_chat)
         self.query_one(TitleBar).present(partial(clipped, title))
         if self._rows:
-            kept.show_rows([self._row(row) for row in self._rows], head=table_head)
+            states.show_rows([self._row(row) for row in self._rows], head=table_head)
         else:
-            kept.show_text(partial(wrapped, (Run(empty_text(snapshot), "muted"),)))
+            states.show_text(partial(wrapped, (Run(empty_text(snapshot), "muted"),)))
         self.query_one(Panel).present(snapshot)
         self.query_one("#cache-prompt", LinesView).present(partial(reuse_lines, snapshot))
         notes = snapshot.cache_log
@@ -160,7 +155,7 @@ class CacheScreen(Screen[None]):
         return Row(row.key, lambda width: state_line(row, titles, width, now))
 
     def _find_titles(self) -> None:
-        """Read the titles of chats anew where an owner has none."""
+        """Read the titles of chats if an owner has none."""
         entries = self._report.entries if self._report is not None else ()
         self._owners |= {entry.key: entry.owners for entry in entries}
         owners = {owner for entry in entries for owner in entry.owners}
@@ -168,7 +163,7 @@ class CacheScreen(Screen[None]):
         if not missing:
             return
         try:
-            chats = self._controller.history.store.list_chats(MAX_TITLES, archived=None)
+            chats = self._conversation.history.store.list_chats(MAX_TITLES, archived=None)
         except StoreError as error:
             report(self, error)
             chats = []
@@ -185,7 +180,7 @@ class CacheScreen(Screen[None]):
     # --- what is done ---
 
     def action_why(self) -> None:
-        """Scroll the lines of the last prompt; behind their end, to their start."""
+        """Scroll the lines of the last prompt; from their end to their start."""
         lines = self.query_one("#cache-prompt", LinesView)
         if lines.is_vertical_scroll_end:
             lines.scroll_home(animate=False)
@@ -193,30 +188,28 @@ class CacheScreen(Screen[None]):
             lines.page(1)
 
     def action_leave(self) -> None:
-        """Go back to the chat."""
         self.dismiss(None)
 
     def action_turn(self) -> None:
         """List by chat, or state by state; the mark goes to the chat's first state and back."""
         row = self._marked()
         self._is_by_chat = not self._is_by_chat
-        self._present(self._controller.snapshot())
-        kept = self.query_one(SelectList)
+        self._present(self._conversation.snapshot())
+        states = self.query_one(SelectList)
         if isinstance(row, CachedChat):
-            kept.mark(row.entries[0].key)
+            states.mark(row.entries[0].key)
         elif row is not None:
-            kept.mark(row.owners[0] if row.owners else NOBODY)
+            states.mark(row.owners[0] if row.owners else NOBODY)
 
     def action_pin(self) -> None:
-        """Pin what is marked; unpin it where all of it is pinned."""
+        """Pin the marked states, or unpin them if all are pinned."""
         states = self._marked_states()
         is_pinned = all(state.is_pinned for state in states)
         for state in states:
             if is_pinned or not state.is_pinned:
-                self._controller.client.manage_cache("unpin" if is_pinned else "pin", state.key)
+                self._conversation.client.manage_cache("unpin" if is_pinned else "pin", state.key)
 
     def action_drop(self) -> None:
-        """Drop the marked state, or the states that only the marked chat uses; ask where needed."""
         row = self._marked()
         if row is None or not self._marked_states():
             return
@@ -235,39 +228,37 @@ class CacheScreen(Screen[None]):
 
     def _drop(self, states: Sequence[CacheEntry]) -> None:
         for state in states:
-            self._controller.client.manage_cache("drop", state.key)
+            self._conversation.client.manage_cache("drop", state.key)
 
     def action_verify(self) -> None:
-        """Have the files of what is marked read and compared with their checksums."""
         for state in self._marked_states():
-            self._controller.client.manage_cache("verify", state.key)
+            self._conversation.client.manage_cache("verify", state.key)
 
     def action_clear(self) -> None:
-        """Ask, then drop everything."""
         if not self._has_cache():
             return
         if not self._rows:
-            self.notify(NOTHING_KEPT)
+            self.notify(NOTHING_SAVED)
         else:
             confirm(
                 self,
                 "Drop all states saved for this model and its settings, pinned states too? "
                 "The next reply in each chat then needs a full prefill.",
-                lambda: self._controller.client.manage_cache("clear"),
+                lambda: self._conversation.client.manage_cache("clear"),
             )
 
     def _marked_states(self) -> Sequence[CacheEntry]:
-        """The states of the marked row; says why where there are none."""
+        """The states of the marked row; a notice explains why there are none."""
         row = self._marked()
         if not self._has_cache():
             return ()
         if row is None:
-            self.notify(NOTHING_KEPT)
+            self.notify(NOTHING_SAVED)
             return ()
         return row.entries if isinstance(row, CachedChat) else (row,)
 
     def _has_cache(self) -> bool:
-        if self._report is None or not self._controller.client.is_alive:
+        if self._report is None or not self._conversation.client.is_alive:
             self.notify("No model is loaded: load a model to change its cache.")
             return False
         return True
@@ -276,7 +267,7 @@ class CacheScreen(Screen[None]):
 def _drop_question(
     row: CachedChat | CacheEntry, states: Sequence[CacheEntry], titles: dict[str, str]
 ) -> str | None:
-    """What to ask before; None where little is lost: one state of one chat that is not pinned."""
+    """The question before dropping; None for a single unpinned state of one chat."""
     n_pinned = sum(state.is_pinned for state in states)
     pinned = f", {n_pinned} of them pinned" if n_pinned else ""
     if len(states) == 1:

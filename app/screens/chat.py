@@ -1,13 +1,15 @@
-"""The chat: transcript and composer, and the cockpit beside them.
+"""The chat: transcript and composer, and the panels beside them.
 
 One timer drives everything: it polls the conversation, appends text at a reader's pace and lets the
 panels sample the counters.
 """
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from enum import StrEnum
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
@@ -17,9 +19,12 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from app.bindings import CHAT_KEYS, with_keys
+from app.chat.attachments import as_written
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, thinking_text
+from app.chat.history import short_title
+from app.chat.outbox import InputHistory, Outbox
 from app.chat.snapshot import NO_MODEL, CockpitSnapshot, Phase
 from app.chat.spans import TokenSpan
 from app.chat.update import ChatUpdate
@@ -30,18 +35,25 @@ from app.render.reply_stats import reply_stats_text
 from app.render.status import model_facts, status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.asking import Asking, message_of
-from app.screens.beginning import N_RECENT, BeginningList, Example
+from app.screens.chat_list import (
+    N_RECENT,
+    BeginningList,
+    ChatList,
+    ChatSidebar,
+    ChatTarget,
+    Example,
+    ask_folder,
+    ask_title,
+    in_folder,
+    with_title,
+)
 from app.screens.completion import Commands, Completion
-from app.screens.dialogs import report
-from app.screens.drafts import Drafts
+from app.screens.composer_frame import ComposerFrame
+from app.screens.dialogs import ContextChoice, ContextFullScreen, ask, report
 from app.screens.find import FindBar
-from app.screens.shown_chat import UNSAVED, ShownChat
-from app.screens.sidebar import ChatSidebar
-from app.screens.speculation_switch import SpeculationSwitch
 from app.startup import Services
 from app.store.errors import StoreError
-from app.store.records import StoredMessage
+from app.store.records import ChatChanges, StoredMessage
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.ink import InkLines
@@ -49,6 +61,7 @@ from app.widgets.panels import PANELS, Panel
 from app.widgets.select_list import SelectList
 from app.widgets.transcript import Transcript
 from engine.clock import Pacer
+from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError
 from engine.generation.reasoning import answer_of
 
@@ -60,13 +73,17 @@ IDLE_PANEL_S = 1.0
 MEMORY_S = 2.0
 MAX_TEXT_SHARE = 0.06
 """Share of the time that laying out and painting a long reply may take."""
+N_QUESTIONS = 200
+"""Earlier questions that the up key shows."""
 
-INVITATION = {
+WITHOUT_MODEL = {
     "{model-list}": "opens or installs a model, or adds a file",
     "{model-plan}": "plans the memory and speed of a model",
     "{app-help}": "all keys, and a glossary",
 }
 """What can be done without a model."""
+UNSAVED = "the chat is saved with its first question"
+BEING_WRITTEN = "A reply is running: {reply-stop} stops it."
 
 NEEDS_MODEL = (
     "engine-restart", "compare-open", "speculation-predictor", "reply-regenerate",
@@ -75,6 +92,8 @@ NEEDS_MODEL = (
 NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")
 NEEDS_QUESTION = ("reply-regenerate", "message-regenerate")
 """Ids of keys that can do nothing without these."""
+NOT_REMEMBERED = (PredictorName.DRAFT, PredictorName.CUSTOM)
+"""Predictors that need a file: the next start may not have it."""
 
 TABS = ("chat", "speculation", "memory")
 MIN_SIZE = (60, 16)
@@ -91,17 +110,17 @@ class ChatScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = CHAT_KEYS
 
     def __init__(
-        self, controller: Conversation, services: Services, commands: Commands, faults: Faults
+        self, conversation: Conversation, services: Services, commands: Commands, faults: Faults
     ) -> None:
         super().__init__()
-        self.controller = controller
+        self.conversation = conversation
         self.services = services
+        self.context = ContextFull(conversation)
+        self.outbox = Outbox(conversation, self.context)
         self.transcript = Transcript(id="transcript")
         self.composer = Composer(id="composer")
-        self.context = ContextFull(controller)
-        self.speculation = SpeculationSwitch(self, controller, services.settings)
         self.beside = InkLines(id="beside")
-        self.sidebar = ChatSidebar(controller, id="sidebar")
+        self.sidebar = ChatSidebar(conversation)
         self.find = FindBar(self.transcript, id="find")
         self.beginning = BeginningList(
             id="beginning", title="begin with", note="press ↓ to choose, enter to use"
@@ -109,19 +128,17 @@ class ChatScreen(Screen[None]):
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
         self.completion = Completion(self.composer, self.choices, commands)
-        self.drafts = Drafts(self.composer, self.beside, controller)
-        self.asking = Asking(
-            self,
-            controller,
-            self.drafts,
-            self.context,
-            asked=self.transcript.action_follow,
-        )
-        self.shown = ShownChat(self, controller, self.sidebar, services, turned=self._turned)
+        self.composer_frame = ComposerFrame(self.composer, self.beside, self.outbox, conversation)
+        self._questions: InputHistory | None = None
+        """Earlier questions, once the up key was pressed."""
+        self._found: tuple[int, str] | None = None
+        """A message to scroll to, and a text in it, once the chat is painted."""
+        self._is_choosing = False
+        """The user is asked what goes from a full context: nothing is sent meanwhile."""
         self._unpainted = ""
         """Text of the reply that is to be painted with the next frame that is due."""
         self._unpainted_spans: list[TokenSpan] = []
-        self._n_told: int | None = 0
+        self._n_shown: int | None = 0
         """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
@@ -129,7 +146,7 @@ class ChatScreen(Screen[None]):
             faults,
             (
                 self._poll,
-                self._ask_next,
+                self._send_next,
                 self._paint_text,
                 self._save_and_sample,
                 self._present_if_due,
@@ -164,14 +181,16 @@ class ChatScreen(Screen[None]):
 
     def on_mount(self) -> None:
         try:
-            self.drafts.recall()
+            self.outbox.load()
         except StoreError as error:
             report(self, error)
-        self.asking.describe()
+        self._begin_text()
+        self.composer_frame.present()
         self.composer.focus()
         ui = self.services.settings.settings.ui
         self.transcript.set_tint(ui.tint)
         self._offer_beginning()
+        self.composer.recall = self._recall
         self.composer.move_in_list = self._move_in_list
         self.composer.complete = self._complete
         self.choices.display = self.find.display = False
@@ -180,17 +199,25 @@ class ChatScreen(Screen[None]):
         self.call_after_refresh(self._frame.run)
 
     def on_unmount(self) -> None:
-        self.drafts.save()
+        self.outbox.save()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._keep_focus)
 
     def _keep_focus(self) -> None:
         """Focus the composer again after a window too small for the chat took the focus away."""
-        self.asking.describe()
-        self.sidebar.look()
+        self.composer_frame.present()
+        self.sidebar.read()
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
+
+    def on_screen_resume(self) -> None:
+        # Textual keeps the last 1,024 painted widgets by this function, with every line that they
+        # had: those of screens that are closed would take 50 MiB after a hundred of them.
+        StylesCache.get_inner_outer.cache_clear()
+        self.sidebar.read()
+        self._offer_beginning()
+        self._show_placeholder()
 
     # --- one frame ---
 
@@ -200,15 +227,17 @@ class ChatScreen(Screen[None]):
         return bool(self._unpainted)
 
     def _poll(self) -> None:
-        self.take(self.controller.poll())
+        self._show_update(self.conversation.poll())
 
-    def _ask_next(self) -> None:
-        self.asking.ask_next()
-        if self.drafts.is_counting:
-            self.asking.describe()
-        if self.drafts.n_tokens != self._n_told:
-            self._n_told = self.drafts.n_tokens
-            self._tell_status(self._snapshot())
+    def _send_next(self) -> None:
+        if self.outbox.queue and not self._is_choosing:
+            with self._composing(), self._sending():
+                self.outbox.send_next()
+        elif self.composer_frame.is_counting:
+            self.composer_frame.present()
+        if self.composer_frame.n_tokens != self._n_shown:
+            self._n_shown = self.composer_frame.n_tokens
+            self._show_status(self._snapshot())
 
     def _paint_text(self) -> None:
         if self.has_unpainted_text and self._text_pacer.is_due():
@@ -224,248 +253,166 @@ class ChatScreen(Screen[None]):
     def _present_if_due(self) -> None:
         # Together with text, so that both are painted in one frame.
         if self._panel_pacer.is_due() and not self.has_unpainted_text:
-            self._panel_pacer.interval_s = (
-                PANEL_S if self.controller.client.is_busy else IDLE_PANEL_S
-            )
+            is_busy = self.conversation.client.is_busy
+            self._panel_pacer.interval_s = PANEL_S if is_busy else IDLE_PANEL_S
             with self._panel_pacer.work():
                 self.present()
 
     def _read_memory(self) -> None:
-        self.drafts.save()
+        self.outbox.save()
+        client = self.conversation.client
         with self._memory_pacer.work():
-            self.controller.meters.set_process_bytes(self.controller.client.process_memory_bytes())
+            self.conversation.meters.set_process_bytes(client.process_memory_bytes())
 
-    def take(self, update: ChatUpdate) -> None:
-        """Show what a poll changed."""
+    def _show_update(self, update: ChatUpdate) -> None:
         if update.is_rebuilt:
             self._rebuild()
-        if self.shown.jump is not None:
+        if self._found is not None:
             self.query_one(TabStrip).active = 0
-            if self.transcript.jump_to(*self.shown.jump):
+            if self.transcript.jump_to(*self._found):
                 self.transcript.focus()
-            self.shown.jump = None
+            self._found = None
         self._unpainted += update.text
         self._unpainted_spans += update.spans
         can_see = self.is_current and self.transcript.is_following
         for notice in update.notices:
             if not (notice.is_in_transcript and can_see):
                 self.notify(notice.message, title=notice.title, severity=notice.severity)
-        if update.draft is not None:
-            self.asking.take_back(update.draft)
+        if update.returned_text is not None:
+            with self._composing():
+                self.outbox.return_refused(update.returned_text)
         if update.context_full is not None:
-            self.asking.take_back_waiting()
-            self.asking.offer_room(update.context_full)
+            with self._composing():
+                self.outbox.return_queued()
+            self._offer_space(update.context_full)
         if update.loaded is not None:
             self._read_memory()
             self.on_text_area_changed()
             self.present()
 
     def _rebuild(self) -> None:
-        """Show the entries, the title and the draft of the shown chat anew."""
+        """Show the entries, the title and the unsent text of the shown chat."""
         self._unpainted, self._unpainted_spans = "", []
-        history = self.controller.history
-        self.transcript.show(self.controller.entries())
-        self.transcript.set_frame(title=visible(history.title.replace("\n", " ")))
+        self.transcript.show(self.conversation.entries())
+        title = visible(self.conversation.history.title.replace("\n", " "))
+        self.transcript.set_frame(title=title)
         self._follow_chat()
         self._offer_beginning()
-        self.sidebar.look()
-        self._invite()
+        self.sidebar.read()
+        self._show_placeholder()
         self.present()
 
-    def _invite(self) -> None:
-        """Say in the empty composer what can be done there."""
+    def _show_placeholder(self) -> None:
         self.composer.placeholder = with_keys(PLACEHOLDER, self.app)
 
     def _offer_beginning(self) -> None:
         """Show what a chat without messages can begin with."""
         is_empty = not self.transcript.has_messages
         if is_empty:
-            with suppress(StoreError):  # the sidebar tells it
-                self.beginning.offer(self.controller.history.store.list_chats(N_RECENT))
+            with suppress(StoreError):  # the sidebar reports it
+                self.beginning.offer(self.conversation.history.store.list_chats(N_RECENT))
         if self.beginning.has_focus and not is_empty:
             self.composer.focus()
         self.set_class(is_empty, "-begin")
 
-    def _follow_chat(self) -> None:
-        self.drafts.follow_chat()
-        self.asking.describe()
-
     def present(self) -> None:
-        """Show the counters in every panel that is in sight."""
+        """Show the counters in every visible panel."""
         snapshot = self._snapshot()
-        self.transcript.set_invitation(self._invitation(snapshot))
+        self.transcript.set_invitation(self._empty_state(snapshot))
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
-        self._tell_status(snapshot)
+        self._show_status(snapshot)
+        self.composer_frame.present()
         for panel in self.query(Panel):
             panel.present(snapshot)
 
-    def _invitation(self, snapshot: CockpitSnapshot) -> str:
+    def _empty_state(self, snapshot: CockpitSnapshot) -> str:
         """What a chat without messages shows: the loaded model, or how to get one."""
         if snapshot.phase is Phase.READY and snapshot.n_ctx:
             return "\n".join(model_facts(snapshot))
         if snapshot.phase is not Phase.EMPTY:
             return ""
-        rows = (f"{with_keys(key, self.app):<8}{what}" for key, what in INVITATION.items())
+        rows = (f"{with_keys(key, self.app):<8}{what}" for key, what in WITHOUT_MODEL.items())
         return "\n".join(("No model is loaded.", "", *rows))
 
     def _snapshot(self) -> CockpitSnapshot:
-        drafts = self.drafts
-        n_written = drafts.n_tokens if drafts.is_counting else drafts.n_tokens or 0
-        return replace(self.controller.snapshot(), n_written=n_written)
+        frame = self.composer_frame
+        n_written = frame.n_tokens if frame.is_counting else frame.n_tokens or 0
+        return replace(self.conversation.snapshot(), n_written=n_written)
 
-    def _tell_status(self, snapshot: CockpitSnapshot) -> None:
+    def _show_status(self, snapshot: CockpitSnapshot) -> None:
         self.query_one("#status", TitleBar).present(partial(status_line, snapshot))
 
+    # --- the composer ---
+
+    @contextmanager
+    def _composing(self) -> Iterator[None]:
+        """Let the outbox change the text in the composer."""
+        self.outbox.write(self.composer.written)
+        yield
+        if self.outbox.unsent.text != self.composer.written:
+            self.composer.put(self.outbox.unsent.text)
+        self.composer_frame.present()
+
+    @contextmanager
+    def _sending(self) -> Iterator[None]:
+        """Scroll to the reply that is asked for meanwhile in the shown chat."""
+        before = self.conversation.live
+        yield
+        reply = self.conversation.live
+        if reply is not None and reply is not before:
+            self.transcript.action_follow()
+        self.composer_frame.present()
+
+    def _begin_text(self) -> None:
+        """Show another text in the composer, from which undo does not lead back."""
+        self._questions = None
+        self.composer.begin(self.outbox.unsent.text)
+        self.composer_frame.measure()
+
+    def _follow_chat(self) -> None:
+        self.outbox.write(self.composer.written)
+        if self.outbox.follow_chat():
+            self._begin_text()
+        self.composer_frame.present()
+
     def on_text_area_changed(self) -> None:
-        """Keep what is written, say how long a long text is, and what a word may become."""
+        """Measure what is written, and offer completions."""
         if self.composer.text:
-            self._invite()
-        self.drafts.measure()
-        self.completion.look()
-        self.asking.describe()
+            self._show_placeholder()
+        self.outbox.write(self.composer.written)
+        if self._questions is not None and self.outbox.unsent.text != self._questions.shown:
+            self._questions = None
+        self.composer_frame.measure()
+        self.completion.refresh()
+        self.composer_frame.present()
 
     def on_select_list_picked(self) -> None:
-        """Take the completion that was clicked."""
+        """Use the completion that was clicked."""
         self.completion.run()
         self.composer.focus()
 
-    def obstacles(self) -> dict[str, str]:
-        """Why some of the keys can do nothing now, by their ids."""
-        controller, history = self.controller, self.controller.history
-        has_model = controller.configuration is not None
-        no_model = {} if has_model else dict.fromkeys(NEEDS_MODEL, NO_MODEL)
-        no_reply = "there is no reply yet" if history.last(Speaker.MODEL) is None else ""
-        no_question = "there is no question yet" if history.last(Speaker.USER) is None else ""
-        is_busy = controller.is_replying or controller.meters.phase is Phase.LOADING
-        why = {
-            **dict.fromkeys(NEEDS_REPLY, no_reply),
-            **dict.fromkeys(NEEDS_QUESTION, no_question),
-            "message-continue": ""
-            if history.unfinished() or is_busy
-            else "the last reply is complete",
-            "message-see-all": "" if history.n_hidden else "the model already has the whole chat",
-            "reply-stop": "" if is_busy else "no reply is running",
-            "chat-export": UNSAVED if history.chat is None else "",
-            "message-edit": self._why_not_edit(Speaker.USER) or no_question,
-            "message-edit-reply": self._why_not_edit(Speaker.MODEL) or no_reply,
-        }
-        return {name: text for name, text in {**why, **no_model}.items() if text}
-
-    # --- asking ---
-
-    def action_send(self) -> None:
-        """Ask what is written, or run it as a command; without a text, continue a cut reply."""
-        if self.completion.run():
-            return
-        self.transcript.selected = None  # what is asked next is of the end of the chat
-        self.asking.send()
-
-    def action_continue_reply(self) -> None:
-        """Continue the last reply where it was cut."""
-        self.asking.continue_reply()
-
-    def action_regenerate(self) -> None:
-        """Answer once more."""
-        self.asking.regenerate(self.transcript.selected)
-
-    def action_edit(self) -> None:
-        """Take the selected question, or the last, into the composer."""
-        self._take_into_composer(Speaker.USER)
-
-    def action_edit_reply(self) -> None:
-        """Take the selected reply, or the last, into the composer: the model goes on behind it."""
-        self._take_into_composer(Speaker.MODEL)
-
-    def _take_into_composer(self, speaker: Speaker) -> None:
-        if self.asking.edit(self._message_of(speaker)):
-            self.composer.focus()
-
-    def _why_not_edit(self, speaker: Speaker) -> str:
-        return self.asking.why_not_edit(self._message_of(speaker))
-
-    def _message_of(self, speaker: Speaker) -> StoredMessage | None:
-        return message_of(self.controller, speaker, self.transcript.selected)
-
-    def action_fork(self) -> None:
-        """Copy the chat up to the selected message, or to its end, into a new chat."""
-        self.shown.fork(self.transcript.selected)
-
-    def action_stop(self) -> None:
-        """Take back what waits, else stop the reply, else leave an edit; and go to the composer."""
-        if self.completion.close() or self.find.close():
-            return
-        if self.sidebar.has_focus_within and self.sidebar.end_search():
-            return
-        if self.asking.stop(is_composer_focused=self.composer.has_focus):
-            self.composer.focus()
-
-    def action_variant(self, step: int) -> None:
-        """Show another variant of the selected message, or of the last that has some."""
-        selected = self.transcript.selected or self.controller.history.last_varied()
-        if selected is None:
-            self.notify("No message has variants yet: {reply-regenerate} generates another reply.")
-            return
-        try:
-            if not self.controller.switch_variant(selected, step):
-                self.notify(self.asking.why_no_variant())
-        except StoreError as error:
-            report(self, error)
-
-    def action_export(self) -> None:
-        """Write this chat to a file."""
-        self.shown.ask_export()
-
-    def action_see_all(self) -> None:
-        """Let the model see the whole chat again."""
-        self.asking.see_all()
-
-    # --- chats ---
-
-    def _turned(self) -> None:
-        """Go to the end of the chat that is shown now, and write there."""
-        self._follow_chat()
-        self.transcript.action_follow()
-        self.composer.focus()
-
-    def open_chat(self, chat_id: int) -> None:
-        """Show a stored chat."""
-        self.shown.open(chat_id)
-
-    def action_new_chat(self) -> None:
-        """Begin a new chat."""
-        self.shown.begin()
-
-    def action_chats(self) -> None:
-        """List the chats."""
-        self.shown.list_all()
-
-    def action_search(self) -> None:
-        """Search all chats."""
-        self.shown.list_all(is_searching=True)
-
-    def action_chat_settings(self) -> None:
-        """Ask for system prompt and sampling, and how drafts are verified."""
-        self.shown.ask_settings()
-
-    # --- speculation ---
-
-    def action_next_predictor(self) -> None:
-        """Switch to the next predictor that is there."""
-        self.speculation.next_predictor()
-
-    def action_next_controller(self) -> None:
-        """Switch to the next rule of the draft length."""
-        self.speculation.next_controller()
-
-    def action_draft_length(self, step: int) -> None:
-        """Make drafts longer or shorter."""
-        self.speculation.longer(step)
-
-    # --- beside the messages ---
+    def _recall(self, n: int) -> bool:
+        """Show a queued message, else the question `n` steps earlier; False if there is none."""
+        if n > 0 and not self.composer.text and self.outbox.queued:
+            with self._composing():
+                self.outbox.unqueue()
+            return True
+        if self._questions is None:
+            if n < 0:
+                return False
+            with suppress(StoreError):  # there is nothing to go back to then
+                store = self.conversation.history.store
+                asked = store.newest_questions(self.outbox.chat_id, limit=N_QUESTIONS)
+                to_text = partial(as_written, folder=self.outbox.folder)
+                self._questions = InputHistory(asked, self.composer.written, to_text)
+        text = self._questions.step(n) if self._questions is not None else None
+        if text is not None:
+            self.composer.put(text)
+        return text is not None
 
     def _complete(self) -> bool:
-        """Write the marked completion; without any, go to the messages."""
+        """Insert the marked completion; without any, go to the messages."""
         if not self.completion.complete():
             self.set_focus(self.transcript)  # at once: the next key may wait already
         return True
@@ -479,6 +426,299 @@ class ChatScreen(Screen[None]):
             self.beginning.focus()
         return is_offered
 
+    # --- sending ---
+
+    def action_send(self) -> None:
+        """Send what is written, or run it as a command; without text, continue a cut reply."""
+        if self.completion.run():
+            return
+        self.transcript.selected = None  # what is sent next is at the end of the chat
+        if self.composer_frame.is_too_long:
+            self.notify(
+                "The message is longer than the context: shorten it, or load the model with a "
+                "larger context ({model-plan}).",
+                title="The message does not fit",
+                severity="warning",
+            )
+            return
+        self.outbox.write(self.composer.written)
+        with self._sending():
+            if self.outbox.send():
+                self._begin_text()
+        self._poll()
+
+    def action_continue_reply(self) -> None:
+        with self._sending():
+            self.outbox.continue_reply()
+        self._poll()
+
+    def action_regenerate(self) -> None:
+        with self._sending():
+            self.outbox.regenerate(self.transcript.selected)
+        self._poll()
+
+    def action_edit(self) -> None:
+        self._edit(Speaker.USER)
+
+    def action_edit_reply(self) -> None:
+        self._edit(Speaker.MODEL)
+
+    def _edit(self, speaker: Speaker) -> None:
+        message = self._message_of(speaker)
+        if message is None or (why := self._why_not_edit(message)):
+            self.notify("There is nothing to edit yet." if message is None else why)
+            return
+        with self._composing():
+            self.outbox.edit(message)
+        self.composer.focus()
+
+    def _why_not_edit(self, message: StoredMessage | None) -> str:
+        live = self.conversation.live
+        is_live = live is not None and message is not None and live.message_id == message.id
+        return BEING_WRITTEN if is_live else ""
+
+    def _message_of(self, speaker: Speaker) -> StoredMessage | None:
+        """The selected message if it is that speaker's, else the last, with its live text."""
+        role = "user" if speaker is Speaker.USER else "assistant"
+        history, selected = self.conversation.history, self.transcript.selected
+        message = history.shown(selected) if selected is not None else None
+        if message is None or message.role != role:
+            message = history.last(speaker)
+        live = self.conversation.live
+        if message is not None and live is not None and live.message_id == message.id:
+            return replace(message, content=live.text)
+        return message
+
+    def action_stop(self) -> None:
+        """Unqueue a message, else stop the reply, else cancel an edit; and go to the composer."""
+        if self.completion.close() or self.find.close():
+            return
+        if self.sidebar.has_focus_within and self.sidebar.end_search():
+            return
+        conversation, outbox = self.conversation, self.outbox
+        with self._composing():
+            if outbox.unqueue():
+                pass
+            elif conversation.stop() or conversation.live is not None:
+                return
+            elif outbox.is_edit:
+                outbox.cancel_edit()
+            elif conversation.background_title is not None and self.composer.has_focus:
+                title = short_title(conversation.background_title)
+                self.notify(
+                    f"A reply is running in “{title}”: open that chat "
+                    "({chat-list}) to stop the reply."
+                )
+        self.composer.focus()
+
+    def action_variant(self, step: int) -> None:
+        """Show another variant of the selected message, or of the last that has some."""
+        selected = self.transcript.selected or self.conversation.history.last_varied()
+        if selected is None:
+            self.notify("No message has variants yet: {reply-regenerate} generates another reply.")
+            return
+        try:
+            if not self.conversation.switch_variant(selected, step):
+                is_live = self.conversation.live is not None
+                self.notify(BEING_WRITTEN if is_live else "There are no more variants.")
+        except StoreError as error:
+            report(self, error)
+
+    def obstacles(self) -> dict[str, str]:
+        """Reasons why some of the keys can do nothing now, by their ids."""
+        conversation, history = self.conversation, self.conversation.history
+        has_model = conversation.configuration is not None
+        no_model = {} if has_model else dict.fromkeys(NEEDS_MODEL, NO_MODEL)
+        no_reply = "there is no reply yet" if history.last(Speaker.MODEL) is None else ""
+        no_question = "there is no question yet" if history.last(Speaker.USER) is None else ""
+        is_busy = conversation.is_replying or conversation.meters.phase is Phase.LOADING
+        is_complete = not history.unfinished() and not is_busy
+        edit = self._why_not_edit(self._message_of(Speaker.USER))
+        edit_reply = self._why_not_edit(self._message_of(Speaker.MODEL))
+        why = {
+            **dict.fromkeys(NEEDS_REPLY, no_reply),
+            **dict.fromkeys(NEEDS_QUESTION, no_question),
+            "message-continue": "the last reply is complete" if is_complete else "",
+            "message-see-all": "" if history.n_hidden else "the model already has the whole chat",
+            "reply-stop": "" if is_busy else "no reply is running",
+            "chat-export": UNSAVED if history.chat is None else "",
+            "message-edit": edit or no_question,
+            "message-edit-reply": edit_reply or no_reply,
+        }
+        return {name: text for name, text in {**why, **no_model}.items() if text}
+
+    # --- a full context ---
+
+    def _offer_space(self, why: str) -> None:
+        """Let the user choose what to do about a full context."""
+        if not self.is_current:
+            # Another screen is in front: the hint after the reply leads here later.
+            self.notify(why, title="The context is full", severity="warning")
+            return
+        self._is_choosing = True
+        self.app.push_screen(ContextFullScreen(why, self.context.options()), self._make_space)
+
+    def _make_space(self, choice: ContextChoice | None) -> None:
+        self._is_choosing = False
+        try:
+            match choice:
+                case "shift":
+                    self.context.shift()
+                case "summarise":
+                    self.context.summarise()
+                case "branch":
+                    self.context.branch_off()
+                case _:
+                    self.conversation.undo_refused()
+        except EngineError as error:
+            report(self, error)
+
+    def action_see_all(self) -> None:
+        try:
+            if not self.context.see_all():
+                self.notify("The model sees the whole chat again.")
+        except StoreError as error:
+            report(self, error)
+
+    # --- chats ---
+
+    def _show_chat(self) -> None:
+        """Go to the end of the chat that is shown now, and write there."""
+        self._follow_chat()
+        self.transcript.action_follow()
+        self.composer.focus()
+
+    def open_chat(self, chat_id: int) -> None:
+        """Show a stored chat."""
+        try:
+            self.conversation.open_chat(chat_id)
+        except StoreError as error:
+            report(self, error)
+        self._show_chat()
+
+    def open_at(self, target: ChatTarget) -> None:
+        """Show a stored chat, or a message of it, on whichever branch that is."""
+        if target.chat_id != self.conversation.history.chat_id:
+            self.open_chat(target.chat_id)
+        if target.message_id is None:
+            return
+        try:
+            is_there = self.conversation.show_message(target.message_id)
+        except StoreError as error:
+            report(self, error)
+            return
+        if is_there:
+            self._found = (target.message_id, target.found)
+        else:
+            self.notify(
+                "The message is on another branch, and a reply is running here: try again later."
+            )
+
+    def action_new_chat(self) -> None:
+        self.conversation.new_chat()
+        self._show_chat()
+
+    def action_chats(self) -> None:
+        self._list_chats()
+
+    def action_search(self) -> None:
+        self._list_chats(is_searching=True)
+
+    def _list_chats(self, *, is_searching: bool = False) -> None:
+        """List all chats, or search them, and show the one that is chosen."""
+        from app.screens.chats import ChatsScreen
+
+        shown = self.conversation.history.chat_id
+
+        def closed(target: ChatTarget | None) -> None:
+            if (target is None or target.chat_id == shown) and not self._is_still_there():
+                self.conversation.new_chat()
+            if target is not None:
+                self.open_at(target)
+
+        forget = self.services.forget_kept
+        screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_kept=forget)
+        self.app.push_screen(screen, closed)
+
+    def _is_still_there(self) -> bool:
+        """Read the shown chat again; False if it is gone."""
+        try:
+            self.conversation.refresh()
+        except StoreError:
+            return False
+        return True
+
+    def action_fork(self) -> None:
+        """Copy the chat up to the selected message, or to its end, into a new chat."""
+        chosen = self.transcript.selected or self.conversation.history.head_id
+        if chosen is None or chosen < 0:
+            self.notify("There is no message to fork yet.")
+            return
+        try:
+            self.conversation.fork(chosen)
+        except StoreError as error:
+            report(self, error)
+            return
+        self._show_chat()
+        self.notify("This is a new chat; the other one is unchanged.")
+
+    def action_chat_settings(self) -> None:
+        """Ask for system prompt and sampling, and how drafts are verified."""
+        from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
+
+        conversation, history = self.conversation, self.conversation.history
+        now = ChatSettings(history.system_prompt, history.sampling, conversation.speculation)
+
+        def changed(settings: ChatSettings) -> None:
+            try:
+                history.change_settings(
+                    system_prompt=settings.system_prompt, sampling=settings.sampling
+                )
+            except StoreError as error:
+                report(self, error)
+            if settings.speculation != now.speculation:
+                conversation.set_speculation(settings.speculation)
+
+        ask(self, ChatSettingsScreen(now, self.services.settings.settings.prompts), changed)
+
+    def pin(self) -> None:
+        """Pin the shown chat to the top of the lists, or unpin it."""
+        if self._is_still_there() and (chat := self.conversation.history.chat) is not None:
+            self._change_chat(ChatChanges(is_pinned=not chat.is_pinned))
+
+    def ask_folder(self) -> None:
+        """Ask for the folder of the shown chat."""
+        if (chat := self.conversation.history.chat) is not None:
+            ask_folder(self, chat, self._change_chat)
+
+    def put_into(self, folder: str) -> None:
+        """Put the shown chat into a folder."""
+        self._change_chat(in_folder(folder))
+
+    def ask_title(self) -> None:
+        """Ask for another title of the shown chat."""
+        if (chat := self.conversation.history.chat) is not None:
+            ask_title(self, chat, self._change_chat)
+
+    def rename(self, title: str) -> None:
+        """Give the shown chat a title."""
+        self._change_chat(with_title(title))
+
+    def _change_chat(self, changes: ChatChanges) -> None:
+        history = self.conversation.history
+        if history.chat is not None:
+            self.sidebar.change(history.chat, changes)
+            self._is_still_there()
+
+    def action_export(self) -> None:
+        from app.screens.chats import ask_export
+
+        history = self.conversation.history
+        if history.chat is not None:
+            ask_export(self, history.store, history.chat)
+        else:
+            self.notify(f"There is nothing to export: {UNSAVED}.")
+
     def action_sidebar(self) -> None:
         """Show the sidebar or hide it, and remember that; on a narrow screen, list the chats."""
         if self.has_class("-narrow"):
@@ -487,28 +727,17 @@ class ChatScreen(Screen[None]):
         is_on = not self.sidebar.display
         self.show_sidebar(is_on=is_on)
         self.set_class(is_on, "-asked")
-        try:
-            self.services.settings.change("ui", "sidebar", is_on)
-        except EngineError as error:
-            report(self, error)
+        self._remember("ui", "sidebar", is_on)
         shown = self.sidebar.chats if is_on else self.composer
         self.call_after_refresh(shown.focus)
 
     def show_sidebar(self, *, is_on: bool) -> None:
         """Show the chats beside the transcript where the screen is wide, or hide them."""
         self.set_class(is_on, "-sidebar")
-        self.call_after_refresh(self.sidebar.look)
+        self.call_after_refresh(self.sidebar.read)
 
-    def on_screen_resume(self) -> None:
-        # Textual keeps the last 1,024 painted widgets by this function, with every line that they
-        # had: those of screens that are closed would take 50 MiB after a hundred of them.
-        StylesCache.get_inner_outer.cache_clear()
-        self.sidebar.look()
-        self._offer_beginning()
-        self._invite()
-
-    def on_chat_sidebar_opened(self, message: ChatSidebar.Opened) -> None:
-        self.shown.open_at(message.place)
+    def on_chat_list_opened(self, message: ChatList.Opened) -> None:
+        self.open_at(message.target)
 
     def on_beginning_list_chosen(self, message: BeginningList.Chosen) -> None:
         match message.key:
@@ -519,27 +748,60 @@ class ChatScreen(Screen[None]):
                 self.open_chat(chat_id)
 
     def action_to_list(self) -> None:
-        """Go from the search of the sidebar to its list."""
         self.sidebar.chats.focus()
 
-    def action_find(self) -> None:
-        """Find in this chat."""
-        self.query_one(TabStrip).active = 0
-        self.find.open()
+    # --- speculation ---
 
-    def find_text(self, text: str) -> None:
-        """Find a text in this chat."""
+    def action_next_predictor(self) -> None:
+        loaded = self.conversation.loaded
+        if loaded is None:
+            self.notify("No model is loaded.")
+            return
+        now = self.conversation.speculation.predictor
+        # A server has none to choose from, and reports that when it is asked to switch.
+        names = [PredictorName(name) for name in loaded.predictors] or [now]
+        index = names.index(now) + 1 if now in names else 0
+        self.use_speculation(predictor=names[index % len(names)])
+
+    def action_next_controller(self) -> None:
+        names = list(ControllerName)
+        index = names.index(self.conversation.speculation.controller) + 1
+        self.use_speculation(controller=names[index % len(names)])
+
+    def action_draft_length(self, step: int) -> None:
+        n_draft = self.conversation.speculation.n_draft + step
+        self.use_speculation(n_draft=min(max(n_draft, 1), MAX_DRAFT))
+
+    def use_speculation(self, **changes: Any) -> None:
+        """Change predictor, controller or n_draft, now and for the next start."""
+        new = replace(self.conversation.speculation, **changes)
+        self.conversation.set_speculation(new)
+        for key, value in changes.items():
+            if value not in NOT_REMEMBERED:
+                self._remember("speculation", key, value)
+        self.notify(speculation_text(new), title="Speculation", timeout=2)
+
+    def _remember(self, section: str, key: str, value: str | int | bool) -> None:
+        try:
+            plain = value.value if isinstance(value, StrEnum) else value
+            self.services.settings.change(section, key, plain)
+        except EngineError as error:
+            report(self, error)
+
+    # --- messages ---
+
+    def action_find(self) -> None:
+        self.find_text()
+
+    def find_text(self, text: str | None = None) -> None:
+        """Find a text in this chat; None keeps the last one."""
         self.query_one(TabStrip).active = 0
         self.find.open(text)
 
     def action_find_next(self, step: int) -> None:
-        """Go to the next place with the text, or the one before."""
         self.find.next(step)
 
-    # --- messages ---
-
     def action_copy_message(self) -> None:
-        """Copy the selected message, or the last reply."""
         message = self._message_of(Speaker.MODEL)
         if message is None or not message.content:
             self.notify("There is no reply to copy yet.")
@@ -560,36 +822,43 @@ class ChatScreen(Screen[None]):
         copy(self.app, blocks[-1 - back], f"code block {len(blocks) - back} of {len(blocks)}")
 
     def action_statistics(self) -> None:
-        """Show what was counted and timed of the selected reply, or the last one; or hide it."""
+        """Show counts and times of the selected reply, or the last one; or hide them."""
         message = self._message_of(Speaker.MODEL)
         text = reply_stats_text(message) if message else None
         if message is None or text is None:
             self.notify("This reply has no statistics.")
         else:
-            self.controller.toggle_note(message.id, text)
+            self.conversation.toggle_note(message.id, text)
 
     def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
         self.transcript.selected = message.key
 
     def action_next_tint(self) -> None:
-        """Colour tokens in the next way, and remember it."""
         self.set_tint(TINT_MODES[(TINT_MODES.index(self.transcript.tint) + 1) % len(TINT_MODES)])
 
     def set_tint(self, mode: TintMode) -> None:
         """Colour tokens in this way, and remember it."""
         self.transcript.set_tint(mode)
-        try:
-            self.services.settings.change("ui", "tint", mode)
-        except EngineError as error:
-            report(self, error)
+        self._remember("ui", "tint", mode)
         self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
 
     # --- tabs of a narrow screen ---
 
     def action_next_tab(self) -> None:
-        """Go to the next tab of a narrow screen."""
         self.query_one(TabStrip).next()
 
     def on_tab_strip_chosen(self, message: TabStrip.Chosen) -> None:
         for index, name in enumerate(TABS):
             self.set_class(index == message.index, f"-tab-{name}")
+
+
+def speculation_text(settings: SpeculationSettings) -> str:
+    """The settings in words, such as `lookup, auto draft length`."""
+    if settings.predictor is PredictorName.OFF:
+        return "off: plain decoding"
+    match settings.controller:
+        case ControllerName.FIXED:
+            rule = f"fixed at {settings.n_draft} tokens"
+        case ControllerName.AUTO:
+            rule = "auto draft length"
+    return f"{settings.predictor}, {rule}"

@@ -23,23 +23,23 @@ from engine.configuration import (
     sampling_bounds,
 )
 from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
-from engine.planning.values import KnobError, parse_count
+from engine.planning.values import OptionError, parse_count
 
 Choice = TypeVar("Choice", bound=Verification | Thinking | bool)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a chat says to the model at its start, how replies are drawn and drafts judged."""
+    """System prompt, sampling and verification of drafts."""
 
     system_prompt: str
     sampling: SamplingSettings
     speculation: SpeculationSettings
-    """Of the whole session, not of this chat: how drafts are judged is changed here."""
+    """Of the whole session; its verification is changed here."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Knob:
+class _Field:
     """One number of the sampler."""
 
     name: str
@@ -48,17 +48,17 @@ class _Knob:
     is_whole: bool = False
 
 
-_KNOBS = (
-    _Knob("temperature", "temperature", "0: always the most likely token"),
-    _Knob("top_k", "top k", "sample from the top k; 0: all", True),
-    _Knob("top_p", "top p", "cumulative probability; 1: all"),
-    _Knob("min_p", "min p", "min. relative to top token; 0: off"),
-    _Knob("repetition_penalty", "repetition penalty", "above 1: fewer repeats; 1: off"),
-    _Knob("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
+_FIELDS = (
+    _Field("temperature", "temperature", "0: always the most likely token"),
+    _Field("top_k", "top k", "sample from the top k; 0: all", True),
+    _Field("top_p", "top p", "cumulative probability; 1: all"),
+    _Field("min_p", "min p", "min. relative to top token; 0: off"),
+    _Field("repetition_penalty", "repetition penalty", "above 1: fewer repeats; 1: off"),
+    _Field("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
 )
 
 
-_JUDGED: dict[Verification, str] = {
+_VERIFICATIONS: dict[Verification, str] = {
     "coupled": "coupled: same text as without drafts",
     "rejection": "rejection: accepts more, other text",
 }
@@ -70,7 +70,7 @@ _BONUS = {True: "on: extra token after full acceptance", False: "off: one token 
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
-    """Gives the changed settings, None to leave them."""
+    """Asks for the settings of a chat; the result is None if nothing changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Cancel", id="chat-settings-cancel",
@@ -80,12 +80,6 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
     ]  # fmt: skip
 
     def __init__(self, settings: ChatSettings, prompts: Mapping[str, str] | None = None) -> None:
-        """Ask for the settings of a chat.
-
-        Args:
-            settings: What they are now.
-            prompts: System prompts to choose from, by name.
-        """
         super().__init__()
         self._settings = settings
         self._prompts = prompts or {}
@@ -101,12 +95,12 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
                 highlight_cursor_line=False, placeholder="empty: no system prompt",
             )  # fmt: skip
-            with Grid(id="knobs"):
-                for knob in _KNOBS:
-                    value = getattr(self._settings.sampling, knob.name)
-                    yield Label(knob.label, classes="label")
-                    yield Input(repr(value).removesuffix(".0"), id=knob.name, compact=True)
-                    yield Label(knob.hint, classes="hint")
+            with Grid(id="sampling"):
+                for field in _FIELDS:
+                    value = getattr(self._settings.sampling, field.name)
+                    yield Label(field.label, classes="label")
+                    yield Input(repr(value).removesuffix(".0"), id=field.name, compact=True)
+                    yield Label(field.hint, classes="hint")
             with Grid(id="answer"):
                 yield Label("output format", classes="label")
                 yield Input(
@@ -124,7 +118,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             yield Label("thinking", classes="label")
             yield _choice("thinking", _THINKS, self._settings.sampling.thinking)
             yield Label("verification", classes="label")
-            yield _choice("verification", _JUDGED, speculation.verification)
+            yield _choice("verification", _VERIFICATIONS, speculation.verification)
             yield Label("bonus token", classes="label")
             yield _choice("bonus_token", _BONUS, speculation.bonus_token)
 
@@ -142,9 +136,9 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
     def action_save(self) -> None:
         values: dict[str, Any] = {}
         problems: list[str] = []
-        for knob in _KNOBS:
+        for field in _FIELDS:
             try:
-                values[knob.name] = _read(knob, self.query_one(f"#{knob.name}", Input).value)
+                values[field.name] = _read(field, self.query_one(f"#{field.name}", Input).value)
             except ValueError as error:
                 problems.append(str(error))
         rule = self.query_one("#answer-rule", Input).value.strip()
@@ -162,13 +156,13 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         values["thinking"] = next(name for name in _THINKS if name == chosen)
         changed = replace(self._settings.sampling, **values).with_absolute_paths()
         prompt = self.query_one("#system-prompt", TextArea).text
-        self.dismiss(ChatSettings(prompt, changed, self._judged()))
+        self.dismiss(ChatSettings(prompt, changed, self._speculation()))
 
-    def _judged(self) -> SpeculationSettings:
+    def _speculation(self) -> SpeculationSettings:
         verification = self.query_one("#verification", Select).value
         return replace(
             self._settings.speculation,
-            verification=next(name for name in _JUDGED if name == verification),
+            verification=next(name for name in _VERIFICATIONS if name == verification),
             bonus_token=self.query_one("#bonus_token", Select).value is True,
         )
 
@@ -178,22 +172,18 @@ def _choice(name: str, options: dict[Choice, str], value: Choice) -> Select[Choi
     return Select(pairs, value=value, allow_blank=False, compact=True, id=name)
 
 
-def _read(knob: _Knob, text: str) -> float | int:
-    """The number in a field.
-
-    Raises:
-        ValueError: If it is none, or out of range; the message says what is possible.
-    """
-    bounds = sampling_bounds()[knob.name]
+def _read(field: _Field, text: str) -> float | int:
+    """The number in a field; `ValueError` names what is possible."""
+    bounds = sampling_bounds()[field.name]
     try:
         value = (
             parse_count(text, low=0, high=MOST_COUNT)
-            if knob.is_whole
+            if field.is_whole
             else float(text.replace(",", "."))
         )
-    except (ValueError, KnobError):
+    except (ValueError, OptionError):
         value = nan
     if not bounds.allow(value):
-        kind = "whole number" if knob.is_whole else "number"
-        raise ValueError(f"{knob.label} must be a {kind}, {bounds}, not {text!r}")
+        kind = "whole number" if field.is_whole else "number"
+        raise ValueError(f"{field.label} must be a {kind}, {bounds}, not {text!r}")
     return value

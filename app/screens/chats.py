@@ -1,9 +1,8 @@
-"""The list of chats: search, open, rename, archive, export, delete."""
+"""The dialog of all chats: search, open, rename, archive, export, delete."""
 
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -12,21 +11,20 @@ from typing import Any, ClassVar
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
 from textual.screen import ModalScreen, Screen
 from textual.timer import Timer
 
 from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
 from app.paths import current_folder, typed_path
-from app.render.chat_list import ChatRow, chat_facts, chat_row, hit_row, kept_text, snippet_row
+from app.render.chat_list import ChatRow, chat_facts, chat_row, kept_text
 from app.render.lines import Run
 from app.sanitize import visible
+from app.screens.chat_list import MAX_HITS, ChatList, ChatTarget, ask_title
 from app.screens.dialogs import ask_line, confirm, in_thread, report
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import Chat, ChatChanges, ChatSize
-from app.store.search import SearchHit
+from app.store.records import Chat, ChatSize
 from app.widgets.bars import KeyBar
 from app.widgets.composer import SearchBox
 from app.widgets.ink import InkLines
@@ -34,39 +32,68 @@ from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.files import is_file
 
-SEARCH_AFTER_S = 0.12
-"""Pause in typing after which is searched."""
 PREFETCH_AFTER_S = 0.3
-"""How long a chat is highlighted before the cache brings it into memory."""
+"""How long a chat is marked before its saved states are read into memory."""
 PAGE = 500
 """Chats that are listed at once; more come when the last one is reached."""
-MAX_HITS = 100
 MAX_FILE_NAME = 40
-"""Characters of a title that its file is called by."""
+"""Characters of a title in the name of a file."""
 LEGEND = "enter opens · h w c: cached hot, warm, cold"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
+CLOSE = Binding("escape", "screen.close", "Close", id="chats-close",
+                tooltip="Close the list and stay in this chat")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """A chat to show, and where in it."""
-
-    chat_id: int
-    message_id: int | None = None
-    """The message to go to; None is the end."""
-    found: str = ""
-    """What was found in it."""
-
-
-class ChatsScreen(ModalScreen[Opening | None]):
+class ChatsScreen(ModalScreen[ChatTarget | None]):
     """The chats, or what a search finds in them; the result is what to open."""
 
     HORIZONTAL_BREAKPOINTS = WIDTHS
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Close", id="chats-close",
-                tooltip="Close the list and stay in this chat"),
+        CLOSE,
+        Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
+                tooltip="Next chat"),
+        Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
+                tooltip="Previous chat"),
+    ]  # fmt: skip
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        *,
+        is_searching: bool = False,
+        forget_kept: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """List the chats of a conversation's store.
+
+        Args:
+            conversation: Its chat is marked.
+            is_searching: Whether the search box has the focus first.
+            forget_kept: Removes the saved states on disk of one owner; raises `EngineError`.
+        """
+        super().__init__()
+        self._table = ChatTable(conversation, is_searching, forget_kept)
+
+    def compose(self) -> ComposeResult:
+        yield self._table
+
+    def on_chat_list_opened(self, message: ChatList.Opened) -> None:
+        self.dismiss(message.target)
+
+    def action_to_list(self) -> None:
+        self._table.chats.focus()
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+class ChatTable(ChatList):
+    """Chats with their sizes and cached states, and what can be done with them."""
+
+    NO_HITS = "No chat contains this text."
+    BINDINGS: ClassVar[list[BindingType]] = [
+        CLOSE,
         Binding("slash", "search", "Search", id="chats-search",
                 tooltip='Search all chats: words, parts of words, "whole phrases"'),
         Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
@@ -82,247 +109,158 @@ class ChatsScreen(ModalScreen[Opening | None]):
                 tooltip="Delete the chat and the cached states that only it uses"),
         Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
                 tooltip="Delete the chat and the cached states that only it uses"),
-        Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
-                tooltip="Next chat"),
-        Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
-                tooltip="Previous chat"),
     ]  # fmt: skip
 
     def __init__(
         self,
-        controller: Conversation,
-        *,
-        is_searching: bool = False,
-        forget_kept: Callable[[str], object] = lambda _: None,
+        conversation: Conversation,
+        is_searching: bool,
+        forget_kept: Callable[[str], object],
     ) -> None:
-        """List the chats of a controller's store.
-
-        Args:
-            controller: Its chat is marked; deleting and prefetching go through it.
-            is_searching: Whether the search box is where the user writes first.
-            forget_kept: Removes what lies on disk for an owner alone; raises `EngineError`.
-        """
-        super().__init__()
-        self._controller = controller
-        self._store = controller.history.store
-        self._starts_searching = is_searching
+        super().__init__(conversation, "search all chats  (/)", classes="dialog -list")
+        self._is_searching = is_searching
         self._forget_kept = forget_kept
         self._is_archive = False
         self._chats: list[Chat] = []
         self._limit = PAGE
         self._n_chats = 0
         self._sizes: dict[int, ChatSize] = {}
-        self._hits: list[SearchHit] | None = None
-        """What was found; None while nothing is searched."""
-        self._search_timer: Timer | None = None
+        self._detail = InkLines(id="chats-detail")
         self._prefetch_timer: Timer | None = None
         self._prefetched: set[int] = set()
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog -list"):
-            yield SearchBox(placeholder="search all chats  (/)", id="chats-box", compact=True)
-            yield SelectList(click_picks=True, id="chats")
-            yield InkLines(id="chats-detail")
-            yield KeyBar(id="chats-keys")
+        yield from super().compose()
+        yield self._detail
+        yield KeyBar(id="chats-keys")
 
     def on_mount(self) -> None:
-        shown = self._controller.history.chat
-        in_thread(self, "sizes", self._store.sizes, self._take_sizes)
-        self._fill(shown.id if shown else None)
-        if self._starts_searching:
-            self.query_one(SearchBox).focus()
+        in_thread(self.screen, "sizes", self.store.sizes, self._show_sizes)
+        shown = self.conversation.history.chat_id
+        self.read(None if shown is None else ChatTarget(shown))
+        if self._is_searching:
+            self.box.focus()
 
-    # --- what it shows ---
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  Textual's own name
+        """Hide the key to the search box while it has the focus."""
+        return not (action == "search" and isinstance(self.screen.focused, SearchBox))
 
-    @property
-    def _list(self) -> SelectList:
-        return self.query_one(SelectList)
+    # --- rows ---
 
-    def _fill(self, marked: int | None) -> None:
-        """Read the chats again and show them, or what was found."""
+    def read(self, mark: ChatTarget | None = None) -> None:
+        is_archive = self._is_archive
         try:
-            self._chats = self._store.list_chats(
-                self._limit, archived=self._is_archive, pinned_first=True
-            )
-            self._n_chats = self._store.count_chats(archived=self._is_archive)
+            self._chats = self.store.list_chats(self._limit, archived=is_archive, pinned_first=True)
+            self._n_chats = self.store.count_chats(archived=is_archive)
         except StoreError as error:
             report(self, error)
-        self._paint(marked)
-        self._list.focus()
+        self.paint(mark)
+        self.chats.focus()
 
-    def _paint(self, marked: int | None = None) -> None:
-        """Show the rows; the mark stays where it is, or goes to a chat."""
-        now = datetime.now()
-        if self._hits is not None:
-            self._list.show_rows([_found_row(hit, now) for hit in self._hits])
-        else:
-            kept = self._kept()
-            rows = [Row(c.id, partial(chat_row, self._row(c, kept), now)) for c in self._chats]
-            self._list.show_rows(rows, marked)
-        is_empty = self._list.marked_key is None
-        dialog = self.query_one(".dialog")
-        dialog.border_title = self._title()
-        opens = LEGEND if self._hits is None else "enter opens"
-        dialog.border_subtitle = "" if is_empty else opens
+    def paint(self, mark: ChatTarget | None = None) -> None:
+        super().paint(mark)
+        opens = LEGEND if self.hits is None else "enter opens"
+        self.border_title = self._title()
+        self.border_subtitle = opens if self.chats.rows else ""
         self._show_marked()
 
-    def _kept(self) -> dict[str, CachedChat] | None:
-        """What is cached of each chat, by its owner; None where the engine reports no tiers."""
-        report = self._controller.snapshot().tiers
+    def chat_rows(self, now: datetime) -> list[Row[object]]:
+        cached = self._cached()
+        return [
+            Row(ChatTarget(c.id), partial(chat_row, self._row(c, cached), now)) for c in self._chats
+        ]
+
+    def _cached(self) -> dict[str, CachedChat] | None:
+        """Cached states by owner; None before a model is loaded."""
+        report = self.conversation.snapshot().tiers
         if report is None:
             return None
         return {each.owner: each for each in cached_chats(report.entries)}
 
-    def _row(self, chat: Chat, kept: dict[str, CachedChat] | None) -> ChatRow:
-        shown = self._controller.history.chat
+    def _row(self, chat: Chat, cached: dict[str, CachedChat] | None) -> ChatRow:
         return ChatRow(
             chat,
             self._sizes.get(chat.id, ChatSize()),
-            (kept or {}).get(owner_of(chat.id)),
-            is_shown=shown is not None and shown.id == chat.id,
-            is_answered=self._controller.replies.of_chat(chat.id) is not None,
-            is_cache_known=kept is not None,
+            (cached or {}).get(owner_of(chat.id)),
+            is_shown=chat.id == self.conversation.history.chat_id,
+            is_answered=self.is_answered(chat),
+            is_cache_known=cached is not None,
         )
 
     def _title(self) -> str:
-        if self._hits is not None:
-            n = len(self._hits)
+        if self.hits is not None:
+            n = len(self.hits)
             return f"found {n}{' or more' if n == MAX_HITS else ''} in all chats"
         name = "archived chats" if self._is_archive else "chats"
         n = len(self._chats)
         return name if n == self._n_chats else f"{name}, the last {n:,} of {self._n_chats:,}"
 
-    def _nothing(self) -> str:
-        if self._hits is not None:
-            return "No chat contains this text."
-        return "The archive is empty." if self._is_archive else "There are no chats yet."
+    @property
+    def nothing(self) -> str:
+        is_empty_archive = self._is_archive and self.hits is None
+        return "The archive is empty." if is_empty_archive else super().nothing
 
-    def _take_sizes(self, sizes: dict[int, ChatSize]) -> None:
+    def _show_sizes(self, sizes: dict[int, ChatSize]) -> None:
         self._sizes = sizes
-        self._paint()
+        self.paint()
 
     def on_select_list_marked(self, message: SelectList.Marked) -> None:
-        last = self._chats[-1].id if self._hits is None and self._chats else None
-        if message.key == last and len(self._chats) < self._n_chats:
+        message.stop()
+        last = self._chats[-1].id if self.hits is None and self._chats else None
+        if message.key == ChatTarget(last or 0) and len(self._chats) < self._n_chats:
             self._limit += PAGE
-            self._fill(self._chats[-1].id)
+            self.read(message.key)
         else:
             self._show_marked()
 
     def _show_marked(self) -> None:
-        """Show what is known of the marked chat, and let the cache bring it into memory."""
+        """Show facts of the marked chat, and read its saved states into memory."""
         if self._prefetch_timer is not None:
             self._prefetch_timer.stop()
-        chat = self._marked()
-        detail = self.query_one("#chats-detail", InkLines)
+        chat = self.marked()
         if chat is None:
-            detail.show([(Run(self._nothing(), "muted"),)])
+            self._detail.show([(Run(self.nothing, "muted"),)])
             return
-        row = self._row(chat, self._kept())
-        detail.show([chat_facts(row), kept_text(row)])
-        self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
-
-    def _prefetch(self, chat_id: int) -> None:
-        if chat_id not in self._prefetched:
-            self._prefetched.add(chat_id)
-            self._prefetch_in_thread(chat_id)
+        row = self._row(chat, self._cached())
+        self._detail.show([chat_facts(row), kept_text(row)])
+        if chat.id not in self._prefetched:
+            self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
 
     @work(thread=True, group="prefetch")
-    def _prefetch_in_thread(self, chat_id: int) -> None:
-        with suppress(StoreError):  # another kvchat deleted it: opening it will say so
-            self._controller.prefetch(chat_id)
+    def _prefetch(self, chat_id: int) -> None:
+        self._prefetched.add(chat_id)
+        with suppress(StoreError):  # another kvchat deleted it: opening it reports that
+            self.conversation.prefetch(chat_id)
 
-    # --- search ---
-
-    def action_search(self) -> None:
-        self.query_one(SearchBox).focus()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  Textual's own name
-        """Hide the key to the search box from who is in it."""
-        return not (action == "search" and isinstance(self.focused, SearchBox))
-
-    def action_to_list(self) -> None:
-        self._list.focus()
-
-    def on_input_changed(self) -> None:
-        if self._search_timer is not None:
-            self._search_timer.stop()
-        self._search_timer = self.set_timer(SEARCH_AFTER_S, self._search_now)
-
-    def on_input_submitted(self) -> None:
-        self._open(self._list.marked_key)
-
-    def _search_now(self) -> None:
-        text = self.query_one(SearchBox).value
-        if text.strip():
-            self._search(text)
-        elif self._hits is not None:
-            self._hits = None
-            self._paint()
-
-    def _search(self, text: str) -> None:
-        search = partial(self._store.search, text, MAX_HITS)
-        in_thread(self, "search", search, partial(self._take_hits, text))
-
-    def _take_hits(self, text: str, hits: list[SearchHit]) -> None:
-        if self.query_one(SearchBox).value == text:
-            self._hits = hits
-            self._paint()
-            self._list.action_go(0)
-
-    # --- opening ---
-
-    def on_select_list_picked(self, message: SelectList.Picked) -> None:
-        self._open(message.key)
-
-    def _open(self, key: object) -> None:
-        match key:
-            case int():
-                self.dismiss(Opening(key))
-            case SearchHit():
-                start, end = key.marked[0] if key.marked else (0, 0)
-                self.dismiss(Opening(key.chat_id, key.message_id, key.snippet[start:end]))
-
-    def action_close(self) -> None:
-        self.dismiss(None)
-
-    # --- changing chats ---
+    # --- the marked chat ---
 
     def action_rename(self) -> None:
-        chat = self._marked()
-        if chat is not None:
-            ask_line(self, "Title of the chat", chat.title, partial(self._rename, chat.id))
-
-    def _rename(self, chat_id: int, title: str) -> None:
-        self._write(
-            lambda: self._store.update_chat(chat_id, ChatChanges(title=title, title_locked=True))
-        )
-        self._fill(chat_id)
+        if (chat := self.marked()) is not None:
+            ask_title(self, chat, partial(self.change, chat))
 
     def action_archive(self) -> None:
-        chat = self._marked()
-        if chat is not None:
-            is_archived = chat.archived_at is not None
-            self._write(lambda: self._store.set_archived(chat.id, archived=not is_archived))
-            self._search_again()
-            self._fill(None)
+        if (chat := self.marked()) is not None:
+            try:
+                self.store.set_archived(chat.id, archived=chat.archived_at is None)
+            except StoreError as error:
+                report(self, error)
+            self.search_again()
+            self.read()
 
     def action_show_archive(self) -> None:
         self._is_archive = not self._is_archive
-        self.query_one(SearchBox).value = ""
-        self._hits = None
-        self._fill(None)
+        self.box.value = ""
+        self.hits = None
+        self.read()
 
     def action_export(self) -> None:
-        chat = self._marked()
-        if chat is not None:
-            ask_export(self, self._store, chat)
+        if (chat := self.marked()) is not None:
+            ask_export(self.screen, self.store, chat)
 
     def action_delete(self) -> None:
-        chat = self._marked()
-        if chat is None:
+        if (chat := self.marked()) is None:
             return
-        if self._controller.replies.of_chat(chat.id) is not None:
+        if self.is_answered(chat):
             self.notify("A reply is running in this chat: stop it first.")
             return
         question = f"Delete “{visible(chat.title)}”, its messages and its cached states?"
@@ -330,50 +268,21 @@ class ChatsScreen(ModalScreen[Opening | None]):
 
     def _delete(self, chat: Chat) -> None:
         try:
-            self._controller.delete_chat(chat.id)
+            self.conversation.delete_chat(chat.id)
         except StoreError as error:
             report(self, error)
             return
         self._forget(owner_of(chat.id))
-        self._search_again()
-        self._fill(None)
+        self.search_again()
+        self.read()
 
     @work(thread=True, group="forget")
     def _forget(self, owner: str) -> None:
-        """Remove what other models keep of it on disk."""
+        """Remove the states that other models saved for it on disk."""
         try:
             self._forget_kept(owner)
         except EngineError as error:
-            report(self, error)  # a notice may come from a thread, and outlives this screen
-
-    # --- helpers ---
-
-    def _search_again(self) -> None:
-        if self._hits is not None:
-            self._search(self.query_one(SearchBox).value)
-
-    def _write(self, change: Callable[[], object]) -> None:
-        try:
-            change()
-        except StoreError as error:
-            report(self, error)
-
-    def _marked(self) -> Chat | None:
-        index = self._list.index
-        if self._list.marked_key is None:
-            return None
-        if self._hits is None:
-            return self._chats[index]
-        try:
-            return self._store.chat(self._hits[index].chat_id)
-        except StoreError:
-            # Another kvchat deleted it since it was found.
-            return None
-
-
-def _found_row(hit: SearchHit, now: datetime) -> Row[SearchHit]:
-    below = None if hit.message_id is None else partial(snippet_row, hit)
-    return Row(hit, partial(hit_row, hit, now), below)
+            report(self.app, error)  # a notice may come from a thread, and outlives this screen
 
 
 def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
@@ -383,7 +292,7 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
     def export(name: str) -> None:
         path = folder / typed_path(name)
         write = partial(write_chat, screen.app, store, chat.id, path)
-        # Of the application, so that it goes on when the screen is closed.
+        # Of the application, so that it continues when the screen is closed.
         begin = partial(screen.app.run_worker, write, thread=True, group="export")
         if is_file(path):
             confirm(screen, f"{path} exists. Replace it?", begin)
@@ -393,8 +302,7 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
     question = (
         f"File for the chat; without a folder it goes to {visible(str(folder))}. "
         "The extension sets the format: .md contains the current branch; .jsonl contains "
-        "everything and "
-        "can be imported"
+        "everything and can be imported"
     )
     ask_line(screen, question, file_name(chat.title), export)
 
@@ -406,7 +314,7 @@ def file_name(title: str) -> str:
 
 
 def write_chat(app: App[object], store: ChatStore, chat_id: int, path: Path) -> None:
-    """Write a chat to a file and say what came of it; a thread's work, as a chat may be long."""
+    """Write a chat to a file and report the result; runs in a thread, as a chat may be long."""
     from app.chat_files import format_of, text_of, write_chats
 
     form = format_of(path)

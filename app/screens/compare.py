@@ -1,4 +1,4 @@
-"""Compare: one prompt answered by two ways of drafting, side by side, with a verdict."""
+"""Compare: one prompt answered by two arms, side by side, with a verdict."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,19 +12,10 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 
 from app.chat.attachments import written_message
+from app.chat.comparing import obstacle, prompt_of, request_of
 from app.chat.conversation import Conversation
+from app.chat.spans import spans_of
 from app.clipboard import copy
-from app.compare.comparison import Answer, Comparison
-from app.compare.side import (
-    MAX_TOKENS,
-    Side,
-    obstacle,
-    plain_side,
-    prompt_of,
-    request_of,
-    side_choices,
-    speculative_side,
-)
 from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
 from app.render.lines import Line, Run, clipped, field, indented
@@ -34,8 +25,15 @@ from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines, LinesView
 from app.widgets.select_list import Row
-from engine.configuration import ControllerName, PredictorName
+from engine.configuration import (
+    MAX_DRAFT,
+    ControllerName,
+    PredictorName,
+    SpeculationSettings,
+)
 from engine.errors import EngineError
+from engine.experiment.arm import PLAIN, Arm, arm_of, drafting_arm
+from engine.experiment.comparison import MAX_TOKENS, ORDER, Answer, Comparison
 from engine.planning.values import step_round
 from engine.requests import GenerationRequest
 
@@ -43,14 +41,14 @@ FRAME_S = 0.2
 """Time between two paintings: the engine needs the cores."""
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (32, "-tall")]
-TOKENS = (32, 4096)
-"""Fewest and most tokens of a reply that the keys give."""
+MIN_TOKENS, MAX_REPLY_TOKENS = 32, 4096
+"""Limits of the maximum tokens of a reply that the keys set."""
 
 NO_PROMPT = "The prompt is empty: write a prompt first."
 
 
 class CompareScreen(Screen[None]):
-    """Runs pairs and shows the newest one."""
+    """Runs blocks of four replies and shows the newest reply of each arm."""
 
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/compare.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
@@ -60,22 +58,23 @@ class CompareScreen(Screen[None]):
         Binding("escape", "leave", "Stop, back", id="compare-back",
                 tooltip="Stop the reply; if none is running, go back to the chat"),
         Binding("e", "edit_prompt", "Prompt", id="compare-prompt",
-                tooltip="Edit the prompt for both sides; enter starts"),
+                tooltip="Edit the prompt for both arms; enter starts"),
         Binding("r", "run(1)", "Run again", id="compare-run",
-                tooltip="Run another pair; the verdict is the median of all pairs"),
-        Binding("R", "run(5)", "5 times", id="compare-run-five", tooltip="Run five more pairs"),
-        Binding("tab", "app.focus_next", "Side", id="compare-side",
-                tooltip="Go to the other side: f5, f7, f8 and f10 change the side in focus"),
+                tooltip="Run four more replies; six blocks of four decide"),
+        Binding("R", "run(5)", "5 times", id="compare-run-five",
+                tooltip="Run up to five more blocks, until the faster arm is known"),
+        Binding("tab", "app.focus_next", "Arm", id="compare-side",
+                tooltip="Go to the other arm: f5, f7, f8 and f10 change the arm in focus"),
         Binding("enter", "choose", "Choose", id="compare-choose",
-                tooltip="Choose predictor and controller of the side in focus"),
+                tooltip="Choose predictor and controller of the arm in focus"),
         Binding("f5", "predictor", "Predictor", id="compare-predictor",
-                tooltip="Switch the predictor of the side in focus"),
+                tooltip="Switch the predictor of the arm in focus"),
         Binding("f10", "controller", "Controller", id="compare-rule",
-                tooltip="Switch the controller of the side in focus"),
+                tooltip="Switch the controller of the arm in focus"),
         Binding("f7", "length(-1)", "Shorter drafts", id="compare-shorter", show=False,
-                tooltip="Shorter drafts for the side in focus"),
+                tooltip="Shorter drafts for the arm in focus"),
         Binding("f8", "length(1)", "Longer drafts", id="compare-longer", show=False,
-                tooltip="Longer drafts for the side in focus"),
+                tooltip="Longer drafts for the arm in focus"),
         Binding("t", "tint", "Colours", id="compare-colours",
                 tooltip="Switch token colours: by predictor, by accepted/rejected, off"),
         Binding("plus", "tokens(2)", "Longer replies", id="compare-more-tokens",
@@ -95,27 +94,26 @@ class CompareScreen(Screen[None]):
         folder: Path,
         tint: TintMode = "source",
     ) -> None:
-        """Compare plain decoding with what the chat has on.
+        """Compare plain decoding with the chat's settings.
 
         Args:
             controller: The chat, whose engine answers; it must be idle.
-            composed: What stands in the chat's composer; empty proposes its last question.
-            folder: Where the files lie that a prompt names.
+            composed: The text in the chat's composer; empty proposes its last question.
+            folder: Where the files are that a prompt names.
             tint: How tokens are coloured.
         """
         super().__init__()
         self._controller = controller
         self._proposed = prompt_of(controller, composed, folder)
         self._is_repeated = not composed.strip()
-        """What is proposed is the chat's last question."""
+        """Whether the proposed prompt is the chat's last question."""
         self._request = GenerationRequest(
             (), sampling=controller.history.sampling, max_tokens=MAX_TOKENS
         )
-        """What both sides answer; without messages before the user has started it."""
+        """What both arms answer; without messages until the user starts."""
         self._folder = folder
         self._tint: TintMode = tint if tint != "off" else "source"
-        settings = controller.speculation
-        self.sides = (plain_side(settings), speculative_side(settings))
+        self.arms = (PLAIN, drafting_arm(controller.speculation))
         self._answers = (AnswerText(), AnswerText())
         self.comparison = self._new_comparison()
 
@@ -139,7 +137,7 @@ class CompareScreen(Screen[None]):
 
     @property
     def prompt(self) -> Composer:
-        """Where the user writes what both sides answer."""
+        """Where the user writes what both arms answer."""
         return self.query_one(Composer)
 
     # --- what is answered ---
@@ -156,7 +154,7 @@ class CompareScreen(Screen[None]):
             self.notify(NO_PROMPT)
 
     def _take_prompt(self) -> bool:
-        """Ask what stands in the prompt from now on; False where nothing stands there."""
+        """Use the written prompt from now on; False if there is none."""
         controller, written = self._controller, self.prompt.written
         is_repeated = self._is_repeated and written == self._proposed
         limit = self._request.max_tokens or MAX_TOKENS
@@ -178,13 +176,14 @@ class CompareScreen(Screen[None]):
     # --- what it shows ---
 
     def show_now(self) -> None:
-        """Paint both sides and the verdict as they stand."""
+        """Paint both arms and the verdict."""
         title = self.query_one("#compare-question", InkLines)
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
-        pair = f"2 replies of at most {counted(self._request.max_tokens or 0, 'token')}"
-        self.prompt.border_subtitle = f"enter: {pair} · tab, then + or -: length, r: run"
-        for index, side in enumerate(self.sides):
-            self._show_side(index, side)
+        limit = counted(self._request.max_tokens or 0, "token")
+        replies = f"{len(ORDER)} replies of at most {limit}"
+        self.prompt.border_subtitle = f"enter: {replies} · tab, then + or -: length, r: run"
+        for index, arm in enumerate(self.arms):
+            self._show_arm(index, arm)
         verdict = self.query_one("#compare-verdict", InkLines)
         if verdict.size.width:
             lines = verdict_lines(self.comparison, verdict.size.width)
@@ -192,13 +191,13 @@ class CompareScreen(Screen[None]):
             lines += field("colour", legend[1:], verdict.size.width) if legend else []
             verdict.show(lines)
 
-    def _show_side(self, index: int, side: Side) -> None:
+    def _show_arm(self, index: int, arm: Arm) -> None:
         answer, text = self.comparison.shown[index], self._answers[index]
         view = self.query_one(f"#answer-{index}", LinesView)
         if text.take(answer, self._tint):
             view.present(text.lines)
-        running = self.comparison.running_side == index
-        view.set_frame(title=side.label, hint="answers now" if running else "")
+        running = self.comparison.running_arm == index
+        view.set_frame(title=arm.name, hint="answers now" if running else "")
         figures = self.query_one(f"#figures-{index}", InkLines)
         figures.show(indented(figure_lines(answer, figures.size.width - 4), 2))
 
@@ -207,7 +206,7 @@ class CompareScreen(Screen[None]):
 
     # --- running ---
 
-    def action_run(self, n_pairs: int) -> None:
+    def action_run(self, n_blocks: int) -> None:
         if not self.comparison.is_running:
             problem = obstacle(self._controller)
             if problem is not None:
@@ -220,7 +219,7 @@ class CompareScreen(Screen[None]):
                 self.remove_class("-asking")
                 self.query_one("#answer-1").focus()
             self._controller.lease = self.comparison
-        self.comparison.add_pairs(n_pairs)
+        self.comparison.add_blocks(n_blocks)
         self.show_now()
 
     def action_leave(self) -> None:
@@ -232,50 +231,51 @@ class CompareScreen(Screen[None]):
         else:
             self.dismiss()
 
-    # --- the sides ---
+    # --- the arms ---
 
     def action_choose(self) -> None:
         loaded = self._controller.loaded
         if loaded is None or self._is_busy():
             return
-        now = self._focused_side
+        now = self._focused_arm
 
-        def chosen(side: Side) -> None:
-            if side != now:
-                self._change(side)
+        def chosen(arm: Arm) -> None:
+            if arm != now:
+                self._change(arm)
 
-        found = side_choices(loaded.predictors, self._controller.speculation)
-        ask(self, side_list(found, now), chosen)
+        choices = arm_choices(loaded.predictors, self._controller.speculation)
+        ask(self, arm_list(choices, now), chosen)
 
     def action_predictor(self) -> None:
         loaded = self._controller.loaded
         names = [PredictorName(name) for name in loaded.predictors] if loaded else []
-        now = self._focused_side.settings.predictor
         if names:
+            now = self._settings.predictor
             other = step_round(names, now, 1) if now in names else names[0]
-            self._change(self._focused_side.with_predictor(other))
+            self._change(arm_of(replace(self._settings, predictor=other)))
 
     def action_controller(self) -> None:
-        now = self._focused_side.settings.controller
-        self._change(self._focused_side.with_controller(step_round(list(ControllerName), now, 1)))
+        other = step_round(list(ControllerName), self._settings.controller, 1)
+        self._change(arm_of(replace(self._settings, controller=other)))
 
     def action_length(self, step: int) -> None:
-        side = self._focused_side
-        if side.settings.controller is ControllerName.AUTO:
+        settings = self._settings
+        if settings.controller is ControllerName.AUTO:
             self.notify(
                 "The auto controller sets the draft length itself: choose the fixed "
                 "controller first."
             )
             return
-        self._change(side.with_length(side.settings.n_draft + step))
+        n_draft = min(max(settings.n_draft + step, 1), MAX_DRAFT)
+        self._change(arm_of(replace(settings, n_draft=n_draft)))
 
     def action_tokens(self, factor: float) -> None:
         if self._is_busy():
             return
-        low, high = TOKENS
-        n_tokens = round((self._request.max_tokens or high) * factor)
-        self._request = replace(self._request, max_tokens=min(max(n_tokens, low), high))
-        self._begin_anew()
+        n_tokens = round((self._request.max_tokens or MAX_REPLY_TOKENS) * factor)
+        n_tokens = min(max(n_tokens, MIN_TOKENS), MAX_REPLY_TOKENS)
+        self._request = replace(self._request, max_tokens=n_tokens)
+        self._reset()
 
     def action_tint(self) -> None:
         self._tint = step_round(TINT_MODES, self._tint, 1)
@@ -289,18 +289,22 @@ class CompareScreen(Screen[None]):
         return 0 if self.query_one("#answer-0").has_focus else 1
 
     @property
-    def _focused_side(self) -> Side:
-        return self.sides[self._focused_index]
+    def _focused_arm(self) -> Arm:
+        return self.arms[self._focused_index]
 
-    def _change(self, side: Side) -> None:
-        sides = list(self.sides)
-        sides[self._focused_index] = side
-        self._begin_anew((sides[0], sides[1]))
+    @property
+    def _settings(self) -> SpeculationSettings:
+        """The settings of the arm in focus."""
+        return self._focused_arm.of(self._controller.speculation)
 
-    def _begin_anew(self, sides: tuple[Side, Side] | None = None) -> None:
+    def _change(self, arm: Arm) -> None:
+        first, second = self.arms
+        self._reset((first, arm) if self._focused_index else (arm, second))
+
+    def _reset(self, arms: tuple[Arm, Arm] | None = None) -> None:
         if self._is_busy():
             return
-        self.sides = sides or self.sides
+        self.arms = arms or self.arms
         self.comparison = self._new_comparison()
         self.show_now()
 
@@ -314,30 +318,32 @@ class CompareScreen(Screen[None]):
         return Comparison(
             controller.client,
             self._request,
-            self.sides,
-            restore=controller.speculation,
+            self.arms,
+            speculation=controller.speculation,
         )
 
 
 class AnswerText:
-    """The text of one side's answer, of which only what is new is laid out."""
+    """The text of an arm's answer, of which only what is new is laid out."""
 
     def __init__(self) -> None:
         self._answer: Answer | None = None
         self._text = TintedText("source")
+        self._n_events = 0
 
     def take(self, answer: Answer | None, tint: TintMode) -> bool:
-        """Hold an answer as it is now; False where nothing is new."""
+        """Hold an answer as it is now; False if nothing is new."""
         is_other = answer is not self._answer or tint != self._text.mode
         if is_other:
-            self._answer, self._text = answer, TintedText(tint)
-        new = () if answer is None else answer.spans[len(self._text.spans) :]
-        self._text.append(new)
+            self._answer, self._text, self._n_events = answer, TintedText(tint), 0
+        new = () if answer is None else answer.committed[self._n_events :]
+        self._n_events += len(new)
+        self._text.append([span for event in new for span in spans_of(event)])
         return is_other or bool(new)
 
     @property
     def legend(self) -> Line:
-        """What its colours mean."""
+        """The meaning of the colours."""
         return self._text.legend
 
     def lines(self, width: int) -> list[Line]:
@@ -345,15 +351,24 @@ class AnswerText:
         return self._text.lines(width) if self._answer is not None else []
 
 
-def side_list(choices: Sequence[Side], now: Side) -> PickScreen[Side]:
-    """The ways in which a side may draft.
-
-    Args:
-        choices: What there is to choose from.
-        now: What the side is now.
-    """
-    rows = [
-        Row(side, partial(clipped, (Run(side.label, "strong"),)), words=side.label.lower())
-        for side in choices
+def arm_choices(predictors: Sequence[str], settings: SpeculationSettings) -> list[Arm]:
+    """Plain decoding, and each predictor that the model can use with each controller."""
+    return [PLAIN] + [
+        arm_of(replace(settings, predictor=PredictorName(name), controller=controller))
+        for name in predictors
+        if name != PredictorName.OFF
+        for controller in (ControllerName.AUTO, ControllerName.FIXED)
     ]
-    return PickScreen("predictor and controller of this side", rows, mark=now)
+
+
+def arm_list(choices: Sequence[Arm], now: Arm) -> PickScreen[Arm]:
+    """A list of arms to choose from; `now` is marked."""
+    rows = [
+        Row(
+            arm,
+            partial(clipped, (Run(arm.name, "strong"),)),
+            words=arm.name.replace(":", " "),
+        )
+        for arm in choices
+    ]
+    return PickScreen("predictor and controller of this arm", rows, mark=now)

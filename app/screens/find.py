@@ -1,4 +1,4 @@
-"""Find in the shown chat: every place is marked, and keys go from one to the next."""
+"""Find in the shown chat: every match is marked, and keys go from one to the next."""
 
 from typing import ClassVar
 
@@ -94,9 +94,9 @@ class FindBar(Horizontal):
         self._show()
 
     def _show(self) -> None:
-        told = self.query_one("#find-count", Static)
+        status = self.query_one("#find-count", Static)
         if not self._keys:
-            told.update("nothing found" if self.text else "enter, up, down · esc closes")
+            status.update("nothing found" if self.text else "enter, up, down · esc closes")
             return
         key = self._keys[self._at]
         self._transcript.jump_to(key)  # which lays it out
@@ -104,4 +104,4 @@ class FindBar(Horizontal):
         if lines:
             self._line %= len(lines)
             self._transcript.show_line(lines[self._line])
-        told.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")
+        status.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")

@@ -1,4 +1,4 @@
-"""Lists of models: those of this machine and the catalogue, with verdicts; files beside a model."""
+"""Lists of models with verdicts: this machine and the catalogue; lists of files."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from app.render.lines import Line, Run, clipped
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, confirm, in_thread, report
-from app.threads import call_if_open, close_with
+from app.threads import call_if_open
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
 from engine.configuration import Configuration
@@ -41,23 +41,23 @@ from engine.servers import kept_server, shown_origin
 HEIGHTS = [(0, "-low"), (26, "-tall")]
 TABS = ("on this machine", "catalogue")
 BATCH = 6
-"""Models that are judged before they are painted."""
+"""Models that are verified before they are painted."""
 CATALOG_BATCH = 32
 PROGRESS_EVERY_S = 0.2
 MAX_DRAFTS = 3
-"""Drafts that are named beside a model."""
+"""Draft models that the note of a model names."""
 Purpose = Literal["load", "plan"]
 
 
 def file_facts(entry: ModelEntry) -> list[str]:
-    """Architecture, file type, size and context length of a model, as far as they are known."""
+    """Known facts of a model: file type, size, context length, architecture."""
     facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
     facts += [f"ctx {fmt.context_size(entry.n_ctx_train)}"] if entry.n_ctx_train else []
     return [*facts, entry.architecture or ""]
 
 
 def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
-    """A file, what it is, or what is wrong with it; a point before those that are in use."""
+    """A file with its facts, or what is wrong with it; a point marks a file in use."""
     text = entry.problem or " · ".join(filter(None, file_facts(entry)))
     runs = (
         Run("• " if is_now else "  ", "accent"),
@@ -72,16 +72,16 @@ ADD = "\0add"
 
 
 def folders_text(folders: Sequence[Path]) -> str:
-    """Where was looked: the first two folders, and how many more."""
+    """The first two searched folders, and how many more."""
     named = ", ".join(visible(str(folder)) for folder in folders[:2])
     more = len(folders) - 2
     return f"in {named}{f' and {more} more (kvchat where)' if more > 0 else ''}"
 
 
 class ModelsScreen(PickScreen[str]):
-    """Models with a verdict each, to load or to plan; the result is a path or a catalogue's name.
+    """Models with verdicts, to load or to plan; the result is a path or a catalogue's name.
 
-    To load, one of the catalogue is chosen among the hub's files and downloaded first.
+    A model of the catalogue is downloaded from the hub before it is loaded.
     """
 
     VERTICAL_BREAKPOINTS = HEIGHTS
@@ -115,18 +115,17 @@ class ModelsScreen(PickScreen[str]):
         add: Callable[[], None] | None = None,
         tab: int = 0,
     ) -> None:
-        """List the models of this machine, or those of the catalogue where it has none.
+        """List the models of this machine, or the catalogue if it has none.
 
         Args:
-            scan: Finds those of this machine.
-            folders: Where it looks, for the note.
-            context: What each is judged by, None where nothing is; called away from the screen.
-            now: The model that is marked: loaded or planned.
-            loaded: The configuration whose files cannot be deleted now.
-            purpose: What a chosen model is for.
-            servers: Those that were used, as `Configuration.address` writes them; their rows stand
-                behind the models of this machine.
-            add: Leads to where the starter is installed, or a file opened by its path.
+            scan: Finds the models of this machine; called in a thread, as is `context`.
+            folders: The searched folders, for the note.
+            context: Returns what models are verified with; None verifies none.
+            now: The loaded or planned model.
+            loaded: The configuration whose files cannot be deleted.
+            purpose: What the chosen model is for.
+            servers: Returns servers used before, as `Configuration.address` writes them.
+            add: Opens the dialog that installs the starter or opens a file.
             tab: Which list is shown first.
         """
         adds = "ctrl+n adds a file · " if add is not None else ""
@@ -148,13 +147,12 @@ class ModelsScreen(PickScreen[str]):
         self._add = add
         self._quantization = "Q4_K_M"
         self._first_tab = tab
-        self._has_turned = tab > 0
-        """Whether a list was asked for: none is chosen for the user then."""
+        self._has_chosen_tab = tab > 0
         self._entries: dict[str, ModelEntry] = {}
         self._options: Sequence[ModelOption] = ()
         self._list_note = ""
         self._has_moved = False
-        """Whether the user marked a row: the mark stays there then, else at the first."""
+        """Whether the user marked a row: the mark stays there."""
         self._progress: Timer | None = None
 
     def on_mount(self) -> None:
@@ -170,7 +168,7 @@ class ModelsScreen(PickScreen[str]):
         self._fill()
 
     def action_next_tab(self) -> None:
-        self._has_turned = True
+        self._has_chosen_tab = True
         self.query_one(TabStrip).next()
 
     def action_quantize(self, step: int) -> None:
@@ -197,11 +195,8 @@ class ModelsScreen(PickScreen[str]):
         self._options = ()
         self.awaits_rows = not self._is_catalog
         if self._is_catalog:
-            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
             self.show_all((), note="reading the catalogue …")
-            self._judge(self._catalog, note, is_ranked=True)
-        else:
-            self._judge(self._library, folders_text(self._folders), is_ranked=False)
+        self._verify(is_catalog=self._is_catalog)
 
     def _catalog(self) -> Iterator[ModelOption]:
         context = self._fit_context()
@@ -226,45 +221,39 @@ class ModelsScreen(PickScreen[str]):
             url = address.partition("#")[0]
             yield ModelOption(address, model_title(address), ("server", shown_origin(url)))
 
-    @work(thread=True, exclusive=True, group="judge")
-    def _judge(
-        self, options: Callable[[], Iterator[ModelOption]], note: str, *, is_ranked: bool
-    ) -> None:
-        """Judge one model after the other away from the screen."""
-        worker = get_current_worker()
-        found: list[ModelOption] = []
-        rest: dict[str, ModelOption] = {}
-        if is_ranked:  # the names can be searched at once
+    @work(thread=True, exclusive=True, group="verify")
+    def _verify(self, *, is_catalog: bool) -> None:
+        """Verify one model after the other; the names of the catalogue are listed at once."""
+        worker, found, rest = get_current_worker(), list[ModelOption](), dict[str, ModelOption]()
+        note = folders_text(self._folders)
+        if is_catalog:
+            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
             rest = {option.key: option for option in catalog_names(self._quantization)}
             call_if_open(self, self._show, [*rest.values()], f"{note} · 0 checked …")
-        for option in options():
+        for option in self._catalog() if is_catalog else self._library():
             if worker.is_cancelled:
                 return
             found.append(option)
             rest.pop(option.key, None)
-            if len(found) % (CATALOG_BATCH if is_ranked else BATCH) == 0:
-                shown = [*(rank_options(found) if is_ranked else found), *rest.values()]
+            if len(found) % (CATALOG_BATCH if is_catalog else BATCH) == 0:
+                shown = [*(rank_options(found) if is_catalog else found), *rest.values()]
                 call_if_open(self, self._show, shown, f"{note} · {len(found)} checked …")
-        if is_ranked:
-            found = rank_options(found)
-        call_if_open(self, self._show_last, found, note)
+        call_if_open(self, self._show_last, rank_options(found) if is_catalog else found, note)
 
-    def _show_none(self, options: list[ModelOption], note: str) -> None:
-        """Lead on where this machine has no model: to ways to get one, or to the catalogue."""
-        self._show(options, f"no model was found {note}")
-        if self._is_catalog:
-            return
+    def _show_last(self, options: list[ModelOption], note: str) -> None:
+        self._show(options, note if options else f"no model was found {note}")
+        if not options and not self._is_catalog:
+            self._offer_others()
+        self.awaits_rows = self._takes_next = False
+
+    def _offer_others(self) -> None:
+        """Without a model on this machine, offer ways to get one, or the catalogue."""
         if self._add is not None:
             words = "Install the starter model, or open a file by its path"
             line = partial(clipped, (Run("  "), Run(words, "accent")))
             self.show_all([Row(ADD, line)], note=self._note)
-        elif not self._has_turned:
+        elif not self._has_chosen_tab:
             self.action_next_tab()
-
-    def _show_last(self, options: list[ModelOption], note: str) -> None:
-        show = self._show if options else self._show_none
-        show(options, note)
-        self.awaits_rows = self._takes_next = False
 
     def _show(self, options: list[ModelOption], note: str) -> None:
         if self._progress is not None and not self._is_catalog:
@@ -308,7 +297,7 @@ class ModelsScreen(PickScreen[str]):
             self.show_note(text)
 
     def picked(self, key: str) -> None:
-        """Close with a model; to load one of the catalogue, ask the hub for it first."""
+        """Close with a model; ask the hub first to load one of the catalogue."""
         if key == ADD:
             self.action_add()
             return
@@ -324,10 +313,10 @@ class ModelsScreen(PickScreen[str]):
         else:
             from app.screens.downloads import HubScreen  # with the first question to the hub
 
-            ask(self, HubScreen(key, purpose=self._purpose), partial(close_with, self))
+            ask(self, HubScreen(key, purpose=self._purpose), self.dismiss)
 
     def typed_row(self, text: str) -> Row[str] | None:
-        """A row for what was typed where it names a repository of the hub or a file in one."""
+        """A row for a typed name of a hub repository or of a file in one."""
         if parse_repository(text) is None and file_repository(text) is None:
             return next((row for row in self._all if row.key == ADD), None)
         line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
@@ -339,12 +328,10 @@ class ModelsScreen(PickScreen[str]):
             favourites = Favourites()
             is_one = entry.identity in favourites.all()
             try:
-                note = favourites.mark(entry.identity, is_favourite=not is_one)
+                if note := favourites.mark(entry.identity, is_favourite=not is_one):
+                    self.notify(note, severity="warning")
             except EngineError as error:
                 report(self, error)
-            else:
-                if note is not None:
-                    self.notify(note, severity="warning")
             self._fill()
 
     def action_locate(self) -> None:
@@ -388,7 +375,7 @@ def _catalog_facts(model: Model) -> tuple[str, ...]:
 
 
 def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
-    """Folder, copies, own head and compatible drafts of a model; its header is read."""
+    """Folder, copies, MTP head and compatible draft models of a model, from its header."""
     from engine.model.architecture import read_model
 
     parts = [visible(str(entry.path.parent))]
@@ -421,9 +408,9 @@ class FilesScreen(PickScreen[Path]):
 
         Args:
             noun: What they are, in the singular.
-            look: Finds them; called away from the screen.
-            folders: Where it looks, for the note.
-            now: Those that are chosen already.
+            look: Finds them; called in a thread.
+            folders: The searched folders, for the note.
+            now: The files in use.
         """
         super().__init__(f"which {noun}?", note="looking …", noun=noun)
         self._look = look

@@ -20,8 +20,8 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.planning.changes import Change, best_changes, changes
 from engine.planning.fit import SearchResult
-from engine.planning.knobs import with_matched_types
 from engine.planning.measured import loaded_bytes
+from engine.planning.options import with_matched_types
 from engine.planning.planner import Facts, Plan, Planner, Setup
 from engine.planning.request import PLACED, PlanRequest, setup_of, suit_to_machine
 from engine.planning.resolve import AUTO_N_CTX
@@ -38,7 +38,7 @@ class PlanSession:
     """A setup with its plan, the setups before it, and what the user has set in it."""
 
     loaded: Configuration | None
-    """What is loaded, where the knobs start."""
+    """What is loaded, where the options start."""
     measured: tuple[BufferSize, ...]
     """What llama.cpp has allocated for it."""
     planner: Planner = field(init=False)
@@ -48,7 +48,7 @@ class PlanSession:
     last_plan: Plan | None = None
     """The last one that llama.cpp did not refuse."""
     searched: tuple[Setup, SearchResult] | None = None
-    """What was found last, shown while the knobs stay."""
+    """What was found last, shown while the options stay."""
     left_setup: Setup | None = None
     """What was planned when the planner was left before."""
     kept: frozenset[str] = frozenset()
@@ -57,8 +57,8 @@ class PlanSession:
     """The changes worth a thought, the best first; none until they were worked out."""
     has_changes: bool = False
     """Whether those are known for the plan that is shown."""
-    knob: int = 0
-    """The chosen knob, kept when the planner is left."""
+    option: int = 0
+    """The chosen option, kept when the planner is left."""
     note: str = ""
     """Why the dry run gave no numbers."""
     past: deque[Setup] = field(default_factory=lambda: deque(maxlen=MAX_PAST))
@@ -94,7 +94,7 @@ class PlanSession:
     def resume(self, left: "PlanSession") -> None:
         """Take over what was searched and read when the planner was left."""
         self.planner.take_headers(left.planner)
-        self.knob, self.searched = left.knob, left.searched
+        self.option, self.searched = left.option, left.searched
         self.left_setup = left.setup
 
     def restart(self) -> None:
@@ -115,7 +115,7 @@ class PlanSession:
         try:
             return suit_to_machine(setup, self.planner, kept=self.kept)
         except PresetError:
-            return setup  # llama.cpp refuses its other knobs, which the plan will say
+            return setup  # llama.cpp refuses its other options, which the plan will say
 
     def has_headers_of(self, setup: Setup) -> bool:
         """Whether a setup is of the files of the one of now, whose headers were read."""
@@ -125,7 +125,7 @@ class PlanSession:
         """Make a setup the one of now, and the one of now the last before it.
 
         Returns:
-            What the knobs need to know of it.
+            What the options need to know of it.
         """
         facts = self.planner.facts_of(setup)
         setup = with_matched_types(setup, facts)

@@ -1,4 +1,4 @@
-"""The planner: knobs on the left, on the right what they cost."""
+"""The planner: options on the left, on the right what they cost."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -27,10 +27,10 @@ from app.screens.planner_lists import (
     save_as_preset,
     scan_models,
 )
-from app.threads import close_with, is_open
+from app.threads import is_open
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
-from app.widgets.planner import PlanKnobs, PlanTable
+from app.widgets.planner import PlanOptions, PlanTable
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetError
 from engine.events import BufferSize
@@ -40,17 +40,16 @@ from engine.model.library import ModelEntry
 from engine.model.ollama import model_name
 from engine.planning.changes import steps_of
 from engine.planning.fit import SearchResult, search_setup
-from engine.planning.knob import Chooser
-from engine.planning.knobs import with_machine
 from engine.planning.machine import PlannedMachine, with_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
+from engine.planning.options import Chooser, with_machine
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.search import Goal
 from engine.planning.table import cost_table
 
 MEASURE_AFTER_S = 0.4
-"""The dry run waits until the knobs rest."""
+"""The dry run waits until the options rest."""
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
 NO_MODEL = "No model is chosen: press m."
@@ -109,7 +108,7 @@ class PlannerScreen(Screen[Configuration | None]):
 
         Args:
             model_path: The model; None lets the user choose one.
-            configuration: Where the knobs start; None starts with what suits the machine.
+            configuration: Where the options start; None starts with what suits the machine.
             measured: What llama.cpp has allocated for that configuration, shown beside the plan.
             scan: Finds the models to choose from; None looks into the usual folders.
             presets_dir: Where presets are saved; None is the usual folder.
@@ -130,7 +129,7 @@ class PlannerScreen(Screen[Configuration | None]):
     def compose(self) -> ComposeResult:
         yield TitleBar(id="plan-title")
         with Horizontal(id="planner"):
-            yield PlanKnobs(id="plan-knobs")
+            yield PlanOptions(id="plan-options")
             with Vertical(id="plan-middle"):
                 yield LinesView(title="memory", id="plan-report")
                 yield PlanTable(id="plan-table")
@@ -138,13 +137,13 @@ class PlannerScreen(Screen[Configuration | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        self._knobs.focus()
+        self._options.focus()
         left = self._left
         if left is None or left.setup is None:
             self._begin()
         else:
             self.session.resume(left)
-            self._knobs.action_choose_end(left.knob)
+            self._options.action_choose_end(left.option)
             self._open_setup(left.setup, left.kept)
 
     def _begin(self) -> None:
@@ -186,8 +185,8 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def left(self) -> PlanSession | None:
         """What is planned, to come back to; None where nothing is."""
-        for knobs in self.query(PlanKnobs):  # none where it was left before it was composed
-            self.session.knob = knobs.index
+        for options in self.query(PlanOptions):  # none where it was left before it was composed
+            self.session.option = options.index
         return self.session if self.setup is not None else None
 
     def open_model(self, name: str | Path) -> None:
@@ -227,7 +226,7 @@ class PlannerScreen(Screen[Configuration | None]):
         """Plan another setup and show it; the headers of its files are known."""
         facts = self.session.enter(setup)
         if self.setup is not None:
-            self._knobs.present(self.setup, facts)
+            self._options.present(self.setup, facts)
         try:
             plan = self.session.make_plan()
         except EngineError as error:
@@ -238,32 +237,32 @@ class PlannerScreen(Screen[Configuration | None]):
             self._when_idle(plan, self._find_changes)
             self._measure_later(plan)
 
-    # --- knobs and table ---
+    # --- options and table ---
 
-    def on_plan_knobs_turned(self, message: PlanKnobs.Turned) -> None:
+    def on_plan_options_turned(self, message: PlanOptions.Turned) -> None:
         setup = self.setup
         if setup is None or self.session.last_plan is None:
             return
-        chooser = message.knob.chooser
+        chooser = message.option.chooser
         if chooser is not None and chooser != "device" and message.step > 0:
             self._choose_file(chooser, setup)
             return
-        turned = message.knob.step(setup, self.planner.facts_of(setup), message.step)
+        turned = message.option.step(setup, self.planner.facts_of(setup), message.step)
         if turned != setup:
             self.turn(turned)
 
-    def on_plan_knobs_typed(self, message: PlanKnobs.Typed) -> None:
-        read = message.knob.parse
+    def on_plan_options_typed(self, message: PlanOptions.Typed) -> None:
+        read = message.option.parse
         if self.setup is None or read is None:
             return
         try:
             setup = read(self.setup, message.text)
         except EngineError as error:
-            self._knobs.present(self.setup, self.planner.facts_of(self.setup), str(error))
+            self._options.present(self.setup, self.planner.facts_of(self.setup), str(error))
             return
         self.turn(setup)
 
-    def on_plan_knobs_focused(self) -> None:
+    def on_plan_options_focused(self) -> None:
         if self.plan is not None:
             # The changes worth a thought may not have been reached yet.
             self._when_idle(self.plan, self._steps if self.has_changes else self._find_changes)
@@ -291,7 +290,7 @@ class PlannerScreen(Screen[Configuration | None]):
             # The numbers of the formula on both sides: a dry run measured the plan alone.
             plan = self.planner.plan(self.setup)
             facts = self.planner.facts_of(self.setup)
-            self._knobs.present_steps(steps_of(self._knobs.knob, plan, self.planner, facts))
+            self._options.present_steps(steps_of(self._options.option, plan, self.planner, facts))
         yield
 
     def _find_changes(self) -> Iterator[None]:
@@ -313,7 +312,7 @@ class PlannerScreen(Screen[Configuration | None]):
         in_thread(self, "measure", lambda: measured_plan(plan, self._dry_run), take, fail)
 
     def _take_measured(self, plan: Plan, measured: Plan, note: str = "") -> None:
-        # The knobs may have been turned while llama.cpp was asked.
+        # The options may have been turned while llama.cpp was asked.
         if self.plan is plan:
             self.session.note = note
             self.session.plan = self.session.last_plan = measured
@@ -322,8 +321,8 @@ class PlannerScreen(Screen[Configuration | None]):
     # --- showing ---
 
     @property
-    def _knobs(self) -> PlanKnobs:
-        return self.query_one(PlanKnobs)
+    def _options(self) -> PlanOptions:
+        return self.query_one(PlanOptions)
 
     @property
     def _report(self) -> LinesView:
@@ -452,7 +451,7 @@ class PlannerScreen(Screen[Configuration | None]):
             in_thread(self, "search", search, partial(self._take_found, setup))
 
     def _take_found(self, asked: Setup, found: SearchResult) -> None:
-        # The knobs may have been turned while it searched.
+        # The options may have been turned while it searched.
         if self.setup is asked:
             setup = asked.with_configuration(found.configuration)
             self.session.searched = setup, found
@@ -474,7 +473,7 @@ class PlannerScreen(Screen[Configuration | None]):
             self.dismiss(configuration)
         else:
             question = "The plan does not fit, so loading may fail. Load the model anyway?"
-            confirm(self, question, lambda: close_with(self, configuration))
+            confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
         from app.screens.export import ExportScreen

@@ -31,8 +31,7 @@ from engine.model.library import ModelEntry, scan
 from engine.model.vocabulary import facts_difference, vocabulary_facts
 from engine.planning.changes import Change
 from engine.planning.fit import GOAL_TEXTS
-from engine.planning.knob import Chooser
-from engine.planning.knobs import with_adapter, with_draft, with_projector
+from engine.planning.options import Chooser, with_adapter, with_draft, with_projector
 from engine.planning.planner import Planner, Setup
 from engine.planning.search import Goal
 from engine.presets.library import named_preset, save_preset

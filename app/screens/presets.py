@@ -19,12 +19,11 @@ from app.render.plan_lists import preset_lines
 from app.sanitize import visible
 from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
 from app.screens.models import FilesScreen
-from app.threads import close_with
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
 from engine.configuration import Configuration
-from engine.errors import EngineError, PresetError
+from engine.errors import PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
@@ -78,22 +77,22 @@ class PresetsScreen(Screen[Configuration | None]):
         """List presets.
 
         Args:
-            presets_dir: Folder of the user's own.
-            current: What is loaded now: its model serves presets that name none.
-            measured: What the engine has allocated for it, which another load frees.
+            presets_dir: Folder of the user's presets.
+            current: The loaded configuration: its model is used by presets that name none.
+            measured: Its buffers, which another load frees.
         """
         super().__init__()
         self._presets_dir = presets_dir
         self._address = None if current is None else current.address
         is_here = current is not None and current.server is None
         self._model = current.model_path if current is not None and is_here else None
-        """The loaded one; None of a server, which has its own settings."""
+        """The loaded model; None for a server, which has its own settings."""
         self._planner = user_planner(loaded=measured)
         self.system_prompt = ""
-        """That of the preset that was loaded; a configuration holds none."""
+        """System prompt of the chosen preset; a configuration holds none."""
         self._entries: list[PresetEntry] = []
         self._outcomes: dict[Path, Plan | str] = {}
-        """What each preset comes to, or why it does not."""
+        """The plan of each preset, or why it has none."""
 
     def compose(self) -> ComposeResult:
         yield TitleBar(id="presets-title")
@@ -117,7 +116,6 @@ class PresetsScreen(Screen[Configuration | None]):
     # --- the list ---
 
     def _fill(self, marked: Path | None) -> None:
-        """Read the folders again; the mark stays where it is, or goes to a preset."""
         self._entries = list_presets(self._presets_dir)
         presets = self.query_one(SelectList)
         lines = [_line(entry) for entry in self._entries]
@@ -133,12 +131,13 @@ class PresetsScreen(Screen[Configuration | None]):
         self._show_marked()
 
     def _show_marked(self) -> None:
-        entry = self._chosen()
-        if entry is None:
+        if (entry := self._chosen()) is None:
             return
         self._preview(entry)
         if entry.path not in self._outcomes and entry.problem is None:
-            self._resolve(entry)
+            show = partial(self._resolved, entry)
+            make = partial(self._outcome_of, entry)
+            in_thread(self, "resolve", make, show, lambda error: show(str(error)))
 
     def on_select_list_picked(self) -> None:
         self.action_load()
@@ -162,18 +161,10 @@ class PresetsScreen(Screen[Configuration | None]):
             lambda width: preset_lines(entry, text, width, outcome=plan, problem=problem, hint=hint)
         )
 
-    def _resolve(self, entry: PresetEntry) -> None:
-        """Find out what a preset comes to, away from the screen."""
-
-        def resolve() -> Plan | str:
-            if entry.preset is not None and entry.preset.server is not None:
-                return SERVED
-            return self._plan_of(entry) if self._has_model(entry) else NO_MODEL
-
-        def fail(error: EngineError) -> None:
-            self._resolved(entry, str(error))
-
-        in_thread(self, "resolve", resolve, partial(self._resolved, entry), fail)
+    def _outcome_of(self, entry: PresetEntry) -> Plan | str:
+        if entry.preset is not None and entry.preset.server is not None:
+            return SERVED
+        return self._plan_of(entry) if self._has_model(entry) else NO_MODEL
 
     def _resolved(self, entry: PresetEntry, outcome: Plan | str) -> None:
         self._outcomes[entry.path] = outcome
@@ -181,11 +172,7 @@ class PresetsScreen(Screen[Configuration | None]):
             self._preview(entry)
 
     def _plan_of(self, entry: PresetEntry, model: Path | None = None) -> Plan:
-        """The plan of a preset with a model, its own, or the one that is loaded.
-
-        Raises:
-            EngineError: it cannot be read, or names no model and none is loaded.
-        """
+        """The plan of a preset with a model, its own model, or the loaded one."""
         named = None if entry.preset is None else entry.preset.model
         if model is None and named is None:
             model = self._model
@@ -194,7 +181,6 @@ class PresetsScreen(Screen[Configuration | None]):
         return self._planner.plan(setup_of(asked, self._planner, rules))
 
     def _has_model(self, entry: PresetEntry) -> bool:
-        """Whether it is known which model here a preset is for; that of a server is none."""
         preset = entry.preset
         if preset is None or preset.server is not None:
             return False
@@ -225,10 +211,10 @@ class PresetsScreen(Screen[Configuration | None]):
         entry = self._chosen()
         self.system_prompt = entry.preset.system_prompt if entry and entry.preset else ""
         if plan.fits or plan.setup.machine.vram_bytes:
-            close_with(self, configuration)
+            self.dismiss(configuration)
             return
         question = f"{plain(verdict_line(plan))}. Load it anyway?"
-        confirm(self, question, lambda: close_with(self, configuration))
+        confirm(self, question, lambda: self.dismiss(configuration))
 
     def action_export(self) -> None:
         self._with_plan(self._export)

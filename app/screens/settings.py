@@ -1,4 +1,4 @@
-"""All settings: searched, explained, changed in place; themes are seen before they are taken."""
+"""All settings: searched, explained, changed in place; themes with a preview."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ Place = tuple[str, str]
 """Table and key of a setting."""
 
 LOW = 32
-"""Rows of the terminal under which the list needs the room around it."""
+"""Rows of the terminal below which the list uses the space around it."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
 PROMPT_MEANING = "A saved system prompt; ctrl+s in a chat selects it."
@@ -32,7 +32,7 @@ HINT = "enter changes · del restores the default · type to search · esc close
 
 
 class SettingsScreen(PickScreen[Place]):
-    """Every setting in its table, and below them what there is to say of the marked one."""
+    """Every setting in its table, and facts of the marked one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
@@ -48,14 +48,7 @@ class SettingsScreen(PickScreen[Place]):
         themes: Sequence[str],
         changed: Callable[[str, str], object],
     ) -> None:
-        """List settings.
-
-        Args:
-            settings: What is read and changed.
-            actions: Gives everything that has a key.
-            themes: Names of the themes.
-            changed: Called with table and key of what was changed.
-        """
+        """List settings; `changed` is called with table and key of each changed setting."""
         super().__init__(f"settings  {visible(str(settings.path))}", noun="setting", hint=HINT)
         self._settings = settings
         self._actions = {action.id: action for action in actions()}
@@ -139,11 +132,10 @@ class SettingsScreen(PickScreen[Place]):
     # --- changes ---
 
     def picked(self, key: Place) -> None:
-        """Change a setting."""
         if key == NEW_PROMPT:
             ask_line(self, "Name of the system prompt", "", self._edit_prompt)
         elif key == THEME:
-            self._pick_theme()
+            ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
         elif choices := self._values[key].definition.choices:
             self._pick(key, choices)
         else:
@@ -189,16 +181,13 @@ class SettingsScreen(PickScreen[Place]):
         )
         ask(self, screen, lambda choice: self._change(place, definition.read(choice)))
 
-    def _pick_theme(self) -> None:
-        ask(self, ThemeScreen(self._themes, self.app), partial(self._change, THEME))
-
 
 def _prompt(name: str) -> SettingDefinition:
     return SettingDefinition("prompts", name, PROMPT_MEANING, None, is_long=True)
 
 
 class EditScreen(ModalScreen[str | None]):
-    """Asks for a value and says what is wrong with it while it is typed; None leaves it."""
+    """Asks for a value and shows what is wrong with it while it is typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Change nothing"),
@@ -255,7 +244,7 @@ class EditScreen(ModalScreen[str | None]):
             self.dismiss(self.text)
 
     def _problem(self) -> str:
-        """Show and give what is wrong."""
+        """Show and return what is wrong with the text."""
         try:
             self._definition.read(self.text)
         except SettingsError as error:
@@ -267,15 +256,9 @@ class EditScreen(ModalScreen[str | None]):
 
 
 class ThemeScreen(PickScreen[str]):
-    """The themes; the marked one is seen at once, and taken back where none is picked."""
+    """The themes; the marked one is shown at once, and undone if none is picked."""
 
     def __init__(self, names: Sequence[str], app: App[Any]) -> None:
-        """List themes.
-
-        Args:
-            names: Of the themes.
-            app: What they are shown on.
-        """
         self._before = app.theme
         rows = [
             Row(name, partial(title_line, _described(name, app)), words=name.lower())
@@ -288,7 +271,6 @@ class ThemeScreen(PickScreen[str]):
             self.app.theme = self.marked
 
     def picked(self, key: str) -> None:
-        """Close with a theme."""
         self.app.theme = key
         super().picked(key)
 

@@ -329,7 +329,7 @@ class ChatStore:
 
         def asked(db: sqlite3.Connection) -> Turn:
             turn = sql.insert_turn(db, new)
-            sql.save_drafts(db, {chat_id: UnsentText(), turn.chat.id: unsent}, index)
+            sql.save_unsent(db, {chat_id: UnsentText(), turn.chat.id: unsent}, index)
             return turn
 
         return self._writer.run(asked)
@@ -360,7 +360,7 @@ class ChatStore:
         """Open an ended reply again: partial writes of it count until `finish_message` ends it."""
         self._writer.run(lambda db: sql.reopen_message(db, message_id))
 
-    def drafts(self) -> dict[int | None, UnsentText]:
+    def unsent_texts(self) -> dict[int | None, UnsentText]:
         """The texts that were not sent, by chat; None is the new chat.
 
         Each open kvchat has a new chat of its own: the text of one that is closed goes to the next
@@ -374,17 +374,17 @@ class ChatStore:
             left = sorted(row["place"] for row in rows if row["chat_id"] is None)
             self._lock_new_chat(left)
         return {
-            row["chat_id"]: _draft_of(row)
+            row["chat_id"]: _unsent_of(row)
             for row in rows
             if row["chat_id"] is not None or row["place"] == self._new_index
         }
 
-    def draft(self, chat_id: int) -> UnsentText:
+    def unsent_text(self, chat_id: int) -> UnsentText:
         """The text of a stored chat that was not sent; empty where there is none."""
         rows = self._read(
             "SELECT content, edited_id, before_edit FROM drafts WHERE chat_id = ?", chat_id
         )
-        return _draft_of(rows[0]) if rows else UnsentText()
+        return _unsent_of(rows[0]) if rows else UnsentText()
 
     def _lock_new_chat(self, left: Sequence[int]) -> None:
         """Lock the first new chat that no kvchat has, those with a text before others."""
@@ -393,10 +393,10 @@ class ChatStore:
             if self._new_lock is not None:
                 return
 
-    def save_drafts(self, drafts: Mapping[int | None, UnsentText]) -> None:
-        """Keep the unsent texts of these chats, soon; returns at once."""
+    def save_unsent(self, texts: Mapping[int | None, UnsentText]) -> None:
+        """Save the unsent texts of these chats, soon; returns at once."""
         index = self._new_index
-        self._writer.later(lambda db: sql.save_drafts(db, drafts, index))
+        self._writer.later(lambda db: sql.save_unsent(db, texts, index))
 
     def flush(self) -> None:
         """Wait until everything is written that was to be written before.
@@ -452,7 +452,7 @@ def _speed_of(steps: Sequence[float], newest: float) -> ModelSpeed:
     return ModelSpeed(tps, None, None, None, "", day, by="chats", n_replies=n_replies)
 
 
-def _draft_of(row: sqlite3.Row) -> UnsentText:
+def _unsent_of(row: sqlite3.Row) -> UnsentText:
     return UnsentText(row["content"], row["edited_id"], row["before_edit"])
 
 

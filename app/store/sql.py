@@ -199,25 +199,25 @@ def keep_from(
     return _changed(db, chat_id, "kept_from = ?, summary = ?", message_id, summary)
 
 
-def save_drafts(
-    db: sqlite3.Connection, drafts: Mapping[int | None, UnsentText], new_index: int
+def save_unsent(
+    db: sqlite3.Connection, texts: Mapping[int | None, UnsentText], new_index: int
 ) -> None:
     """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten.
 
     Args:
         db: The database.
-        drafts: The texts by chat; None is the new chat.
+        texts: The texts by chat; None is the new chat.
         new_index: Which of the new chats that several kvchats have is this one's.
     """
-    for chat_id, draft in drafts.items():
+    for chat_id, unsent in texts.items():
         index = new_index if chat_id is None else 0
         db.execute("DELETE FROM drafts WHERE chat_id IS ? AND place = ?", (chat_id, index))
-        if draft:
+        if unsent:
             db.execute(
                 "INSERT INTO drafts (chat_id, content, edited_id, before_edit, place)"
                 " SELECT ?, ?, ?, ?, ?"
                 " WHERE ? IS NULL OR EXISTS (SELECT 1 FROM chats WHERE id = ?)",
-                (chat_id, draft.text, draft.edited, draft.before, index, chat_id, chat_id),
+                (chat_id, unsent.text, unsent.edited, unsent.before, index, chat_id, chat_id),
             )
 
 

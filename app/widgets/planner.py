@@ -1,4 +1,4 @@
-"""The planner's knobs and its table of cache types and contexts."""
+"""The planner's options and its table of cache types and contexts."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -9,11 +9,10 @@ from textual.message import Message
 
 from app.render.plan import CELL_WIDTH, n_columns, table_lines
 from app.render.plan import LABEL_WIDTH as TABLE_LABEL_WIDTH
-from app.render.plan_changes import LABEL_WIDTH, KnobLine, KnobState, knob_sheet
+from app.render.plan_changes import LABEL_WIDTH, OptionLine, OptionState, option_sheet
 from app.widgets.ink import InkLines
-from engine.planning.changes import SettingSteps
-from engine.planning.knob import Knob
-from engine.planning.knobs import KNOBS
+from engine.planning.changes import OptionSteps
+from engine.planning.options import OPTIONS, PlanOption
 from engine.planning.planner import Facts, Setup
 from engine.planning.table import CostTable
 
@@ -21,7 +20,7 @@ FIRST_KEYS = "0123456789"
 """Keys that begin to type a value at once; the others have meanings of their own."""
 
 
-class PlanKnobs(InkLines, can_focus=True):
+class PlanOptions(InkLines, can_focus=True):
     """Rows to choose from; messages carry what is done with them."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,41 +42,41 @@ class PlanKnobs(InkLines, can_focus=True):
 
     @dataclass
     class Turned(Message):
-        """A knob shall go a step on or back."""
+        """An option shall go a step on or back."""
 
-        knob: Knob
+        option: PlanOption
         step: int
 
     @dataclass
     class Typed(Message):
-        """A value was typed for a knob."""
+        """A value was typed for an option."""
 
-        knob: Knob
+        option: PlanOption
         text: str
 
     @dataclass
     class Focused(Message):
-        """Another knob was chosen."""
+        """Another option was chosen."""
 
-        knob: Knob
+        option: PlanOption
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
         self.frame_title = "settings"
         self._setup: Setup | None = None
         self._facts: Facts | None = None
-        self._steps: SettingSteps | None = None
-        self._state = KnobState()
-        self._shown: list[KnobLine] = []
+        self._steps: OptionSteps | None = None
+        self._state = OptionState()
+        self._shown: list[OptionLine] = []
 
     @property
-    def knob(self) -> Knob:
+    def option(self) -> PlanOption:
         """The chosen one."""
-        return KNOBS[self._state.selected]
+        return OPTIONS[self._state.selected]
 
     @property
     def index(self) -> int:
-        """Which of all knobs is the chosen one."""
+        """Which of all options is the chosen one."""
         return self._state.selected
 
     @property
@@ -90,8 +89,8 @@ class PlanKnobs(InkLines, can_focus=True):
         self._setup, self._facts, self._steps = setup, facts, None
         self._change(typed=self._state.typed if problem else None, problem=problem)
 
-    def present_steps(self, steps: SettingSteps) -> None:
-        """Show what a step of the chosen knob would change."""
+    def present_steps(self, steps: OptionSteps) -> None:
+        """Show what a step of the chosen option would change."""
         self._steps = steps
         self._paint()
 
@@ -105,24 +104,24 @@ class PlanKnobs(InkLines, can_focus=True):
     # --- keys ---
 
     def action_choose(self, step: int) -> None:
-        """Go to another knob."""
-        self._select((self._state.selected + step) % len(KNOBS))
+        """Go to another option."""
+        self._select((self._state.selected + step) % len(OPTIONS))
 
     def action_choose_end(self, index: int) -> None:
-        """Go to the first knob or the last."""
-        self._select(index % len(KNOBS))
+        """Go to the first option or the last."""
+        self._select(index % len(OPTIONS))
 
     def action_turn(self, step: int) -> None:
-        """Turn the chosen knob; an idle one says why it does nothing."""
+        """Turn the chosen option; an idle one says why it does nothing."""
         reason = self._idle_reason()
         if reason:
             self._change(typed=None, problem=reason)
         else:
-            self.post_message(self.Turned(self.knob, step))
+            self.post_message(self.Turned(self.option, step))
 
     def action_type(self) -> None:
-        """Begin to type a value; a knob without typed values is turned on."""
-        if self.knob.parse is None or self._idle_reason():
+        """Begin to type a value; an option without typed values is turned on."""
+        if self.option.parse is None or self._idle_reason():
             self.action_turn(1)
         else:
             self._change(typed="", problem="")
@@ -130,7 +129,7 @@ class PlanKnobs(InkLines, can_focus=True):
     def _idle_reason(self) -> str:
         if self._setup is None or self._facts is None:
             return ""
-        return self.knob.disabled_reason(self._setup, self._facts)
+        return self.option.disabled_reason(self._setup, self._facts)
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_typing:
@@ -155,7 +154,7 @@ class PlanKnobs(InkLines, can_focus=True):
         typed = self._state.typed or ""
         match event.key:
             case "enter" if typed.strip():
-                self.post_message(self.Typed(self.knob, typed))
+                self.post_message(self.Typed(self.option, typed))
             case "enter" | "escape":
                 self._change(typed=None, problem="")
             case "backspace":
@@ -181,7 +180,7 @@ class PlanKnobs(InkLines, can_focus=True):
         if self._setup is None:
             return
         width = self.size.width
-        shown = min(len(self.knob.format(self._setup)), width - LABEL_WIDTH - 4)
+        shown = min(len(self.option.format(self._setup)), width - LABEL_WIDTH - 4)
         if x >= width - 2:
             self.action_turn(1)
         elif x < width - 2 - shown:
@@ -196,28 +195,28 @@ class PlanKnobs(InkLines, can_focus=True):
         self._wheel(event, -1)
 
     def _wheel(self, event: events.MouseEvent, step: int) -> None:
-        """Turn the chosen knob under the mouse; beside it, go through the rows."""
+        """Turn the chosen option under the mouse; beside it, go through the rows."""
         event.stop()
         index, x = self._place_of(event)
         if index == self._state.selected and x >= LABEL_WIDTH:
-            if self.knob.chooser is None:
+            if self.option.chooser is None:
                 self.action_turn(step)
         else:
-            last = len(KNOBS) - 1
+            last = len(OPTIONS) - 1
             self._select(min(max(self._state.selected - step, 0), last))
 
     def _place_of(self, event: events.MouseEvent) -> tuple[int | None, int]:
-        """The knob under the mouse, if there is one, and the column."""
+        """The option under the mouse, if there is one, and the column."""
         x, y = event.get_content_offset_capture(self)
         return self._shown[y].index if 0 <= y < len(self._shown) else None, x
 
     # --- painting ---
 
     def _select(self, index: int) -> None:
-        self._state = KnobState(index, first=self._state.first)
+        self._state = OptionState(index, first=self._state.first)
         self._steps = None
         self._paint()
-        self.post_message(self.Focused(self.knob))
+        self.post_message(self.Focused(self.option))
 
     def _change(self, *, typed: str | None, problem: str) -> None:
         self._state = replace(self._state, typed=typed, problem=problem)
@@ -227,8 +226,8 @@ class PlanKnobs(InkLines, can_focus=True):
         if self._setup is None or self._facts is None or not self.size.width:
             return
         size = self.size
-        sheet = knob_sheet(
-            KNOBS, self._setup, self._facts, self._state, size.width, size.height, self._steps
+        sheet = option_sheet(
+            OPTIONS, self._setup, self._facts, self._state, size.width, size.height, self._steps
         )
         self._shown = sheet.lines
         self._state = replace(self._state, first=sheet.first)

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from app.bench.summary import bootstrap_interval, ends_in_loop, geometric_mean
+from engine.experiment.gain import median_interval
+from engine.experiment.runner import ends_in_loop
 from engine.speculation.stats import first_divergence
 from speed_peers.catalogue import BASE, KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
@@ -23,7 +24,7 @@ class Row:
     configuration: str
     n_prompts: int
     to_kvchat_plain: float | None
-    """Geometric mean over prompts of the speed over kvchat's plain one, median of pairs."""
+    """Median over prompts of the speed over kvchat's plain one, median of pairs."""
     to_own_plain: float | None
     n_same: int
     """Replies with the very tokens of the peer's own plain decoding, of `n_replies`; for that one
@@ -45,9 +46,9 @@ class Verdict:
     best_to_plain: float
     auto_to_plain: float
     auto_to_best: float
-    """Geometric mean over the prompts that both answered."""
+    """Median over the prompts that both answered."""
     interval: tuple[float, float] | None
-    """Where that mean lies with other prompts like these (95 %); None of one prompt."""
+    """99 % interval of that median; None of one prompt."""
     n_prompts: int
 
 
@@ -82,18 +83,18 @@ def ratios_of(prompts: Iterable[Replies], one: str, other: str) -> list[float]:
     return [found for replies in prompts if (found := ratio(replies, one, other)) is not None]
 
 
-def mean_ratio(prompts: Iterable[Replies], one: str, other: str) -> tuple[float | None, int]:
-    """The geometric mean of the ratios, and over how many prompts."""
+def median_ratio(prompts: Iterable[Replies], one: str, other: str) -> tuple[float | None, int]:
+    """The median of the ratios, and over how many prompts."""
     ratios = ratios_of(prompts, one, other)
-    return geometric_mean(ratios), len(ratios)
+    return statistics.median(ratios) if ratios else None, len(ratios)
 
 
 def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
     """The row of a configuration in the table of a set."""
     prompts = list(by_prompt(runs, set_name).values())
     own_plain = f"{configuration.split(' ', 1)[0]} {PLAIN}"
-    to_plain, n_prompts = mean_ratio(prompts, configuration, BASE)
-    to_own, _ = mean_ratio(prompts, configuration, own_plain)
+    to_plain, n_prompts = median_ratio(prompts, configuration, BASE)
+    to_own, _ = median_ratio(prompts, configuration, own_plain)
     model_text = BASE if configuration == own_plain else own_plain
     pairs = [
         (reply, replies[model_text][pair])
@@ -149,7 +150,7 @@ def verdict_of(
 ) -> Verdict | None:
     """The verdict on a set, None where one of the sides has no speed.
 
-    The best peer is the one with the highest geometric mean over kvchat's plain speed, which puts
+    The best peer is the one with the highest median over kvchat's plain speed, which puts
     peers that answered fewer prompts on the same scale.
     """
     prompts = list(by_prompt(runs, set_name).values())
@@ -159,17 +160,17 @@ def verdict_of(
     for configuration in configurations:
         if configuration.startswith(f"{KVCHAT} "):
             continue
-        found, _ = mean_ratio(prompts, configuration, BASE)
+        found, _ = median_ratio(prompts, configuration, BASE)
         if found is not None and found > best_ratio:
             best, best_ratio = configuration, found
-    auto_ratio, _ = mean_ratio(prompts, auto, BASE)
+    auto_ratio, _ = median_ratio(prompts, auto, BASE)
     if best is None or auto_ratio is None:
         return None
     ratios = ratios_of(prompts, auto, best)
-    to_best = geometric_mean(ratios)
-    if to_best is None:
+    if not ratios:
         return None
-    interval = bootstrap_interval(ratios)
+    to_best = statistics.median(ratios)
+    interval = median_interval(ratios) if len(ratios) > 1 else None
     return Verdict(set_name, best, best_ratio, auto_ratio, to_best, interval, len(ratios))
 
 

@@ -11,12 +11,12 @@ import llama_cpp
 import psutil
 from common import ask, load
 
-from app.bench.policies import parse_policy
-from app.bench.prompt_sets import BenchPrompt
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, DraftConfiguration, PredictorName, SamplingSettings
 from engine.configuration import SpeculationSettings as Speculation
+from engine.experiment.arm import parse_arm
+from engine.experiment.prompts import Prompt
 from engine.generation.prompt import chat_prompt
 from engine.memory.hardware import this_processor
 from engine.model.chat_template import ChatTemplate
@@ -73,11 +73,11 @@ def settings_of(mode: Mode) -> Speculation:
     """The speculation of a mode; everything that a policy does not name is the default."""
     if mode.is_plain:
         return Speculation(predictor=PredictorName.OFF)
-    return parse_policy(str(mode.settings["policy"])).settings(Speculation())
+    return parse_arm(str(mode.settings["policy"])).of(Speculation())
 
 
 def make_questions(
-    model: Path, prompts: Iterable[BenchPrompt]
+    model: Path, prompts: Iterable[Prompt]
 ) -> tuple[tuple[Question, ...], tuple[int, ...]]:
     """The prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), NativeLog())

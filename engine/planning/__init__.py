@@ -1,1 +1,1 @@
-"""What to choose: plans, knobs, what-ifs and the search, for screen, commands and scripts."""
+"""Plans, their options and alternatives, and the search: for screen, commands and scripts."""

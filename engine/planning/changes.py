@@ -8,9 +8,8 @@ from engine.configuration import Configuration, KVTypeName
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, with_n_ctx
 from engine.memory.kv_cache import is_quantized, kv_type
-from engine.planning.knob import Knob
-from engine.planning.knobs import with_matched_types
 from engine.planning.offload import Offload, fastest_fitting, filling, level_text, offload_levels
+from engine.planning.options import PlanOption, with_matched_types
 from engine.planning.planner import Facts, Plan, Planner, Setup, n_ctx_limit
 from engine.planning.verdict import FitVerdict, verdict_of
 
@@ -32,23 +31,23 @@ class Change:
     verdict: FitVerdict
 
 
-class SettingSteps(NamedTuple):
-    """What a step back and a step on of a setting would do; None at an end or if refused."""
+class OptionSteps(NamedTuple):
+    """Effects of a step down and a step up of an option; None at an end or if refused."""
 
     less: Change | None = None
     more: Change | None = None
 
 
-def steps_of(knob: Knob, plan: Plan, planner: Planner, facts: Facts) -> SettingSteps:
-    """What a step of one setting would do."""
-    if knob.chooser is not None or knob.disabled_reason(plan.setup, facts):
-        return SettingSteps()
+def steps_of(option: PlanOption, plan: Plan, planner: Planner, facts: Facts) -> OptionSteps:
+    """The effects of a step down and a step up."""
+    if option.chooser is not None or option.disabled_reason(plan.setup, facts):
+        return OptionSteps()
 
     def step(by: int) -> Change | None:
-        turned = with_matched_types(knob.step(plan.setup, facts, by), facts)
-        return None if turned == plan.setup else _change(knob.format(turned), turned, plan, planner)
+        setup = with_matched_types(option.step(plan.setup, facts, by), facts)
+        return None if setup == plan.setup else _change(option.format(setup), setup, plan, planner)
 
-    return SettingSteps(step(-1), step(1))
+    return OptionSteps(step(-1), step(1))
 
 
 def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | None]:

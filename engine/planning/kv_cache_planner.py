@@ -23,8 +23,8 @@ from engine.model.vocabulary import check_headers
 from engine.planning.changes import recommendation
 from engine.planning.exporting import export_request
 from engine.planning.fit import SearchResult, configuration_rows, search_setup
-from engine.planning.knobs import KNOBS, with_draft
 from engine.planning.offload import Offload, fastest_fitting, filling, offload_levels
+from engine.planning.options import OPTIONS, with_draft
 from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
 from engine.planning.search import Goal, SearchLimits
 from engine.presets import lm_studio
@@ -37,7 +37,7 @@ NO_MODEL = Path()
 CONFIGURED = {each.name for each in fields(Configuration)} - {"draft"}
 """Fields that take a plain value; a draft model is set with `set_draft`."""
 SETTINGS = (
-    *(each.name for each in KNOBS if each.name in CONFIGURED),
+    *(each.name for each in OPTIONS if each.name in CONFIGURED),
     *("n_threads", "n_threads_batch"),
 )
 """The fields of `Configuration` that a script changes: what the screen turns, and the threads."""

@@ -15,7 +15,7 @@ from engine.planning.values import (
     FOUND,
     GPU_SIZES,
     RAM_SIZES,
-    KnobError,
+    OptionError,
     step_among,
 )
 from engine.planning.workers import RpcWorker, workers_of
@@ -101,14 +101,14 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
     """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`.
 
     Raises:
-        KnobError: one of them is neither, or they make no machine.
+        OptionError: one of them is neither, or they make no machine.
     """
     if text.strip().lower() in ("", FOUND):
         return with_gpus(machine, ())
     try:
         typed = parse_devices(text)
     except HardwareError as error:
-        raise KnobError(
+        raise OptionError(
             f"{error}; separate devices with commas, or type `found` for the GPUs of this machine"
         ) from error
     sizes, cards = named_gpus(typed)
@@ -137,13 +137,15 @@ def with_gpus(
     """The machine with other GPUs; a card that is a whole machine brings its own main memory.
 
     Raises:
-        KnobError: a machine with one memory has other parts.
+        OptionError: a machine with one memory has other parts.
     """
     changed = replace(machine, vram_bytes=vram_bytes, cards=cards, workers=())
     if changed.unified_card is None:
         return changed
     if changed.n_named_gpus > 1:
-        raise KnobError(f"{cards[0]} has unified memory: it cannot be combined with other devices")
+        raise OptionError(
+            f"{cards[0]} has unified memory: it cannot be combined with other devices"
+        )
     return replace(changed, ram_bytes=None)
 
 
@@ -156,14 +158,14 @@ def parse_ram(text: str) -> int | None:
     """A typed size of main memory, None for what was found.
 
     Raises:
-        KnobError: it is none.
+        OptionError: it is none.
     """
     if text.strip().lower() == FOUND:
         return None
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise KnobError(f"{error}, or `found` for the free RAM of this machine") from error
+        raise OptionError(f"{error}, or `found` for the free RAM of this machine") from error
 
 
 def step_ram(machine: PlannedMachine, step: int) -> int | None:

@@ -212,10 +212,10 @@ def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:
 
 
 def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:
-    """An option with its verdict: the knobs of now, every layer on the GPUs.
+    """A model with its verdict: current options, every layer on the GPUs.
 
     Raises:
-        PresetError: llama.cpp refuses the model with those knobs.
+        PresetError: llama.cpp refuses the model with these options.
     """
     margin, devices = context.setup.margin_bytes, context.devices
     cost = estimator(model, devices, target=context.setup.target)

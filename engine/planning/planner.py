@@ -28,7 +28,7 @@ from engine.presets.llama_server import PROGRAM, arguments
 
 DEFAULT_MARGIN_BYTES = 512 * MIB
 MAX_ESTIMATES = 4096
-"""About 20 MB of estimates: the table and the what-ifs of some hundred turns of a knob."""
+"""About 20 MB: the table and the alternatives of some hundred changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class ModelSources:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What knobs depend on beside a setup: its model, and the GPUs of its machine."""
+    """The model and the GPUs of a setup, which its options depend on."""
 
     model: Model
     gpus: tuple[Device, ...]
@@ -297,7 +297,7 @@ class Planner:
         self._files |= other._files
 
     def facts_of(self, setup: Setup) -> Facts:
-        """What knobs depend on for a setup whose model is known."""
+        """The facts of a setup whose model was read."""
         gpus = tuple(device for device in self.devices_of(setup) if device.kind == "gpu")
         return Facts(self.model(setup.configuration.model_path), gpus)
 

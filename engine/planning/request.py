@@ -85,17 +85,15 @@ def setup_of(
 
 
 def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
-    """The setup with the context and the layers that suit its machine beside its other knobs.
-
-    They are those of `kvchat plan` with the same options.
+    """The setup with the context and the layers that `kvchat plan` chooses for its machine.
 
     Args:
-        setup: Whose machine counts.
-        planner: Knows its models.
-        kept: What stays as it is, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
+        setup: Its other options stay.
+        planner: The planner of its models.
+        kept: Fields that stay too, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
 
     Raises:
-        PresetError: llama.cpp refuses the other knobs.
+        PresetError: llama.cpp refuses the other options.
     """
     now = setup.configuration
     rules = preset_of(now, "default").model_copy(

@@ -82,7 +82,7 @@ class SpeedBound:
         """With a full context."""
         return self._rate(1, 1.0)
 
-    def behind(self, n_tokens: int) -> float | None:
+    def at_depth(self, n_tokens: int) -> float | None:
         """With so many tokens in the context."""
         return self._rate(1, min(n_tokens / max(self.n_ctx, 1), 1.0))
 

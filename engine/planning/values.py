@@ -27,8 +27,8 @@ _SHARE = re.compile(r"\d{1,6}(\.\d{1,6})?")
 _COUNT = re.compile(r"(-?\d[\d,_ ]*(?:\.\d+)?)\s*([kKmM]?)")
 
 
-class KnobError(EngineError):
-    """A value that a knob cannot take; the message says which it can."""
+class OptionError(EngineError):
+    """A value that is not valid; the message names the valid ones."""
 
     title = "Invalid value"
 
@@ -51,14 +51,14 @@ def parse_threads(text: str) -> int | Literal["auto"]:
     """A number of threads, or `auto`.
 
     Raises:
-        KnobError: it is neither.
+        OptionError: it is neither.
     """
     if text.strip().lower() == AUTO:
         return AUTO
     try:
         return parse_count(text, low=1, high=MOST_THREADS)
-    except KnobError as error:
-        raise KnobError(f"{error}, or auto") from error
+    except OptionError as error:
+        raise OptionError(f"{error}, or auto") from error
 
 
 def thread_rules(asked: AskedThreads) -> dict[str, int | None]:
@@ -70,16 +70,16 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     """A whole number such as `8192`, `8,192` or `8k` (8 x 1024).
 
     Raises:
-        KnobError: it is none, or out of range.
+        OptionError: it is none, or out of range.
     """
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         spelling = ", or 8k" if low <= 8192 <= high else ""
-        raise KnobError(f"{shown(text)} is not a number: write {low:,} to {high:,}{spelling}")
+        raise OptionError(f"{shown(text)} is not a number: write {low:,} to {high:,}{spelling}")
     factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
     value = float(re.sub(r"[,_ ]", "", match[1])) * factor
     if not low <= value <= high or value != int(value):
-        raise KnobError(f"{text.strip()[:40]} is not a whole number from {low:,} to {high:,}")
+        raise OptionError(f"{text.strip()[:40]} is not a whole number from {low:,} to {high:,}")
     return int(value)
 
 
@@ -87,14 +87,14 @@ def parse_layers(text: str) -> int:
     """A number of layers, -1 for `all`.
 
     Raises:
-        KnobError: it is none.
+        OptionError: it is none.
     """
     if text.strip().lower() == "all":
         return -1
     try:
         return parse_count(text, low=0, high=9999)
-    except KnobError as error:
-        raise KnobError(f"{error}, or all") from error
+    except OptionError as error:
+        raise OptionError(f"{error}, or all") from error
 
 
 def format_layers(number: int) -> str:
@@ -106,18 +106,18 @@ def parse_shares(text: str) -> tuple[float, ...]:
     """Shares such as `3:1` or `60,40`; `auto` is none.
 
     Raises:
-        KnobError: one of them is no number, or none is above zero.
+        OptionError: one of them is no number, or none is above zero.
     """
     if text.strip().lower() in ("", "auto"):
         return ()
     parts = [part.strip() for part in re.split(r"[:,/;]", text)]
     if not all(_SHARE.fullmatch(part) for part in parts):
-        raise KnobError(
+        raise OptionError(
             f"{shown(text)} is not a list of shares: write one share per GPU, such as 3:1, or auto"
         )
     shares = tuple(float(part) for part in parts)
     if len(shares) < 2 or not sum(shares):
-        raise KnobError(
+        raise OptionError(
             f"{shown(text)} has too few shares: write one share per GPU, such as 3:1, or auto"
         )
     return shares
@@ -127,21 +127,21 @@ def parse_margin(text: str) -> int:
     """Bytes to keep free, which may be none.
 
     Raises:
-        KnobError: it is no size.
+        OptionError: it is no size.
     """
     if text.strip().rstrip("BbGgMmKki ") == "0":
         return 0
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise KnobError(f"{error}; 0 leaves nothing free") from error
+        raise OptionError(f"{error}; 0 leaves nothing free") from error
 
 
 def parse_file(text: str) -> Path:
     """The path of a GGUF file that is there.
 
     Raises:
-        KnobError: there is no such file, or it is no GGUF file.
+        OptionError: there is no such file, or it is no GGUF file.
     """
     path = expanded(text.strip())
     try:
@@ -149,7 +149,7 @@ def parse_file(text: str) -> Path:
             start = file.read(4)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise KnobError(f"{text.strip()} cannot be read: {reason}") from error
+        raise OptionError(f"{text.strip()} cannot be read: {reason}") from error
     if start != b"GGUF":
-        raise KnobError(f"{path.name} is not a GGUF file: choose another, or type its path")
+        raise OptionError(f"{path.name} is not a GGUF file: choose another, or type its path")
     return path

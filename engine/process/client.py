@@ -43,7 +43,7 @@ from engine.process.protocol import (
 from engine.process.watchdog import (
     describe_exit,
     is_native_crash,
-    start_behind_pipe,
+    start_piped,
     writable_log,
 )
 from engine.requests import GenerationRequest, Message
@@ -296,7 +296,7 @@ class WorkerClient:
     def _start(self, attempt: _Attempt) -> _Process:
         self._log_path, note = writable_log(self._log_path)
         self._log_note = self._log_note or note
-        process = _Process(attempt, *start_behind_pipe(self._command, self._log_path))
+        process = _Process(attempt, *start_piped(self._command, self._log_path))
         import psutil
 
         with contextlib.suppress(psutil.Error):

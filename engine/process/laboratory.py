@@ -18,7 +18,7 @@ from typing import Literal, Self
 from engine.background import PAUSES_S, start_thread
 from engine.errors import EngineError, WorkerError
 from engine.load import open_laboratory
-from engine.process.watchdog import describe_exit, start_behind_pipe, writable_log
+from engine.process.watchdog import describe_exit, start_piped, writable_log
 from engine.quality.laboratory import Laboratory, LaboratoryEvent
 from engine.quality.request import LaboratoryRequest
 
@@ -41,7 +41,7 @@ class LaboratoryProcess:
         with contextlib.suppress(OSError):  # on a read-only system it goes elsewhere
             log_path.unlink(missing_ok=True)
         log_path, _ = writable_log(log_path)
-        self._popen, self._connection = start_behind_pipe(LABORATORY_COMMAND, log_path)
+        self._popen, self._connection = start_piped(LABORATORY_COMMAND, log_path)
         self._log_path = log_path
         self._is_over = False
         self._send(request)

@@ -76,7 +76,7 @@ def start(
         )
 
 
-def start_behind_pipe(
+def start_piped(
     command: Sequence[str], log_path: Path
 ) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
     """A process that finds the number of its end of a pipe behind its command, and ours.

@@ -105,8 +105,8 @@ async def _answer_screen(application: KvchatApp) -> None:
         "focus": "" if focused is None else focused.id or type(focused).__name__,
         "n_screens": len(application.screen_stack),
         "written": application.chat.composer.text[:SHOWN],
-        "n_waiting": len(application.chat.drafts.pending.queue),
-        "is_replying": application.controller.is_replying,
+        "n_waiting": len(application.chat.outbox.queue),
+        "is_replying": application.conversation.is_replying,
         "is_quiet": quiet > 0,
     }
     if driver is not None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.application import SCREEN_NICENESS
+from app.commands import Palette
+from tests.support.fakes_app import WIDE, make_app, ready
 
 OPENING = """
 import os
@@ -30,3 +32,14 @@ def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
     )
     before, then = map(int, done.stdout.split())
     assert then == min(before + SCREEN_NICENESS, 19)
+
+
+async def test_a_palette_opens_while_the_one_before_closes(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+p")
+        app.screen.dismiss()
+        app.action_command_palette()
+        await pilot.pause()
+        assert isinstance(app.screen, Palette)

@@ -26,7 +26,7 @@ from tests.support.fakes_app import make_app
 read_harmless_pastes()
 app, _ = make_app(Path(sys.argv[1]))
 app.run()
-app.controller.history.store.close()
+app.conversation.history.store.close()
 sys.exit(app.return_code)
 """
 ENTERED = b"\x1b[?1049h"
@@ -96,7 +96,7 @@ def test_a_signal_that_ends_it_leaves_the_terminal_as_it_was_and_saves(
         assert terminal.wait(PATIENCE_S) == 128 + number
         assert is_as_before(terminal)
     with ChatStore(tmp_path / "chats.db") as store:
-        assert store.drafts()[None].text == "a draft"
+        assert store.unsent_texts()[None].text == "a draft"
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, "some words " * 2000, "漢字" * 5000])

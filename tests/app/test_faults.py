@@ -116,7 +116,7 @@ async def later(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch)
 
 async def each_frame(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(chat, "present", fail)
-    patch.setattr(chat.asking, "ask_next", fail)
+    patch.setattr(chat.outbox, "send_next", fail)
 
 
 async def in_a_worker(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ async def test_the_chat_goes_on_after_a_fault_and_says_where_it_was(
         await wait_until(pilot, lambda: app.screen is chat)
         await answered(pilot, chat, "a question")
         assert app.is_running
-        history = chat.controller.history
+        history = chat.conversation.history
         assert [m.content for m in history.store.path_to(history.head_id)] == [
             "a question",
             "the answer",
@@ -251,9 +251,9 @@ async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
     said = capsys.readouterr().err
     assert str(reports()[0].name) in said.replace("\n", "")
     assert "Traceback" not in said
-    app.controller.history.store.close()
+    app.conversation.history.store.close()
     with ChatStore(tmp_path / "chats.db") as store:
-        assert [draft.text for draft in store.drafts().values()] == ["not sent yet"]
+        assert [unsent.text for unsent in store.unsent_texts().values()] == ["not sent yet"]
 
 
 def raised(make: Callable[[], object]) -> Exception:

@@ -13,12 +13,12 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
+from engine.experiment.tuner import Tuner
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from engine.tuning.tuner import Tuner
-from tests.engine.tuning.fake_machine import FakeMachine, as_ever
-from tests.engine.tuning.test_tuner import quick_without_flash
+from tests.engine.experiment.fake_machine import FakeMachine, as_ever
+from tests.engine.experiment.test_tuner import fast_without_flash
 from tests.support.drafting_models import drafting_model
 
 Tune = Callable[..., tuple[int, str, str]]
@@ -50,7 +50,7 @@ def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
 def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     model: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = tune(FakeMachine(quick_without_flash, noise=0.0), "tiny")
+    code, out, err = tune(FakeMachine(fast_without_flash, noise=0.0), "tiny")
     assert code == 0
     assert "chosen" in out
     assert "flash attention, off" in err
@@ -76,7 +76,7 @@ def test_a_plan_for_this_machine_says_how_fast_the_model_is(
 ) -> None:
     run(["plan", "tiny"])
     assert "\nmeasured here" not in capsys.readouterr().out
-    tune(FakeMachine(quick_without_flash, noise=0.0), "tiny")
+    tune(FakeMachine(fast_without_flash, noise=0.0), "tiny")
     run(["plan", "tiny"])
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("measured here"))
     assert "65 tok/s" in line
@@ -94,7 +94,7 @@ def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
     paths.presets_dir().mkdir(parents=True)
     mine = 'name = "mine"\nmodel = "tiny"\nn_ctx = 512\nsystem_prompt = "Be brief."\n'
     (paths.presets_dir() / "mine.toml").write_text(mine)
-    code, _, _ = tune(FakeMachine(quick_without_flash), "--preset", "mine")
+    code, _, _ = tune(FakeMachine(fast_without_flash), "--preset", "mine")
     assert code == 0
     preset = find_preset("tuned mine", paths.presets_dir())
     assert (preset.n_ctx, preset.system_prompt) == (512, "Be brief.")
@@ -119,7 +119,7 @@ def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
 
 def test_a_preset_tuned_for_another_model_is_not_replaced(model: Path, tune: Tune) -> None:
     for _ in range(2):  # the same model may be tuned again
-        assert tune(FakeMachine(quick_without_flash), "tiny", "--preset", "balanced")[0] == 0
+        assert tune(FakeMachine(fast_without_flash), "tiny", "--preset", "balanced")[0] == 0
     other = drafting_model(model.with_name("other.gguf"), 2)
     assert tune(FakeMachine(as_ever), "other", "--preset", "balanced")[0] == 0
     presets = [
@@ -135,7 +135,7 @@ def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     paths.presets_dir().mkdir(parents=True)
     mine = paths.presets_dir() / "tuned-tiny.toml"
     mine.write_text('name = "tuned tiny"\n# mine\n')
-    bench = FakeMachine(quick_without_flash)
+    bench = FakeMachine(fast_without_flash)
     code, _, err = tune(bench, "tiny")
     assert (code, bench.n_runs) == (1, 0)  # before anything is measured
     assert "with --write" in err
@@ -144,8 +144,8 @@ def test_a_preset_of_the_users_own_is_not_replaced(tune: Tune) -> None:
     assert find_preset("other", paths.presets_dir()).flash_attention == "off"
 
 
-def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> None:
-    bench = FakeMachine(quick_without_flash)
+def test_a_name_that_is_none_is_recorded_before_anything_is_measured(tune: Tune) -> None:
+    bench = FakeMachine(fast_without_flash)
     code, _, err = tune(bench, "tiny", "--write", "../../evil")
     assert (code, bench.n_runs) == (1, 0)
     assert "name" in err
@@ -153,7 +153,7 @@ def test_a_name_that_is_none_is_told_before_anything_is_measured(tune: Tune) -> 
 
 def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: Tune) -> None:
     draft = drafting_model(model.with_name("draft.gguf"), 3)
-    code, _, _ = tune(FakeMachine(quick_without_flash), "tiny", "--draft", "draft")
+    code, _, _ = tune(FakeMachine(fast_without_flash), "tiny", "--draft", "draft")
     assert code == 0
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert preset.draft is not None
@@ -161,7 +161,7 @@ def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: T
 
 
 def test_ctrl_c_leaves_a_preset_of_what_was_found(tune: Tune) -> None:
-    machine = FakeMachine(quick_without_flash, is_interrupted_at=160)
+    machine = FakeMachine(fast_without_flash, is_interrupted_at=160)
     code, out, _ = tune(machine, "tiny")
     assert code == 130
     assert find_preset("tuned tiny", paths.presets_dir()).flash_attention == "off"
@@ -187,12 +187,12 @@ def test_without_time_for_the_settings_as_they_are_there_is_no_preset_and_advice
 def test_a_preset_that_cannot_be_written_loses_no_measurement(tune: Tune) -> None:
     paths.presets_dir().parent.mkdir(parents=True)
     paths.presets_dir().write_text("a file in the way")
-    code, out, _ = tune(FakeMachine(quick_without_flash), "tiny", "--json")
+    code, out, _ = tune(FakeMachine(fast_without_flash), "tiny", "--json")
     assert code == 0
     found = json.loads(out)
     assert found["changes"] == {"flash_attention": "off"}
     assert found["preset"] is None
-    assert "no preset was written" in found["problems"][0]
+    assert "no preset was written" in found["problem"]
 
 
 def test_a_speed_measured_beside_other_programs_says_so_and_is_not_kept(

@@ -67,7 +67,7 @@ def make_controller(
 
 def release_locks(controller: Conversation) -> None:
     """Let go of the chats whose replies run, as the system does for a process that was killed."""
-    for reply in controller.replies.running.values():
+    for reply in controller.running.values():
         if reply.lock is not None:
             reply.lock.close()
 
@@ -95,7 +95,7 @@ async def ready(pilot: Pilot[None]) -> ChatScreen:
     await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
     screen = app.screen
     assert isinstance(screen, ChatScreen)
-    await wait_until(pilot, lambda: screen.controller.loaded is not None)
+    await wait_until(pilot, lambda: screen.conversation.loaded is not None)
     return screen
 
 
@@ -109,5 +109,5 @@ async def ask(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
 async def answered(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
     """Ask and wait for the whole reply."""
     await ask(pilot, screen, text)
-    await wait_until(pilot, lambda: not screen.controller.is_replying)
+    await wait_until(pilot, lambda: not screen.conversation.is_replying)
     await wait_until(pilot, lambda: not screen.has_unpainted_text)

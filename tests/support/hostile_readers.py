@@ -18,8 +18,6 @@ import pytest
 from PIL.Image import linear_gradient
 
 from app.batch import ResultsFile, read_requests
-from app.bench.prompt_sets import read_jsonl as read_prompts
-from app.bench.results import read_results, write_results
 from app.bindings import Action, read_keymap
 from app.chat.attachments import attached_to, read_file
 from app.chat_files import read_chats
@@ -42,6 +40,8 @@ from engine.cache.snapshot_store import SnapshotStore
 from engine.cache.state_table import TABLE
 from engine.configuration import Configuration
 from engine.errors import EngineError
+from engine.experiment.prompts import read_jsonl as read_prompts
+from engine.experiment.records import read_results, write_results
 from engine.grammar.source import read_grammar
 from engine.images import READ, read_image
 from engine.manifest import read_manifest
@@ -76,8 +76,8 @@ from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.cost_profile import KeptCosts
 from engine.speculation.costs import CostProfile
-from tests.app.bench import made_results
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
+from tests.engine.experiment import made_results
 from tests.engine.quality.made_reports import made_report
 from tests.support import foreign_settings as imports
 from tests.support.fuzzed_headers import DEVICES, Case, damaged, large_seed, outcome, small_seeds
@@ -264,12 +264,12 @@ def _prompts(data: bytes) -> Iterator[str]:
 
 
 def _results(data: bytes) -> Iterator[str]:
-    yield read_results(_file(data)).subject.model
+    yield str(read_results(_file(data)).subject)
 
 
 def _results_seed() -> bytes:
     path = _file(b"", "results.json")
-    write_results(path, made_results.results(made_results.record({"a": [1.1]}), policies=["a"]))
+    write_results(path, made_results.results(made_results.record({"a": 1.1}), arms=["a"]))
     return path.read_bytes()
 
 

@@ -77,7 +77,7 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     controller.poll()
     client.emit(Failed("The context is full", "too long"))
     change = controller.poll()
-    assert change.draft is None
+    assert change.returned_text is None
     assert [notice.title for notice in change.notices] == ["The context is full: go"]
     assert controller.entries() == []
     controller.open_chat(chat.id)

@@ -33,7 +33,7 @@ def refused(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient,
     controller.send("one more")
     change = controller.poll()
     assert change.context_full == "the prompt has 900 tokens, the context has 512"
-    assert change.draft is None
+    assert change.returned_text is None
     client.script = Script(replies=("and here it is",))
     return controller, client, ContextFull(controller)
 
@@ -209,7 +209,7 @@ def test_a_question_that_no_context_holds_goes_back_and_no_turn_is_offered_for_i
     controller.send(too_long)
     change = controller.poll()
     assert change.context_full is None
-    assert change.draft == too_long
+    assert change.returned_text == too_long
     assert contents(controller)[-2][1] == "reply " * 40
     assert "The context is full" in contents(controller)[-1][1]
 

@@ -158,7 +158,7 @@ def test_a_reply_of_another_vocabulary_goes_on_behind_its_text(
     controller, client = stopped(tmp_path, clock)
     assert controller.loaded is not None
     cut = controller.history.message(controller.entries()[-1].key)
-    controller.replies.loaded = replace(controller.loaded, vocabulary_id="other")
+    controller.loaded = replace(controller.loaded, vocabulary_id="other")
     assert controller.continue_reply()
     request = client.requests[-1]
     assert (request.continues, request.continues_text) == ((), cut.content)

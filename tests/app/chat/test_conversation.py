@@ -121,7 +121,7 @@ def test_a_refused_question_comes_back_and_leaves_the_chat_as_it_was(
     client.script = Script(refuses=("The chat template failed", "it knows no such turn"))
     controller.send("not like this")
     change = controller.poll()
-    assert change.draft == "not like this"
+    assert change.returned_text == "not like this"
     assert change.notices[0].severity == "error"
     speakers = [speaker for speaker, _ in contents(controller)]
     assert speakers == [Speaker.USER, Speaker.MODEL, Speaker.NOTE]
@@ -134,7 +134,7 @@ def test_a_first_question_that_is_refused_leaves_no_empty_chat(
     script = Script(refuses=("The context is full", "9,000 tokens but n_ctx is 8,192"))
     controller, client = loaded(tmp_path, clock, script)
     controller.send("much too long")
-    assert controller.poll().draft == "much too long"
+    assert controller.poll().returned_text == "much too long"
     assert controller.history.store.list_chats() == []
     assert [speaker for speaker, _ in contents(controller)] == [Speaker.NOTE]
     client.script = Script()

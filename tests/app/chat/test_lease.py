@@ -8,9 +8,9 @@ import pytest
 
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
-from app.compare.comparison import Comparison
-from app.compare.side import plain_side, speculative_side
 from engine.events import CacheChanged, FinishReason, ThreadsChanged
+from engine.experiment.arm import PLAIN, parse_arm
+from engine.experiment.comparison import Comparison
 from engine.requests import GenerationRequest, Message
 from tests.app.chat.conftest import Clock, contents
 from tests.support.fakes_app import make_controller
@@ -51,11 +51,10 @@ def play(controller: Conversation, clock: Clock, n_steps: int = 200) -> None:
 
 def compared(controller: Conversation, client: ScriptedClient) -> Comparison:
     request = GenerationRequest((Message("user", "x"),), seed=1)
-    settings = controller.speculation
-    sides = (plain_side(settings), speculative_side(settings))
-    comparison = Comparison(client, request, sides, restore=settings)
+    arms = (PLAIN, parse_arm("lookup"))
+    comparison = Comparison(client, request, arms, speculation=controller.speculation)
     controller.lease = comparison
-    comparison.add_pairs()
+    comparison.add_blocks()
     return comparison
 
 
@@ -67,7 +66,7 @@ def test_a_reply_beside_a_summary_is_saved_whole(
     client.script = Script(replies=("They asked six times. " * n_sentences,), tps=20.0)
     ContextFull(controller).summarise()
     play(controller, clock)
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.history.chat is not None
     assert "They asked six times." in (controller.history.chat.summary or "")
     controller.open_chat(slow)
@@ -80,7 +79,7 @@ def test_a_reply_beside_a_comparison_is_saved_whole_and_is_none_of_its_answers(
     tmp_path: Path, clock: Clock
 ) -> None:
     controller, client = make_controller(
-        tmp_path, Script(replies=(SLOW, LEFT, RIGHT), tps=20.0), clock=clock
+        tmp_path, Script(replies=(SLOW, LEFT, RIGHT, RIGHT, LEFT), tps=20.0), clock=clock
     )
     controller.load(replace(TWO_SLOTS, n_slots=3))
     controller.poll()
@@ -90,8 +89,8 @@ def test_a_reply_beside_a_comparison_is_saved_whole_and_is_none_of_its_answers(
     play(controller, clock)
     assert not controller.is_replying
     assert contents(controller)[-1][1] == SLOW
-    [pair] = comparison.pairs
-    assert (pair.first.text, pair.second.text) == (LEFT, RIGHT)
+    [block] = comparison.blocks
+    assert [answer.text for answer in block] == [LEFT, RIGHT, RIGHT, LEFT]
 
 
 def summarised(controller: Conversation, client: ScriptedClient) -> None:
@@ -134,7 +133,7 @@ def test_stopping_ends_the_shown_reply_and_not_the_summary_of_another_chat(
     controller.open_chat(slow)
     assert controller.stop()
     controller.poll()
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.is_leased
 
 
@@ -154,5 +153,5 @@ def test_the_end_of_the_engine_ends_a_summary_and_every_reply(tmp_path: Path, cl
     ContextFull(controller).summarise()
     play(controller, clock, 20)
     assert not controller.is_leased
-    assert controller.replies.of_chat(slow) is None
+    assert controller.reply_in(slow) is None
     assert controller.loaded is None

@@ -49,31 +49,11 @@ def test_stopping_ends_the_reply_of_the_shown_chat_alone(tmp_path: Path, clock: 
     controller.poll()
     assert controller.stop()
     controller.poll()
-    assert controller.replies.of_chat(second) is None
-    assert controller.replies.of_chat(first) is not None
+    assert controller.reply_in(second) is None
+    assert controller.reply_in(first) is not None
     reply = controller.history.message(controller.entries()[-1].key)
     assert reply.finish_reason == FinishReason.CANCELLED
     assert controller.background_title == "one"
-
-
-def test_a_third_chat_waits_until_a_slot_is_free(tmp_path: Path, clock: Clock) -> None:
-    controller, _, _ = both_answered(tmp_path, clock)
-    controller.stop()
-    controller.poll()
-    controller.new_chat()
-    assert controller.can_ask
-    controller.send("three")
-    controller.new_chat()
-    assert not controller.can_ask
-
-
-def test_a_chat_has_one_reply_at_a_time(tmp_path: Path, clock: Clock) -> None:
-    controller, _, _ = both_answered(tmp_path, clock)
-    controller.load(replace(CONFIGURATION, n_slots=4))
-    controller.poll()
-    controller.send("again")
-    assert controller.has_free_slot
-    assert not controller.can_ask
 
 
 def test_another_model_cuts_every_reply(tmp_path: Path, clock: Clock) -> None:

@@ -5,21 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from app.bench.benchmark import write_recommendation
-from app.bench.results import read_results
-from engine.presets.preset import read_preset
-from tests.app.bench.made_results import record, results
+from engine.experiment.records import read_results
 from tests.app.cli.conftest import kvchat, spawned
-from tests.support.fakes_client import CONFIGURATION
 from tests.support.waiting import PATIENCE_S, wait_until
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
-FEW = ("--max-tokens", "8", "--pairs", "1", "--ctx", "1024", "--threads", "1")
+FEW = ("--max-tokens", "8", "--ctx", "1024", "--threads", "1")
 
 
 @pytest.fixture
@@ -38,35 +33,32 @@ def test_two_prompts_are_measured_kept_and_reported(
 ) -> None:
     json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"
     arguments = ("bench", str(starter_path), *FEW, "--prompt-set", str(prompts))
-    arguments += ("--policy", "lookup:fixed:2")
-    arguments += ("--policy", "combined:auto", "--json", str(json_path), "--html", str(html_path))
+    arguments += ("--arm", "lookup:fixed:2")
+    arguments += ("--arm", "combined:auto", "--json", str(json_path), "--html", str(html_path))
     done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr
     assert "mine at 0  2 prompts" in done.stdout
-    assert "2 prompts, 2 policies and plain decoding" in done.stderr
-    assert "Recommended: " in done.stdout
+    assert "2 prompts, 14 replies" in done.stderr
+    assert "Recommended: nothing yet" in done.stdout
     assert len([line for line in done.stderr.splitlines() if line.startswith("mine at 0")]) == 2
     results = read_results(json_path)
-    assert [run.policy for run in results.prompts[0].runs] == [
-        "lookup:fixed:2", "plain", "combined:auto",
+    assert [sample.arm for sample in results.prompts[0].rows[0]] == [
+        "plain", *["lookup:fixed:2"] * 2, "plain", *["combined:auto"] * 2, "plain",
     ]  # fmt: skip
-    assert all(run.n_tokens == 8 and run.decode_tps > 0 for run in results.prompts[0].runs)
-    assert "0.3.36" in results.machine.llama_cpp
+    assert all(sample.stats.n_emitted == 8 for sample in results.prompts[0].rows[0])
+    assert "0.3.36" in results.machine["llama_cpp"]
     assert html_path.read_text(encoding="utf-8").endswith("</html>\n")
 
     shown = spawned("bench", "--show", str(json_path))
     assert shown.stdout == done.stdout
 
-    again = spawned(*arguments, "--prompts", "3")
-    assert "continue it with --resume" in again.stderr
-
-    more = spawned(*arguments, "--prompts", "3", "--resume", str(json_path))
+    more = spawned(*arguments, "--prompts", "3")
     assert more.returncode == 0, more.stderr
     resumed = read_results(json_path)
     assert resumed.prompts[:2] == results.prompts
-    assert "1 prompt, 2 policies and plain decoding" in more.stderr
+    assert "1 prompt, 7 replies" in more.stderr
     assert len(resumed.prompts) == 3
-    other = spawned(*arguments, "--seed", "9", "--resume", str(json_path))
+    other = spawned(*arguments, "--seed", "9")
     assert "seed was 1 and is 9" in other.stderr
 
 
@@ -80,15 +72,14 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     done = spawned(
         "bench", str(starter_path), "--draft", str(starter_path), *FEW,
         "--prompt-set", str(prompts),
-        "--policy", "draft:fixed:2", "--json", str(tmp_path / "all.json"),
+        "--arm", "draft:fixed:2", "--json", str(tmp_path / "all.json"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "failed" in done.stdout
     assert "raise the context" in done.stdout
     records = read_results(tmp_path / "all.json").prompts
     assert [record.failure is None for record in records] == [True, True, True, False]
-    run = next(run for run in records[0].runs if not run.is_plain)
-    assert run.by_source["draft"][0] > 0
+    assert records[0].rows[0][1].stats.by_source["draft"].n_verified > 0
 
 
 @pytest.mark.slow
@@ -103,10 +94,10 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         str(starter_path),
         "--prompt-set",
         str(prompts),
-        "--policy",
+        "--arm",
         "lookup:auto",
     ]
-    command += ["--json", str(json_path), "--max-tokens", "8", "--pairs", "40", "--threads", "1"]
+    command += ["--json", str(json_path), "--max-tokens", "8", "--blocks", "20", "--threads", "1"]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -127,12 +118,11 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     ("arguments", "message"),
     [
         (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
-        (("--predictors", "luck"), "there is no predictor 'luck'"),
-        (("--policy", "lookup:fixed"), "controller needs a length"),
-        (("--predictors", ""), "the list is empty"),
-        (("--lengths", "2,99"), "'99' is not one of"),
+        (("--arm", "luck"), "there is no predictor 'luck'"),
+        (("--arm", "lookup:fixed:99"), "from 1 to 16"),
+        (("--arm", "plain"), "always measured"),
         (("--write", "balanced"), "is built in"),
-        (("--resume", "nothing.json"), "nothing.json"),
+        (("--json", __file__), "cannot be read as benchmark results"),
         (("no-such-model",), "no-such-model"),
     ],
 )
@@ -143,38 +133,3 @@ def test_bad_input_is_one_clear_message_before_a_model_loads(
     assert done.returncode != 0
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("n_verified", "plain", "n_pairs", "said"),
-    [
-        (40, (100.0, 100.0), 2, "Written to"),
-        (0, (100.0, 100.0), 2, "was not changed: no policy drafted anything"),
-        (40, (100.0, 140.0), 2, "was not changed: adjacent runs of plain decoding differ by 40%"),
-        (40, (100.0, 100.0), 1, "this machine is unknown"),
-    ],
-    ids=["clear", "nothing drafted", "noisy", "noise unknown"],
-)
-def test_the_recommendation_is_written_where_there_is_one(
-    n_verified: int,
-    plain: tuple[float, float],
-    n_pairs: int,
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    made = record({"lookup:fixed:2": [1.5] * n_pairs})
-    speeds = iter(plain * 2)
-    runs = (
-        replace(run, decode_tps=next(speeds))
-        if run.is_plain
-        else replace(run, n_verified=n_verified)
-        for run in made.runs
-    )
-    found = results(replace(made, runs=tuple(runs)), policies=["lookup:fixed:2"])
-    target = tmp_path / "mine.toml"
-    write_recommendation(target, found, CONFIGURATION, "mine")
-    assert said in "".join(capsys.readouterr())
-    assert target.exists() == (said == "Written to")
-    if target.exists():
-        assert read_preset(target).model == str(CONFIGURATION.model_path)

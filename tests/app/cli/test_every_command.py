@@ -15,7 +15,6 @@ import app.application
 import engine.memory.hardware
 import engine.process.client
 from app import paths
-from app.bench.results import PromptRecord, write_results
 from app.cli import main
 from app.store.chats import ChatStore
 from app.store.records import NewChat, NewMessage
@@ -24,11 +23,12 @@ from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import InstallError, ServerError
 from engine.events import Failed, SpeculationChanged
+from engine.experiment.records import PromptRecord, write_results
 from engine.memory.hardware import Device
 from engine.requests import GenerationRequest
-from tests.app.bench.made_results import record, results
 from tests.app.cli.terminals import HOSTILE, harmful, on_terminal
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
+from tests.engine.experiment.made_results import record, results
 from tests.support.drafting_models import TOKENS, drafting_model
 from tests.support.fakes_client import Script, ScriptedClient, loaded
 from tests.support.gguf_files import header, llama_values, write
@@ -230,10 +230,9 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
     found["WRONG"].write_text(f"name = {SPELLED}\n{SPELLED} = {SPELLED}\nn_ctx = {SPELLED}\n")
     found["TOML"].write_text(f"{SPELLED} = {HOSTILE}\n", newline="")
     failed = PromptRecord(HOSTILE, HOSTILE, 0.0, failure=HOSTILE, notes=(HOSTILE,))
-    made = results(record({"combined:auto": [1.5]}, prompt=HOSTILE, set_name=HOSTILE), failed,
-                   policies=["combined:auto"])  # fmt: skip
-    subject = replace(made.subject, model=HOSTILE, draft=HOSTILE, file_type=HOSTILE)
-    write_results(found["RESULTS"], replace(made, subject=subject))
+    made = results(record({"combined:auto": 1.5}, prompt=HOSTILE, set_name=HOSTILE), failed,
+                   arms=["combined:auto"])  # fmt: skip
+    write_results(found["RESULTS"], replace(made, subject={"model": HOSTILE}))
     return found
 
 

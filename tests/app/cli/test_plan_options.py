@@ -103,7 +103,7 @@ def test_what_is_no_count_is_refused_with_what_is(text: str) -> None:
         (["--slots", "2", "--unified"], ["--kv-unified"]),
     ],
 )
-def test_plan_and_export_have_the_knobs_of_the_planner(
+def test_plan_and_export_have_the_shown_options_the_planner(
     command: str, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = shown(capsys, command, MODEL, "--vram", "24GiB", "--card", "RTX 3060", *options)

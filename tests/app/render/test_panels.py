@@ -3,11 +3,12 @@ from dataclasses import replace
 import pytest
 
 from app.chat.entries import divider
+from app.chat.history import SHORT_TITLE_CHARS, short_title
 from app.chat.snapshot import CockpitSnapshot, Phase, PlannedBytes
 from app.render.cache import cache_lines
 from app.render.lines import plain, width_of
 from app.render.speculation import speculation_lines
-from app.render.status import MAX_TITLE, memory_lines, short_title, status_line, throughput_lines
+from app.render.status import memory_lines, status_line, throughput_lines
 from app.render.transcript import EntryLines
 from engine.cache.report import CacheReport, TierUse
 from engine.events import (
@@ -169,4 +170,4 @@ def test_the_status_line_names_the_chat_that_is_answered_in_the_background() -> 
     shown = plain(status_line(snapshot, 80))
     assert shown.startswith(" Tiny · answering “All about")
     assert "…”" in shown
-    assert len(short_title("x" * 99)) == MAX_TITLE
+    assert len(short_title("x" * 99)) == SHORT_TITLE_CHARS

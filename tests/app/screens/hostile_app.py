@@ -29,12 +29,12 @@ def main(folder: Path, model: Path) -> None:
         chat = await ready(pilot)
         await ask(pilot, chat, HOSTILE)
         await wait_until(pilot, lambda: "owned" in chat.transcript.text)
-        history = chat.controller.history
+        history = chat.conversation.history
         await wait_until(pilot, lambda: history.chat)
         assert history.chat is not None
         chat_id = history.chat.id
         history.store.update_chat(chat_id, ChatChanges(title=HOSTILE, system_prompt=HOSTILE))
-        chat.controller.refresh()
+        chat.conversation.refresh()
         client.emit(Failed(HOSTILE, HOSTILE))
         client.emit(TiersChanged(report(HOSTILE, chat_id)))
         application.notify(HOSTILE, title=HOSTILE)

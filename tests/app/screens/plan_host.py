@@ -12,14 +12,14 @@ import app as kvchat
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.ink import LinesView
-from app.widgets.planner import PlanKnobs, PlanTable
+from app.widgets.planner import PlanOptions, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.terms import Target
-from engine.planning.knobs import KNOBS
+from engine.planning.options import OPTIONS
 from tests.support.fakes_app import wait_until
 
 STYLES = Path(kvchat.__file__).parent / "styles"
@@ -67,9 +67,9 @@ def report_of(screen: Screen[Configuration | None], name: str = "") -> str:
     return "\n".join(plain(line) for report in query for line in report.lines)
 
 
-def knobs_of(screen: Screen[Configuration | None]) -> str:
-    """The text of the knobs."""
-    return "\n".join(plain(line) for line in screen.query_one(PlanKnobs).lines)
+def shown_options(screen: Screen[Configuration | None]) -> str:
+    """The text of the options."""
+    return "\n".join(plain(line) for line in screen.query_one(PlanOptions).lines)
 
 
 def table_of(screen: Screen[Configuration | None]) -> str:
@@ -78,9 +78,9 @@ def table_of(screen: Screen[Configuration | None]) -> str:
 
 
 def go_to(screen: Screen[Configuration | None], name: str) -> None:
-    """Choose a knob by its name."""
-    place = [knob.name for knob in KNOBS].index(name)
-    screen.query_one(PlanKnobs).action_choose_end(place)
+    """Choose an option by its name."""
+    place = [option.name for option in OPTIONS].index(name)
+    screen.query_one(PlanOptions).action_choose_end(place)
 
 
 async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: str) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
+from app.screens.chat_list import in_folder
 from app.screens.chats import ChatsScreen
-from app.screens.sidebar import folder_named
 from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
@@ -31,7 +31,7 @@ async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: P
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: screen.sidebar.chats.has_focus)
         await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: screen.controller.history.title == "first")
+        await wait_until(pilot, lambda: screen.conversation.history.title == "first")
         assert screen.composer.has_focus
 
 
@@ -79,8 +79,8 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
 
 
 def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
-    assert folder_named(" . ") == ""
-    assert folder_named(" my\n work ") == "my work"
+    assert in_folder(" . ").folder == ""
+    assert in_folder(" my\n work ").folder == "my work"
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         assert screen.composer.text.startswith("Explain what a KV cache is")
         assert screen.composer.has_focus
         await pilot.press("ctrl+c", "down", "up", "enter")
-        await wait_until(pilot, lambda: screen.controller.history.title == "earlier question")
+        await wait_until(pilot, lambda: screen.conversation.history.title == "earlier question")
 
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:

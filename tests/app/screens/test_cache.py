@@ -65,7 +65,7 @@ def add_chats(tmp_path: Path, *titles: str) -> None:
 async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) -> CacheScreen:
     screen = await ready(pilot)
     client.emit(TiersChanged(told))
-    await wait_until(pilot, lambda: screen.controller.snapshot().tiers is not None)
+    await wait_until(pilot, lambda: screen.conversation.snapshot().tiers is not None)
     await pilot.press("f6")
     await wait_until(pilot, lambda: isinstance(pilot.app.screen, CacheScreen))
     cache = pilot.app.screen
@@ -163,7 +163,7 @@ async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> Non
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.pause()
-        app.push_screen(CacheScreen(app.controller))
+        app.push_screen(CacheScreen(app.conversation))
         await wait_until(pilot, lambda: isinstance(app.screen, CacheScreen))
         await pilot.pause()
         screen = app.screen

@@ -168,12 +168,12 @@ async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
         assert app.clipboard == "first\n"
         await pilot.press("E")
         assert screen.composer.text == ""
-        assert not screen.drafts.is_edit
+        assert not screen.outbox.is_edit
         assert notices(screen)[-1] == "A reply is running: esc stops it."
         why = "A reply is running: {reply-stop} stops it."
         assert screen.obstacles()["message-edit-reply"] == why
         await pilot.press("escape")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
         screen.composer.focus()
         await pilot.press("enter")
         await wait_until(pilot, lambda: "more more" in screen.transcript.text)
@@ -189,9 +189,9 @@ async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "go")
-        chat = screen.controller.history.chat
+        chat = screen.conversation.history.chat
         assert chat is not None
-        lock = screen.controller.history.store.lock_chat(chat.id)
+        lock = screen.conversation.history.store.lock_chat(chat.id)
         assert lock is not None
         with lock:
             await ask(pilot, screen, "more")
@@ -209,12 +209,12 @@ async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) 
         screen = await ready(pilot)
         await answered(pilot, screen, "go")
         await pilot.press("shift+tab", "i")
-        *_, reply, aside = app.controller.entries()
+        *_, reply, aside = app.conversation.entries()
         assert reply.speaker is Speaker.MODEL
         assert "drafts by lookup · length fixed" in aside.content
         assert "accepted by source: lookup" in aside.content
         await pilot.press("i")
-        assert app.controller.entries()[-1] == reply
+        assert app.conversation.entries()[-1] == reply
 
 
 async def test_enter_waits_for_the_letters_before_it(tmp_path: Path) -> None:
@@ -237,13 +237,13 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
     tmp_path: Path,
 ) -> None:
     app, _ = make_app(tmp_path)
-    store = app.controller.history.store
+    store = app.conversation.history.store
     chat = store.create_chat(NewChat("shared"))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         for text in ("of the other", "newer"):
             with ChatStore(store.path) as other:
-                other.save_drafts({chat.id: UnsentText(text)})
+                other.save_unsent({chat.id: UnsentText(text)})
             screen.open_chat(chat.id)
             await wait_until(pilot, lambda text=text: screen.composer.text == text)
             await pilot.press("ctrl+n")
@@ -256,7 +256,7 @@ async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: 
     app, client = make_app(tmp_path, Script(replies=(text, "done")))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        screen.drafts.folder = tmp_path
+        screen.outbox.folder = tmp_path
         await answered(pilot, screen, "why")
         await pilot.press("shift+tab", "E")
         assert screen.composer.written == text

@@ -60,13 +60,13 @@ def shown_detail(app: KvchatApp) -> str:
 
 async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
-    chat = add_chat(app.controller.history.store, "about rivers", "they flow")
+    chat = add_chat(app.conversation.history.store, "about rivers", "they flow")
     entry = CacheEntry("0" * 16, 0, 2048, 5 << 20, ("warm", "cold"), (f"chat:{chat.id}",),
                        False, 1, 0.0, 1.0)  # fmt: skip
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         client.emit(TiersChanged(CacheReport(entries=(entry,))))
-        await wait_until(pilot, lambda: app.controller.snapshot().tiers is not None)
+        await wait_until(pilot, lambda: app.conversation.snapshot().tiers is not None)
         await pilot.press("ctrl+l")
         await wait_until(pilot, lambda: "2 msg" in rows(app)[0])
         assert "about rivers" in rows(app)[0]
@@ -77,7 +77,7 @@ async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> 
 
 async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
-    store = app.controller.history.store
+    store = app.conversation.history.store
     long = [f"filler {i}" for i in range(60)]
     long[11] = "line\n\n" * 40 + "a hidden needle in it"
     chat = add_chat(store, *long, title="long one")
@@ -92,8 +92,8 @@ async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_pat
         await pilot.press("enter")
         await wait_until(pilot, lambda: "needle" in screen.transcript.text)
         await pilot.pause()
-        assert app.controller.history.is_shown(chat.id)
-        assert screen.transcript.selected == app.controller.history.visible()[11].id
+        assert app.conversation.history.is_shown(chat.id)
+        assert screen.transcript.selected == app.conversation.history.visible()[11].id
         top, height = screen.transcript.scroll_offset.y, screen.transcript.size.height
         [line] = [y for y, t in enumerate(screen.transcript.text.split("\n")) if "needle" in t]
         assert top <= line < top + height, "the line that was found is in sight"
@@ -101,7 +101,7 @@ async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_pat
 
 async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
-    store = app.controller.history.store
+    store = app.conversation.history.store
     chat = add_chat(store, "question", "first answer with a walrus")
     assert chat.head_id is not None
     first = store.message(chat.head_id)
@@ -124,7 +124,7 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
 
 async def test_nothing_found_is_said_and_esc_closes_the_search_at_once(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
-    add_chat(app.controller.history.store, "one")
+    add_chat(app.conversation.history.store, "one")
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("ctrl+f", *'"no such')
@@ -137,7 +137,7 @@ async def test_nothing_found_is_said_and_esc_closes_the_search_at_once(tmp_path:
 
 async def test_chats_go_into_the_archive_and_come_back(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
-    store = app.controller.history.store
+    store = app.conversation.history.store
     chat = add_chat(store, "put away")
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
@@ -157,7 +157,7 @@ async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
     tmp_path: Path, ending: str
 ) -> None:
     app, _ = make_app(tmp_path)
-    add_chat(app.controller.history.store, "to keep", "kept answer")
+    add_chat(app.conversation.history.store, "to keep", "kept answer")
     path = tmp_path / f"chat.{ending}"
     path.write_text("precious")
     async with app.run_test(size=WIDE) as pilot:
@@ -199,7 +199,7 @@ async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Pat
 
 async def test_a_chat_that_stays_highlighted_is_brought_into_memory_once(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
-    store = app.controller.history.store
+    store = app.conversation.history.store
     for i in range(3):
         add_chat(store, f"chat {i}", "an answer")
     async with app.run_test(size=WIDE) as pilot:
@@ -232,7 +232,7 @@ async def test_a_long_list_says_how_many_there_are_and_goes_on_at_its_end(
     monkeypatch.setattr(chats, "PAGE", 2)
     app, _ = make_app(tmp_path)
     for number in range(5):
-        add_chat(app.controller.history.store, f"chat {number}")
+        add_chat(app.conversation.history.store, f"chat {number}")
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("ctrl+l")

@@ -1,4 +1,4 @@
-"""F4: two ways to answer one prompt, side by side."""
+"""F4: two arms answer one prompt, side by side."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from app.render.lines import plain
 from app.screens.compare import CompareScreen
 from app.screens.dialogs import PickScreen
 from app.widgets.ink import InkLines, LinesView
-from engine.configuration import ControllerName, PredictorName
+from engine.configuration import ControllerName
 from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
@@ -29,10 +29,10 @@ async def opened(pilot: Pilot[None]) -> CompareScreen:
 
 
 async def compared(pilot: Pilot[None]) -> CompareScreen:
-    """The screen after its first pair."""
+    """The screen after its first block."""
     screen = await opened(pilot)
     await pilot.press("enter")
-    await wait_until(pilot, lambda: screen.comparison.pairs or screen.comparison.problem)
+    await wait_until(pilot, lambda: screen.comparison.blocks or screen.comparison.problem)
     screen.show_now()
     await pilot.pause()
     return screen
@@ -45,7 +45,7 @@ def shown(screen: CompareScreen) -> str:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
-async def test_the_composers_text_is_answered_twice_with_a_verdict(
+async def test_the_composers_text_is_answered_by_both_arms_with_a_verdict(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     app, client = make_app(tmp_path, Script(("All is well here.",)))
@@ -56,11 +56,11 @@ async def test_the_composers_text_is_answered_twice_with_a_verdict(
         text = shown(screen)
         assert text.count("All is well here.") == 2
         assert QUESTION in text
-        assert "the same speed" in text
+        assert "1.00x so far" in text
         assert "identical, all" in text
         assert "colour ▪ lookup" in text
-        first, second = client.requests
-        assert first == second
+        first = client.requests[0]
+        assert client.requests == [first] * 4
         assert first.seed is not None
         assert [message.content for message in first.messages] == [QUESTION]
         panes = list(screen.query(LinesView))
@@ -72,26 +72,26 @@ async def test_the_chat_gets_its_engine_and_its_composer_back(tmp_path: Path) ->
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        before = chat.controller.speculation
+        before = chat.conversation.speculation
         chat.composer.put(QUESTION)
         await compared(pilot)
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
         assert client.speculation == before
         assert chat.composer.text == QUESTION
-        assert chat.controller.entries() == []
+        assert chat.conversation.entries() == []
         await answered(pilot, chat, "go on")
-        assert len(client.requests) == 3
+        assert len(client.requests) == 5
         assert "Hello there." in chat.transcript.text
 
 
-async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would_send_them(
+async def test_pastes_and_files_of_the_prompt_go_to_both_arms_as_the_chat_would_send_them(
     tmp_path: Path,
 ) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        chat.drafts.folder = tmp_path
+        chat.outbox.folder = tmp_path
         (tmp_path / "notes.md").write_text("a note\n")
         pasted = "\n".join(f"line {number}" for number in range(12))
         screen = await opened(pilot)
@@ -99,14 +99,14 @@ async def test_pastes_and_files_of_the_prompt_go_to_both_sides_as_the_chat_would
         await wait_until(pilot, lambda: screen.prompt.text)
         screen.prompt.insert(" sum up @notes.md")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: screen.comparison.pairs)
-        first, second = [request.messages[-1].content for request in client.requests]
+        await wait_until(pilot, lambda: screen.comparison.blocks)
+        first, *others = [request.messages[-1].content for request in client.requests]
         await pilot.press("escape")
         await wait_until(pilot, lambda: app.screen is chat)
         chat.composer.put(f"{folded(pasted)} sum up @notes.md")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: len(client.requests) == 3)
-        assert first == second == client.requests[2].messages[-1].content
+        await wait_until(pilot, lambda: len(client.requests) == 5)
+        assert [first] * 4 == [*others, client.requests[4].messages[-1].content]
         assert "line 11" in first
         assert "a note" in first
 
@@ -123,7 +123,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Pa
         await wait_until(pilot, lambda: app.screen is chat)
         chat.composer.put("go")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: chat.controller.is_replying)
+        await wait_until(pilot, lambda: chat.conversation.is_replying)
         await pilot.press("f4")
         await pilot.pause()
         assert app.screen is chat
@@ -141,17 +141,17 @@ async def test_nothing_runs_before_the_prompt_was_read_and_sent(tmp_path: Path) 
         assert client.requests == []
         assert screen.prompt.text == "Count or run", "letters are text here, not keys"
         screen.show_now()
-        assert "at most 256 tokens" in str(screen.prompt.border_subtitle)
+        assert "at most 128 tokens" in str(screen.prompt.border_subtitle)
         await pilot.press("tab", "minus")
         screen.show_now()
-        assert "at most 128 tokens" in str(screen.prompt.border_subtitle)
+        assert "at most 64 tokens" in str(screen.prompt.border_subtitle)
         await pilot.press("e", "enter")
-        await wait_until(pilot, lambda: screen.comparison.pairs)
+        await wait_until(pilot, lambda: screen.comparison.blocks)
         assert [m.content for m in client.requests[0].messages] == ["Count or run"]
-        assert client.requests[0].max_tokens == 128
+        assert client.requests[0].max_tokens == 64
         await pilot.press("e", *" to", "enter")
-        await wait_until(pilot, lambda: len(client.requests) == 4)
-        assert [m.content for m in client.requests[3].messages] == ["Count or run to"]
+        await wait_until(pilot, lambda: len(client.requests) == 8)
+        assert [m.content for m in client.requests[7].messages] == ["Count or run to"]
 
 
 async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
@@ -172,26 +172,26 @@ async def test_escape_stops_first_and_leaves_then(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: app.screen is chat)
 
 
-async def test_keys_change_the_side_in_focus(tmp_path: Path) -> None:
+async def test_keys_change_the_arm_in_focus(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
         chat.composer.put(QUESTION)
         screen = await compared(pilot)
-        assert screen.sides[1].settings.controller is ControllerName.AUTO
+        assert screen.arms[1].is_auto
         await pilot.press("f10")
-        assert screen.sides[1].settings.controller is ControllerName.FIXED
-        assert screen.comparison.pairs == []
+        assert screen.arms[1].name.endswith(":fixed:3")
+        assert screen.comparison.blocks == []
         await pilot.press("f8")
-        assert screen.sides[1].settings.n_draft == 4
+        assert screen.arms[1].name.endswith(":fixed:4")
         await pilot.press("tab", "f5")
-        assert screen.sides[0].settings.predictor is PredictorName.LOOKUP
+        assert screen.arms[0].name.startswith("lookup")
         await pilot.press("r")
-        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
+        await wait_until(pilot, lambda: len(screen.comparison.blocks) == 1)
         assert client.requests[-1].seed == client.requests[0].seed
 
 
-async def test_a_side_is_chosen_from_a_list(tmp_path: Path) -> None:
+async def test_an_arm_is_chosen_from_a_list(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
@@ -201,14 +201,27 @@ async def test_a_side_is_chosen_from_a_list(tmp_path: Path) -> None:
         await wait_until(pilot, lambda: isinstance(app.screen, PickScreen))
         await pilot.press(*"lookup fixed", "enter")
         await wait_until(pilot, lambda: app.screen is screen)
-        assert screen.sides[1].label.startswith("lookup · fixed")
-        assert screen.comparison.pairs == []
+        assert screen.arms[1].name.startswith("lookup:fixed:")
+        assert screen.comparison.blocks == []
         await pilot.press("r")
-        await wait_until(pilot, lambda: len(screen.comparison.pairs) == 1)
+        await wait_until(pilot, lambda: len(screen.comparison.blocks) == 1)
         assert any(settings.controller == ControllerName.FIXED for settings in client.settings)
 
 
-async def test_an_engine_that_dies_is_told_here_and_in_the_chat(tmp_path: Path) -> None:
+async def test_five_more_blocks_decide(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        chat.composer.put(QUESTION)
+        screen = await compared(pilot)
+        await pilot.press("R")
+        await wait_until(pilot, lambda: len(screen.comparison.blocks) == 6)
+        screen.show_now()
+        assert "no clear difference (1.00x" in shown(screen)
+        assert len(client.requests) == 24
+
+
+async def test_an_engine_that_dies_is_reported_here_and_in_the_chat(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, Script(dies_after=1))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)

@@ -78,7 +78,7 @@ async def test_a_paste_that_is_not_sent_is_one_line_again_after_a_restart(tmp_pa
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await paste(pilot, screen, PASTE)
-    app.controller.history.store.close()
+    app.conversation.history.store.close()
     again, client = make_app(tmp_path)
     async with again.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
@@ -199,7 +199,7 @@ async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Pa
         await pilot.press(*"/ne")
         assert "/new" in listed(screen)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: screen.controller.history.chat is None)
+        await wait_until(pilot, lambda: screen.conversation.history.chat is None)
         assert screen.composer.text == ""
         assert len(client.requests) == 1
         await pilot.press(*"/edit")

@@ -42,7 +42,7 @@ async def test_hints_name_the_keys_that_the_settings_give(tmp_path: Path) -> Non
         await ask(pilot, screen, "more")
         await wait_until(pilot, lambda: screen.composer.border_subtitle == "f8 stops the reply")
         await pilot.press("f8")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
 
 
 async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ async def test_a_summary_or_a_new_chat_makes_free_space(
         assert ("They greeted." in screen.transcript.text) is (key == "s")
         assert screen.transcript.frame_title == title
         assert screen.composer.text == ""
-        assert len(screen.controller.entries()) == n_entries
+        assert len(screen.conversation.entries()) == n_entries
 
 
 async def test_esc_gives_the_question_back(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_esc_gives_the_question_back(tmp_path: Path) -> None:
         screen = await filled(app, client, pilot)
         await pilot.press("escape")
         await wait_until(pilot, lambda: screen.composer.text == "third")
-        assert len(screen.controller.entries()) == 4
+        assert len(screen.conversation.entries()) == 4
 
 
 @pytest.mark.parametrize("key", ["d", "s"])
@@ -98,4 +98,4 @@ async def test_what_cannot_be_done_is_not_done(tmp_path: Path, key: str) -> None
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatScreen))
         assert len(client.requests) == n_requests
-        assert screen.controller.can_ask
+        assert screen.conversation.can_ask

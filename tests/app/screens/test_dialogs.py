@@ -50,7 +50,7 @@ async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Pa
         await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
         assert app.screen.query_one(SelectList).rows
         await pilot.press("escape")
-        assert [chat.title for chat in screen.controller.history.store.list_chats()]
+        assert [chat.title for chat in screen.conversation.history.store.list_chats()]
 
 
 async def test_deleting_the_shown_chat_leaves_an_empty_one(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ async def test_deleting_the_shown_chat_leaves_an_empty_one(tmp_path: Path) -> No
         await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
         await pilot.press("escape")
         await wait_until(pilot, lambda: screen.transcript.frame_title == "New chat")
-        assert screen.controller.entries() == []
+        assert screen.conversation.entries() == []
 
 
 async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        before = screen.controller.speculation
+        before = screen.conversation.speculation
         await pilot.press("ctrl+s", "ctrl+s")
         assert client.speculation == SpeculationSettings(), "nothing is sent where nothing changed"
         await pilot.press("ctrl+s")
@@ -214,7 +214,7 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
         await pilot.press("ctrl+s")
         judged = replace(before, verification="rejection", bonus_token=False)
         await wait_until(pilot, lambda: client.speculation == judged)
-        assert screen.controller.speculation == judged
+        assert screen.conversation.speculation == judged
         await pilot.press("ctrl+s")
         assert app.screen.query_one("#verification", Select).value == "rejection"
         assert not app.screen.query_one("#bonus_token", Select).value
@@ -225,15 +225,15 @@ async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         odd = replace(
-            screen.controller.history.sampling,
+            screen.conversation.history.sampling,
             thinking_budget=1_500_000, temperature=0.12345678, min_p=0.00001, top_p=1.0,
         )  # fmt: skip
-        screen.controller.history.change_settings(system_prompt="", sampling=odd)
+        screen.conversation.history.change_settings(system_prompt="", sampling=odd)
         await pilot.press("ctrl+s")
         assert app.screen.query_one("#top_p", Input).value == "1"
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: app.screen is screen)
-        assert screen.controller.history.sampling == odd
+        assert screen.conversation.history.sampling == odd
 
 
 async def test_the_first_run_leads_to_the_models_that_can_be_downloaded(tmp_path: Path) -> None:

@@ -19,12 +19,11 @@ from app.application import KvchatApp
 from app.chat.context_full import ContextFullOptions
 from app.chat.conversation import Conversation
 from app.commands import every_action, key_sections
-from app.compare.side import plain_side
 from app.sanitize import harmless
 from app.screens.cache import CacheScreen
 from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 from app.screens.chats import ChatsScreen
-from app.screens.compare import CompareScreen, side_list
+from app.screens.compare import CompareScreen, arm_list
 from app.screens.dialogs import AskLine, AskYes, ContextFullScreen, HelpScreen, Saving
 from app.screens.downloads import DownloadScreen, FirstRunScreen, HubScreen
 from app.screens.export import ExportScreen
@@ -40,6 +39,7 @@ from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.events import Failed, TiersChanged
+from engine.experiment.arm import PLAIN
 from engine.memory.hardware import Device
 from engine.model.hub import HubModel, HubPart
 from engine.model.library import ModelEntry
@@ -66,7 +66,7 @@ class Sources:
 
     def __init__(self, application: KvchatApp, model: Path, folder: Path, text: str) -> None:
         self.app = application
-        self.controller = application.controller
+        self.conversation = application.conversation
         self.configuration = Configuration(model, 2048)
         self.folder = folder
         self.text = text
@@ -94,7 +94,7 @@ class Sources:
 
 
 def compare(sources: Sources) -> AnyScreen:
-    return CompareScreen(sources.controller, sources.text, folder=sources.folder)
+    return CompareScreen(sources.conversation, sources.text, folder=sources.folder)
 
 
 def export(sources: Sources) -> AnyScreen:
@@ -140,10 +140,10 @@ def edited(sources: Sources) -> AnyScreen:
 SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "AskLine": lambda s: AskLine(s.text, s.text),
     "AskYes": lambda s: AskYes(s.text),
-    "CacheScreen": lambda s: CacheScreen(s.controller),
+    "CacheScreen": lambda s: CacheScreen(s.conversation),
     "CardsScreen": lambda s: CardsScreen([Device(s.text, "gpu", 1, 1)]),
     "ChatSettingsScreen": settings,
-    "ChatsScreen": lambda s: ChatsScreen(s.controller),
+    "ChatsScreen": lambda s: ChatsScreen(s.conversation),
     "CompareScreen": compare,
     "ContextFullScreen": lambda s: ContextFullScreen(
         s.text, ContextFullOptions(64, 2, can_branch=True, can_take_back=True)
@@ -161,9 +161,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "PlannerScreen": planner,
     "PresetsScreen": lambda s: PresetsScreen(s.folder, s.configured()),
     "SettingsScreen": all_settings,
-    "SidesScreen": lambda s: side_list(
-        [plain_side(SpeculationSettings())], plain_side(SpeculationSettings())
-    ),
+    "ArmsScreen": lambda s: arm_list([PLAIN], PLAIN),
     "ThemeScreen": lambda s: ThemeScreen([*s.app.available_themes], s.app),
 }
 
@@ -180,7 +178,7 @@ def test_no_screen_is_forgotten_here() -> None:
     for module in pkgutil.iter_modules(app.screens.__path__):
         importlib.import_module(f"app.screens.{module.name}")
     names = {leaf.__name__ for base in (Screen, ModalScreen) for leaf in leaves(base)}
-    lists = {"EffectsScreen", "GoalScreen", "SidesScreen"}
+    lists = {"EffectsScreen", "GoalScreen", "ArmsScreen"}
     assert names - {"ChatScreen", "Saving"} == set(SCREENS) - lists
 
 
@@ -286,9 +284,9 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
     async with application.run_test(size=WIDE, notifications=True) as pilot:
         chat = await ready(pilot)
         await ask(pilot, chat, text or "x")
-        controller = chat.controller
+        controller = chat.conversation
         await wait_until(pilot, lambda: controller.is_replying)
-        [reply] = controller.replies.running.values()
+        [reply] = controller.running.values()
         chat_id = reply.chat_id
         assert chat_id is not None
         controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))

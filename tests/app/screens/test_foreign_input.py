@@ -13,10 +13,10 @@ from textual.widgets import Input
 from app.application import KvchatApp
 from app.chat.attachments import file_names
 from app.paths import current_folder, model_folders, typed_path
+from app.screens.chat_list import ChatTarget
 from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, HelpScreen
 from app.screens.downloads import FirstRunScreen
-from app.screens.sidebar import Place
 from app.widgets.select_list import SelectList
 from tests.app.screens.test_call_if_open import Gate
 from tests.support.fakes_app import (
@@ -73,7 +73,7 @@ async def test_a_path_that_is_none_is_refused_in_the_list_of_chats(
             await pilot.press("enter")
             await wait_until(pilot, lambda: app._notifications)
             told = " ".join(notice.message for notice in app._notifications)
-            assert re.search("cannot be written|no folder|Written", told), name
+            assert re.search("cannot be written|does not exist|Written", told), name
 
 
 def test_paths_are_found_where_folder_and_home_are_gone(
@@ -118,11 +118,11 @@ async def test_a_message_is_gone_to_from_another_tab_of_a_narrow_screen(tmp_path
     async with app.run_test(size=NARROW) as pilot:
         chat = await ready(pilot)
         await answered(pilot, chat, "first question")
-        history = chat.controller.history
+        history = chat.conversation.history
         assert history.chat is not None
         first, reply = history.chat.id, history.head_id
         await pilot.press("ctrl+n")
-        await on_the_second_tab(pilot, lambda: chat.shown.open_at(Place(first, reply, "zebra")))
+        await on_the_second_tab(pilot, lambda: chat.open_at(ChatTarget(first, reply, "zebra")))
         await wait_until(pilot, lambda: chat.transcript.size.width > 0)
         await wait_until(pilot, lambda: chat.transcript.selected == reply)
         await wait_until(pilot, lambda: "zebra" in chat.transcript.text)
@@ -154,8 +154,8 @@ async def test_what_is_typed_on_a_screen_too_small_is_kept_and_sent(
         await pilot.press(*"hi there")
         assert chat.composer.text == "hi there"
         await pilot.press("enter")
-        await wait_until(pilot, lambda: chat.controller.history.head_id is not None)
-        await wait_until(pilot, lambda: not chat.controller.is_replying)
+        await wait_until(pilot, lambda: chat.conversation.history.head_id is not None)
+        await wait_until(pilot, lambda: not chat.conversation.is_replying)
         await pilot.press(*"kept")
         await pilot.resize_terminal(*WIDE)
         await pilot.pause()

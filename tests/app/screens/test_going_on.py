@@ -23,14 +23,14 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
         await ask(pilot, screen, "go")
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
         await pilot.press("escape")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
         await pilot.pause()
-        assert screen.controller.entries()[-1].ending.endswith(CONTINUES)
+        assert screen.conversation.entries()[-1].ending.endswith(CONTINUES)
         await pilot.press("enter")
         client.hurry()
         await wait_until(pilot, lambda: "theend." in screen.transcript.text)
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert len(screen.controller.entries()) == 2
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
+        assert len(screen.conversation.entries()) == 2
         assert client.requests[1].continues
         await pilot.press("enter")
         await pilot.pause()
@@ -74,7 +74,7 @@ async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone
         await pilot.press("escape")
         assert any("A reply is running" in notice.message for notice in app._notifications)
         assert client.n_stops == 0
-        assert screen.controller.is_replying
+        assert screen.conversation.is_replying
 
 
 async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_path: Path) -> None:
@@ -82,16 +82,16 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "reading")
-        reading = screen.controller.history.chat
+        reading = screen.conversation.history.chat
         assert reading is not None
         await pilot.press("ctrl+n")
-        app.controller.client.script = Script(replies=(LONG,), tps=60)  # type: ignore[attr-defined]
+        app.conversation.client.script = Script(replies=(LONG,), tps=60)  # type: ignore[attr-defined]
         await ask(pilot, screen, "writing")
-        writing = screen.controller.history.chat
+        writing = screen.conversation.history.chat
         assert writing is not None
         screen.open_chat(reading.id)
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
-        assert screen.controller.is_replying
+        assert screen.conversation.is_replying
         await pilot.press(*"me", "enter", *"too", "enter")
         told = [notice.message for notice in app._notifications if "more slot" in notice.message]
         assert len(told) == 1, "it is said once"
@@ -106,13 +106,13 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
 
 async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=("theend.",)))
-    store = app.controller.history.store
+    store = app.conversation.history.store
     chat = store.create_chat(NewChat(title="cut"))
     store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
-    app.controller.open_chat(chat.id)
+    app.conversation.open_chat(chat.id)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        app.controller.meters.start_load(CONFIGURATION)
+        app.conversation.meters.start_load(CONFIGURATION)
         await pilot.press("enter")
         assert "continued when the model is loaded" in str(screen.composer.border_title)
         await pilot.press("escape")
@@ -129,7 +129,7 @@ async def test_every_chat_has_a_text_and_an_edit_of_its_own(tmp_path: Path) -> N
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "first")
-        first = screen.controller.history.chat
+        first = screen.conversation.history.chat
         assert first is not None
         await pilot.press(*"thought", "shift+tab", "e")
         assert screen.composer.text == "first"
@@ -168,7 +168,7 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         await wait_until(pilot, lambda: len(client.requests) == 3)
         asked_last = [message.content for message in client.requests[-1].messages]
         assert asked_last[::2] == ["first", "second", "third"]
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
         assert screen.composer.border_title == ""
 
 
@@ -185,7 +185,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         assert "esc stops the reply" in str(composer.border_subtitle)
         screen.action_edit()
         await pilot.press("escape")
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
         assert client.n_stops == 1
         assert composer.text == "first"
         await wait_until(pilot, lambda: "esc cancels the edit" in str(composer.border_subtitle))
@@ -198,14 +198,14 @@ async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -
     app, client = make_app(tmp_path, Script(replies=(LONG, "more"), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
-        first = screen.controller.history.chat
+        first = screen.conversation.history.chat
         assert first is not None
         await pilot.press("ctrl+n")
         assert screen.composer.border_title == ""
         client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 2)
-        await wait_until(pilot, lambda: not screen.controller.is_replying)
-        assert screen.controller.history.chat is None, "the new chat is still the shown one"
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
+        assert screen.conversation.history.chat is None, "the new chat is still the shown one"
         screen.open_chat(first.id)
         await wait_until(pilot, lambda: "more" in screen.transcript.text)
 
@@ -229,7 +229,7 @@ async def test_what_is_typed_behind_a_waiting_question_stays_with_the_chat_that_
     app, _ = make_app(tmp_path, Script(replies=("word " * 60, "two"), tps=40))
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
-        controller = app.controller
+        controller = app.conversation
         await ask(pilot, screen, "first")
         await wait_until(pilot, lambda: controller.is_replying)
         first = controller.history.chat
@@ -255,10 +255,10 @@ async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> Non
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
         await pilot.press(*"third")
-        shown = screen.controller.history.chat
+        shown = screen.conversation.history.chat
         assert shown is not None
         await pilot.press("ctrl+n", *"new")
-    app.controller.history.store.close()
+    app.conversation.history.store.close()
     again, _ = make_app(tmp_path)
     async with again.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
@@ -292,7 +292,7 @@ async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_anot
         await wait_until(pilot, lambda: len(client.requests) == 2)
         asked = [message.content for message in client.requests[1].messages]
         assert asked == ["first", "one.", "second"]
-        assert screen.controller.history.chat is None, "and the new chat is shown"
+        assert screen.conversation.history.chat is None, "and the new chat is shown"
         assert screen.composer.text == ""
 
 
@@ -311,15 +311,15 @@ async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await answered(pilot, screen, "old")
-        old = screen.controller.history.chat
+        old = screen.conversation.history.chat
         assert old is not None
         await pilot.press("ctrl+n")
         await ask(pilot, screen, "first")
         screen.open_chat(old.id)
         await ask(pilot, screen, "second")
         await pilot.press("ctrl+n")
-        screen.controller.delete_chat(old.id)
-        screen.controller.stop()
+        screen.conversation.delete_chat(old.id)
+        screen.conversation.stop()
         await wait_until(pilot, lambda: screen.composer.text == "second")
         assert len(client.requests) == 2
 

@@ -78,4 +78,4 @@ async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(
             await pilot.press("enter")
             await pilot.pause()
         assert client.loads[1].model_path == starter_path
-        assert screen.controller.history.sampling == client.loads[1].sampling
+        assert screen.conversation.history.sampling == client.loads[1].sampling

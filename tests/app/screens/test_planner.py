@@ -12,7 +12,7 @@ from app.screens.dialogs import AskLine, AskYes
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.ink import LinesView
-from app.widgets.planner import PlanKnobs, PlanTable
+from app.widgets.planner import PlanOptions, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
@@ -25,8 +25,8 @@ from tests.app.screens.plan_host import (
     SilentDryRun,
     dialog_text,
     go_to,
-    knobs_of,
     report_of,
+    shown_options,
     shows,
     table_of,
 )
@@ -69,7 +69,7 @@ async def test_it_shows_cost_largest_context_table_and_arguments(
             assert part in table_of(screen)
 
 
-async def test_a_turn_of_a_knob_changes_numbers_and_arguments_at_once(
+async def test_a_turn_of_a_option_changes_numbers_and_arguments_at_once(
     starter_path: Path, tmp_path: Path
 ) -> None:
     screen = planner(starter_path, tmp_path)
@@ -82,7 +82,7 @@ async def test_a_turn_of_a_knob_changes_numbers_and_arguments_at_once(
         await wait_until(pilot, lambda: "q8_0/f16" in table_of(screen))
 
 
-async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
+async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_option(
     starter_path: Path, tmp_path: Path
 ) -> None:
     screen = planner(starter_path, tmp_path)
@@ -91,12 +91,12 @@ async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_knob(
         await pilot.press("2", "k", "enter")
         assert "--ctx-size 2048" in report_of(screen)
         await pilot.press("space", "minus", "4", "enter")
-        assert "✗ -4 is not a whole" in knobs_of(screen)
+        assert "✗ -4 is not a whole" in shown_options(screen)
         await pilot.press("escape")
-        assert "✗" not in knobs_of(screen)
+        assert "✗" not in shown_options(screen)
         assert screen.is_current
         await pilot.press("0", "enter")
-        assert "✗ 0 is not a whole" in knobs_of(screen)
+        assert "✗ 0 is not a whole" in shown_options(screen)
         assert "--ctx-size 2048" in report_of(screen)
 
 
@@ -252,31 +252,31 @@ async def test_it_is_usable_at_every_size(
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=size) as pilot:
         await shows(pilot, screen, "--ctx-size")
-        knobs = screen.query_one(PlanKnobs)
-        assert " context" in knobs_of(screen)
+        options = screen.query_one(PlanOptions)
+        assert " context" in shown_options(screen)
         await pilot.press("end")
-        assert " draft model" in knobs_of(screen)
+        assert " draft model" in shown_options(screen)
         assert screen.query_one(PlanTable).region.bottom <= size[1]
         for report in screen.query(LinesView):
             assert report.display == (report.id == "plan-report" or size == HUGE)
         first = screen.query_one("#plan-report", LinesView)
         sight = "\n".join(plain(line) for line in first.lines[: first.size.height])
         assert "largest context" in sight
-        assert knobs.region.right <= first.region.x
+        assert options.region.right <= first.region.x
 
 
-async def test_the_mouse_chooses_and_turns_knobs(starter_path: Path, tmp_path: Path) -> None:
+async def test_the_mouse_chooses_and_turns_options(starter_path: Path, tmp_path: Path) -> None:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        knobs = screen.query_one(PlanKnobs)
-        right = knobs.size.width + knobs.gutter.left - 1
-        await pilot.click(PlanKnobs, offset=(5, 2))
-        assert knobs.knob.name == "type_k"
-        await pilot.click(PlanKnobs, offset=(right, 2))
+        options = screen.query_one(PlanOptions)
+        right = options.size.width + options.gutter.left - 1
+        await pilot.click(PlanOptions, offset=(5, 2))
+        assert options.option.name == "type_k"
+        await pilot.click(PlanOptions, offset=(right, 2))
         assert "--cache-type-k bf16" in report_of(screen)
-        await pilot.click(PlanKnobs, offset=(right - 7, 2))
+        await pilot.click(PlanOptions, offset=(right - 7, 2))
         assert "--cache-type-k f16" in report_of(screen)
-        await pilot.click(PlanKnobs, offset=(5, 1))
-        await pilot.click(PlanKnobs, offset=(right - 4, 1))
-        assert knobs.is_typing
+        await pilot.click(PlanOptions, offset=(5, 1))
+        await pilot.click(PlanOptions, offset=(right - 4, 1))
+        assert options.is_typing

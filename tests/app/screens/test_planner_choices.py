@@ -1,4 +1,4 @@
-"""What the planner lets choose: cells, comparisons, goals, cards, models, idle knobs."""
+"""What the planner lets choose: cells, comparisons, goals, cards, models, disabled options."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +11,12 @@ from app.screens.dialogs import PickScreen
 from app.screens.plan_session import PlanSession
 from app.screens.planner import PlannerScreen
 from app.widgets.bars import TabStrip, TitleBar
-from app.widgets.planner import PlanKnobs, PlanTable
+from app.widgets.planner import PlanOptions, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.memory.units import GIB, MIB
-from engine.planning.knobs import with_machine
 from engine.planning.machine import PlannedMachine
+from engine.planning.options import with_machine
 from engine.planning.planner import Setup
 from engine.planning.request import PlanRequest, setup_of
 from tests.app.screens.plan_host import (
@@ -24,8 +24,8 @@ from tests.app.screens.plan_host import (
     SilentDryRun,
     dialog_text,
     go_to,
-    knobs_of,
     report_of,
+    shown_options,
     shows,
     table_of,
 )
@@ -59,7 +59,7 @@ def rows_of(screen: object) -> str:
     return "\n".join(map(plain, screen.query_one(SelectList).lines))
 
 
-async def test_the_marked_cell_moves_with_the_arrows_and_both_knobs_with_it(
+async def test_the_marked_cell_moves_with_the_arrows_and_both_options_with_it(
     starter_path: Path, tmp_path: Path
 ) -> None:
     screen = planner(starter_path, tmp_path)
@@ -71,14 +71,14 @@ async def test_the_marked_cell_moves_with_the_arrows_and_both_knobs_with_it(
         assert screen.setup is not None
         now = screen.setup.configuration
         assert (now.n_ctx, now.type_k, now.type_v) == (8192, "q8_0", "q8_0")
-        assert "8,192" in knobs_of(screen)
+        assert "8,192" in shown_options(screen)
         await pilot.press("up", "up", "up")
         assert screen.setup.configuration.type_k == "f16"
         await pilot.press("tab")
-        assert screen.query_one(PlanKnobs).has_focus
+        assert screen.query_one(PlanOptions).has_focus
 
 
-async def test_a_goal_is_searched_and_explained_until_a_knob_turns(
+async def test_a_goal_is_searched_and_explained_until_a_option_turns(
     starter_path: Path, tmp_path: Path
 ) -> None:
     screen = planner(starter_path, tmp_path)
@@ -116,30 +116,30 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
         assert len(app._notifications) == 1
 
 
-async def test_an_idle_knob_says_why_and_stays(starter_path: Path, tmp_path: Path) -> None:
+async def test_an_idle_option_says_why_and_stays(starter_path: Path, tmp_path: Path) -> None:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
         await ready(pilot, screen)
         go_to(screen, "n_cpu_moe")
-        assert "not used: there is no GPU" in knobs_of(screen)
+        assert "not used: there is no GPU" in shown_options(screen)
         assert screen.setup is not None
         screen.change(replace(screen.setup, machine=PlannedMachine((12 * GIB,))))
-        await wait_until(pilot, lambda: "not used: this model has no" in knobs_of(screen))
+        await wait_until(pilot, lambda: "not used: this model has no" in shown_options(screen))
         before = screen.setup
         await pilot.press("right", "5", "space")
-        assert "✗ this model has no experts" in knobs_of(screen)
+        assert "✗ this model has no experts" in shown_options(screen)
         assert screen.setup is before
 
 
 @pytest.mark.parametrize(
-    ("knob", "noun", "values", "flag"),
+    ("option", "noun", "values", "flag"),
     [
         ("mmproj", "projector", {"general.architecture": "clip"}, "--mmproj"),
         ("lora", "LoRA adapter", {"general.type": "adapter"}, "--lora"),
     ],
 )
 async def test_a_file_is_chosen_from_the_folder_of_its_model(
-    knob: str, noun: str, values: dict[str, str], flag: str, starter_path: Path, tmp_path: Path
+    option: str, noun: str, values: dict[str, str], flag: str, starter_path: Path, tmp_path: Path
 ) -> None:
     named = {"general.architecture": "llama", **values}
     tensors = [("v.weight", (32,), 0, 0)]
@@ -150,7 +150,7 @@ async def test_a_file_is_chosen_from_the_folder_of_its_model(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, target="llama-server")
-        go_to(screen, knob)
+        go_to(screen, option)
         await pilot.press("right")
         await wait_until(pilot, lambda: f"1 {noun} · in" in dialog_text(app.screen))
         shown = dialog_text(app.screen)
@@ -192,7 +192,7 @@ async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, again, "found for context")
         assert (again.setup, again.session.kept) == before
-        assert again.query_one(PlanKnobs).knob.name == "n_ubatch"
+        assert again.query_one(PlanOptions).option.name == "n_ubatch"
         assert "as left" in plain(again.query_one(TitleBar).lines[0])
         await pilot.press("r")
         await wait_until(pilot, lambda: again.setup == Setup(Configuration(starter_path, 4096)))

@@ -80,7 +80,7 @@ async def test_a_number_is_corrected_in_place_and_written_with_the_comments_kept
         await wait_until(pilot, lambda: isinstance(app.screen, SettingsScreen))
         assert "0.9" in rows(app)
     assert (tmp_path / "config.toml").read_text() == COMMENTED.replace("0.3", "0.9")
-    assert app.controller.history.sampling.temperature == 0.9
+    assert app.conversation.history.sampling.temperature == 0.9
 
 
 async def test_every_sampling_setting_counts_in_the_next_new_chat(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_every_sampling_setting_counts_in_the_next_new_chat(tmp_path: Path
             await wait_until(pilot, lambda: app.screen is screen)
         await pilot.press("escape", "escape", "ctrl+n")
         await pilot.pause()
-        assert app.controller.history.sampling == replace(before, **changes)
+        assert app.conversation.history.sampling == replace(before, **changes)
 
 
 async def test_limits_of_replies_count_at_once_and_delete_takes_the_default_back(
@@ -119,7 +119,7 @@ async def test_limits_of_replies_count_at_once_and_delete_takes_the_default_back
         assert (request.max_tokens, request.seed, request.stop) == (7, 5, ("\n\n",))
         await opened(pilot, "max_tokens")
         await pilot.press("delete")
-        assert app.controller.limits.max_tokens is None
+        assert app.conversation.limits.max_tokens is None
     assert "max_tokens" not in (tmp_path / "config.toml").read_text()
 
 
@@ -191,7 +191,7 @@ async def test_a_prompt_of_the_library_is_written_taken_into_a_chat_and_deleted(
         await pilot.pause()
         assert app.screen.query_one("#system-prompt", TextArea).text == "Be brief.\nBe kind."
         await pilot.press("ctrl+s")
-        assert chat.controller.history.system_prompt == "Be brief.\nBe kind."
+        assert chat.conversation.history.system_prompt == "Be brief.\nBe kind."
         await opened(pilot, "[b]")
         await pilot.press("delete")
         assert isinstance(app.screen, AskYes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.screens.drafts import Drafts
+from app.chat.outbox import Outbox
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import NewTurn
@@ -36,15 +36,16 @@ async def test_a_text_leaves_the_input_with_the_question_that_it_becomes(
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        store = chat.controller.history.store
+        store = chat.conversation.history.store
         for _ in range(n_before):
             await answered(pilot, chat, "before")
         chat.composer.put("to be asked")
         await pilot.pause()
-        chat.drafts.save_now()
+        chat.outbox.save()
+        store.flush()
         assert unsent(store) == ["to be asked"]
         with monkeypatch.context() as patch:
-            patch.setattr(Drafts, "save", lambda _: None)  # killed before anything else is saved
+            patch.setattr(Outbox, "save", lambda _: None)  # killed before anything else is saved
             await pilot.press("enter")
             await wait_until(pilot, lambda: "to be asked" in questions(store))
             assert unsent(store) == []
@@ -54,13 +55,13 @@ async def test_what_waits_for_the_model_is_saved_before_anything_else(tmp_path: 
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        chat.controller.meters.start_load(CONFIGURATION)
+        chat.conversation.meters.start_load(CONFIGURATION)
         chat.composer.put("asked while it loads")
         chat.action_send()
-        assert unsent(chat.controller.history.store) == ["asked while it loads"]
+        assert unsent(chat.conversation.history.store) == ["asked while it loads"]
         client.emit(loaded(CONFIGURATION))
-        await wait_until(pilot, lambda: questions(chat.controller.history.store))
-        assert unsent(chat.controller.history.store) == []
+        await wait_until(pilot, lambda: questions(chat.conversation.history.store))
+        assert unsent(chat.conversation.history.store) == []
 
 
 async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
@@ -69,12 +70,12 @@ async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
     app, client = make_app(tmp_path, Script(replies=("word " * 40,), tps=1))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        store = chat.controller.history.store
+        store = chat.conversation.history.store
         for text in ("first", "second", "third"):
             await ask(pilot, chat, text)
         assert unsent(store) == ["second\n\nthird"]
         client.script = replace(client.script, tps=40)
-        monkeypatch.setattr(Drafts, "save", lambda _: None)
+        monkeypatch.setattr(Outbox, "save", lambda _: None)
         await wait_until(pilot, lambda: questions(store) == ["first", "second"])
         assert unsent(store) == ["third"]
         monkeypatch.undo()
@@ -97,5 +98,6 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
         await ask(pilot, chat, "not lost")
         await pilot.pause()
         assert chat.composer.text == "not lost"
-        chat.drafts.save_now()
-        assert unsent(chat.controller.history.store) == ["not lost"]
+        chat.outbox.save()
+        chat.conversation.history.store.flush()
+        assert unsent(chat.conversation.history.store) == ["not lost"]

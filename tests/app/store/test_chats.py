@@ -125,29 +125,29 @@ def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
 def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: ChatStore) -> None:
     chat, other = new_chat(store), new_chat(store)
     texts = {chat.id: UnsentText("a", 7, "b"), other.id: UnsentText("c"), None: UnsentText("new")}
-    store.save_drafts(texts)
-    store.save_drafts(
+    store.save_unsent(texts)
+    store.save_unsent(
         {other.id: UnsentText(), None: UnsentText("newer"), 999: UnsentText("of nobody")}
     )
     store.set_archived(other.id, archived=True)  # a write that is waited for comes behind them
-    assert store.drafts() == {chat.id: UnsentText("a", 7, "b"), None: UnsentText("newer")}
+    assert store.unsent_texts() == {chat.id: UnsentText("a", 7, "b"), None: UnsentText("newer")}
     store.delete_chat(chat.id)
-    assert store.drafts() == {None: UnsentText("newer")}
+    assert store.unsent_texts() == {None: UnsentText("newer")}
 
 
 def test_each_open_kvchat_has_a_text_of_its_own_for_the_new_chat(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     with ChatStore(path) as first, ChatStore(path) as second:
-        assert first.drafts() == second.drafts() == {}
-        first.save_drafts({None: UnsentText("of the first")})
-        second.save_drafts({None: UnsentText("of the second")})
+        assert first.unsent_texts() == second.unsent_texts() == {}
+        first.save_unsent({None: UnsentText("of the first")})
+        second.save_unsent({None: UnsentText("of the second")})
     with ChatStore(path) as store, ChatStore(path) as other, ChatStore(path) as third:
-        assert store.drafts() == {None: UnsentText("of the first")}
-        assert other.drafts() == {None: UnsentText("of the second")}
-        assert third.drafts() == {}
-        store.save_drafts({None: UnsentText()})
+        assert store.unsent_texts() == {None: UnsentText("of the first")}
+        assert other.unsent_texts() == {None: UnsentText("of the second")}
+        assert third.unsent_texts() == {}
+        store.save_unsent({None: UnsentText()})
     with ChatStore(path) as store:
-        assert store.drafts() == {None: UnsentText("of the second")}, "no text is left behind"
+        assert store.unsent_texts() == {None: UnsentText("of the second")}, "no text is left behind"
 
 
 def test_speeds_of_chats_are_medians_of_the_newest_replies_by_model(store: ChatStore) -> None:

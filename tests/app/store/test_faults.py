@@ -260,7 +260,7 @@ def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: Chat
     store.on_error = told.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"), "half")
-    store.save_drafts({chat.id: UnsentText("na\udcff.txt")})
+    store.save_unsent({chat.id: UnsentText("na\udcff.txt")})
     store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
     with pytest.raises(StoreError, match="U\\+D800"):
         ask(store, chat, answer, "half \ud800")

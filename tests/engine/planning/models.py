@@ -5,9 +5,8 @@ from dataclasses import replace
 from engine.configuration import Configuration
 from engine.memory.units import GIB
 from engine.model.catalog import find_entry
-from engine.planning.knob import Knob
-from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
+from engine.planning.options import OPTIONS, PlanOption
 from engine.planning.planner import Plan, Planner, Setup
 
 DENSE, EXPERTS, HYBRID, WINDOWS = (
@@ -27,5 +26,5 @@ def planned(
     return planner.plan(setup), planner
 
 
-def knob_named(name: str) -> Knob:
-    return next(knob for knob in KNOBS if knob.name == name)
+def option_named(name: str) -> PlanOption:
+    return next(option for option in OPTIONS if option.name == name)

@@ -90,7 +90,7 @@ def test_the_search_finds_what_trying_everything_finds(
 
 
 @pytest.mark.parametrize("mib", [365, 500])
-def test_a_draft_model_is_weighed_like_every_other_knob(
+def test_a_draft_model_is_weighed_like_every_other_option(
     models: tuple[Model, Model, Model], mib: int
 ) -> None:
     devices = (gpu(mib / 1024), Device("CPU", "cpu", GIB, GIB))

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from engine.planning.changes import Change, best_changes, changes, steps_of
-from engine.planning.knobs import with_matched_types
+from engine.planning.options import with_matched_types
 from engine.planning.planner import Plan, Planner
 from engine.planning.verdict import FitVerdict, verdict_of
-from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, knob_named, planned
+from tests.engine.planning.models import DENSE, EXPERTS, HYBRID, WINDOWS, option_named, planned
 
 
 def changes_of(plan: Plan, planner: Planner) -> dict[str, Change]:
@@ -51,46 +51,46 @@ def test_a_dense_model_is_told_nothing_of_experts_nor_a_machine_without_gpus_of_
     assert not any("GPU" in label or "CPU" in label for label in changes_of(plan, planner))
 
 
-def test_there_are_no_arrows_at_an_end_and_for_idle_knobs() -> None:
+def test_there_are_no_arrows_at_an_end_and_for_disabled_options() -> None:
     plan, planner = planned(DENSE, 12)
     facts = planner.facts_of(plan.setup)
-    assert steps_of(knob_named("n_gpu_layers"), plan, planner, facts).more is None
-    idle = steps_of(knob_named("n_cpu_moe"), plan, planner, facts)
+    assert steps_of(option_named("n_gpu_layers"), plan, planner, facts).more is None
+    idle = steps_of(option_named("n_cpu_moe"), plan, planner, facts)
     assert (idle.less, idle.more) == (None, None)
 
 
 def test_a_step_that_llama_cpp_refuses_is_no_change() -> None:
     plan, planner = planned(DENSE, 12, type_v="q8_0")
-    knob = knob_named("flash_attention")
+    option = option_named("flash_attention")
     facts = planner.facts_of(plan.setup)
-    refused = knob.step(plan.setup, facts, -1)
+    refused = option.step(plan.setup, facts, -1)
     assert refused.configuration.flash_attention == "off"
-    assert steps_of(knob, plan, planner, facts).less is None
+    assert steps_of(option, plan, planner, facts).less is None
 
 
-def test_where_keys_and_values_are_one_tensor_one_knob_turns_both() -> None:
+def test_where_keys_and_values_are_one_tensor_one_option_turns_both() -> None:
     plan, planner = planned("deepseek-v2-lite", 24)
     facts = planner.facts_of(plan.setup)
-    step = steps_of(knob_named("type_k"), plan, planner, facts).more
+    step = steps_of(option_named("type_k"), plan, planner, facts).more
     assert step is not None
     assert (step.setup.configuration.type_k, step.setup.configuration.type_v) == ("bf16", "bf16")
-    assert "values together" in knob_named("type_v").disabled_reason(plan.setup, facts)
+    assert "values together" in option_named("type_v").disabled_reason(plan.setup, facts)
     dense, planner = planned(DENSE, 24)
     mixed = replace(dense.setup, configuration=replace(dense.setup.configuration, type_k="q8_0"))
     assert with_matched_types(mixed, planner.facts_of(mixed)) is mixed
 
 
 @pytest.mark.parametrize(
-    ("name", "gpus", "knob"),
+    ("name", "gpus", "option"),
     [(EXPERTS, (24,), "n_cpu_moe"), (DENSE, (8, 8), "tensor_split"), (DENSE, (8, 8), "split_mode"),
      (WINDOWS, (12,), "swa_full")],
 )  # fmt: skip
-def test_a_knob_that_counts_changes_the_estimate(
-    name: str, gpus: tuple[float, ...], knob: str
+def test_an_option_that_counts_changes_the_estimate(
+    name: str, gpus: tuple[float, ...], option: str
 ) -> None:
     plan, planner = planned(name, *gpus, n_ctx=16384)
     facts = planner.facts_of(plan.setup)
-    found = knob_named(knob)
+    found = option_named(option)
     assert found.disabled_reason(plan.setup, facts) == ""
     turned = found.step(plan.setup, facts, 1)
     after, before = planner.plan(turned).estimate.devices, plan.estimate.devices
@@ -99,9 +99,9 @@ def test_a_knob_that_counts_changes_the_estimate(
 
 def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
     plan, planner = planned(DENSE, 24, flash_attention="off")
-    facts, knob = planner.facts_of(plan.setup), knob_named("type_v")
-    assert knob.parse is not None
-    packed = knob.parse(plan.setup, "q8_0")
+    facts, option = planner.facts_of(plan.setup), option_named("type_v")
+    assert option.parse is not None
+    packed = option.parse(plan.setup, "q8_0")
     assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
-    wide = knob.step(plan.setup, facts, 1)
+    wide = option.step(plan.setup, facts, 1)
     assert (wide.configuration.type_v, wide.configuration.flash_attention) == ("bf16", "off")

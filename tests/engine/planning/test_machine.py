@@ -6,12 +6,12 @@ import pytest
 
 from engine.memory.units import GIB
 from engine.planning.planner import Setup
-from engine.planning.values import KnobError
-from tests.engine.planning.models import DENSE, knob_named, planned
+from engine.planning.values import OptionError
+from tests.engine.planning.models import DENSE, option_named, planned
 
 
 def typed(name: str, setup: Setup, text: str) -> Setup:
-    parse = knob_named(name).parse
+    parse = option_named(name).parse
     assert parse is not None
     return parse(setup, text)
 
@@ -36,7 +36,7 @@ def test_sizes_and_cards_are_told_apart(
     plan, planner = planned(DENSE, 6)
     setup = typed("vram", plan.setup, text)
     assert (setup.machine.vram_bytes, setup.machine.cards) == (sizes, cards)
-    assert typed("vram", setup, knob_named("vram").format(setup)) == setup
+    assert typed("vram", setup, option_named("vram").format(setup)) == setup
     n_gpus = len(planner.facts_of(setup).gpus)
     assert n_gpus == len(sizes) + len(cards) or text == "found"
     assert setup.machine.n_named_gpus == len(sizes) + len(cards)
@@ -45,7 +45,7 @@ def test_sizes_and_cards_are_told_apart(
 @pytest.mark.parametrize("text", ["0", "-1", "0GiB", "RTX 9999", "40x8GiB", "nonsense", "8GiB,"])
 def test_what_is_no_machine_is_refused_in_words(text: str) -> None:
     plan, _ = planned(DENSE, 6)
-    with pytest.raises(KnobError):
+    with pytest.raises(OptionError):
         typed("vram", plan.setup, text)
 
 

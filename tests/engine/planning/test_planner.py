@@ -1,4 +1,4 @@
-"""Setups, plans and knobs on real headers."""
+"""Setups, plans and options on real headers."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,41 +11,41 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
-from engine.planning.knobs import KNOBS
 from engine.planning.machine import PlannedMachine
+from engine.planning.options import OPTIONS
 from engine.planning.planner import Planner, Setup, warnings_of
-from engine.planning.values import KnobError
+from engine.planning.values import OptionError
 
-KNOB = {knob.name: knob for knob in KNOBS}
+OPTION = {option.name: option for option in OPTIONS}
 
 
 def small_setup(path: Path, n_ctx: int = 4096) -> Setup:
     return Setup(Configuration(path, n_ctx), machine=PlannedMachine((2 * GIB,)))
 
 
-def test_every_knob_turns_and_comes_back(starter_path: Path) -> None:
+def test_every_option_turns_and_comes_back(starter_path: Path) -> None:
     planner = Planner()
     setup = replace(
         small_setup(starter_path), target="llama-server", machine=PlannedMachine((2 * GIB, 2 * GIB))
     )
     setup = replace(setup, configuration=replace(setup.configuration, tensor_split=(60.0, 40.0)))
     facts = planner.facts_of(setup)
-    for knob in KNOBS:
-        if knob.chooser is not None:
+    for option in OPTIONS:
+        if option.chooser is not None:
             continue
-        start = knob.step(setup, facts, -1) if knob.name == "n_gpu_layers" else setup
-        turned = knob.step(start, facts, 1)
-        assert turned != start, knob.name
+        start = option.step(setup, facts, -1) if option.name == "n_gpu_layers" else setup
+        turned = option.step(start, facts, 1)
+        assert turned != start, option.name
         planner.plan(turned)
-        assert knob.format(turned) != knob.format(start)
-        assert knob.format(knob.step(turned, facts, -1)) == knob.format(start)
+        assert option.format(turned) != option.format(start)
+        assert option.format(option.step(turned, facts, -1)) == option.format(start)
 
 
-def test_what_a_knob_shows_can_be_typed(starter_path: Path) -> None:
+def test_what_an_option_shows_can_be_typed(starter_path: Path) -> None:
     setup = small_setup(starter_path)
-    for knob in KNOBS:
-        assert knob.parse is not None
-        assert knob.parse(setup, knob.format(setup)) == setup, knob.name
+    for option in OPTIONS:
+        assert option.parse is not None
+        assert option.parse(setup, option.format(setup)) == setup, option.name
 
 
 MAY_BE_ZERO = {"n_mtp_draft", "n_gpu_layers", "n_cpu_moe", "main_gpu", "margin"}
@@ -55,22 +55,24 @@ MAY_BE_EMPTY = {"vram", "tensor_split"}
 @pytest.mark.parametrize("text", ["0", "-1", "x", "", "nan"])
 def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None:
     setup = small_setup(starter_path)
-    for knob in KNOBS:
-        if knob.parse is None or knob.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(text, ()):
+    for option in OPTIONS:
+        if option.parse is None or option.name in {"0": MAY_BE_ZERO, "": MAY_BE_EMPTY}.get(
+            text, ()
+        ):
             continue
-        with pytest.raises(KnobError):
-            knob.parse(setup, text)
+        with pytest.raises(OptionError):
+            option.parse(setup, text)
 
 
 def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> None:
-    read_batch, read_ubatch = KNOB["n_batch"].parse, KNOB["n_ubatch"].parse
+    read_batch, read_ubatch = OPTION["n_batch"].parse, OPTION["n_ubatch"].parse
     assert read_batch is not None
     assert read_ubatch is not None
     small = read_batch(small_setup(starter_path), "128")
     assert small.configuration.n_ubatch == 128
-    with pytest.raises(KnobError, match="batch size of 128"):
+    with pytest.raises(OptionError, match="batch size of 128"):
         read_ubatch(small, "256")
-    top = KNOB["n_ubatch"].step(small, Planner().facts_of(small), 1)
+    top = OPTION["n_ubatch"].step(small, Planner().facts_of(small), 1)
     assert top.configuration.n_ubatch == 128
 
 

@@ -86,7 +86,7 @@ def test_the_cache_of_one_chat_is_read_too() -> None:
     assert bound is not None
     cache = max(each.term(TermKind.KV).nbytes for each in plan.estimate.devices)
     assert bound.full_tps == pytest.approx(5e10 / (bound.weight_bytes + cache))
-    assert bound.behind(4096) == pytest.approx(5e10 / (bound.weight_bytes + cache / 2))
+    assert bound.at_depth(4096) == pytest.approx(5e10 / (bound.weight_bytes + cache / 2))
     slots = bound_of("llama-3.1-8b", n_gpu_layers=0, n_slots=2)
     assert slots.full_tps is not None
     assert bound.full_tps is not None

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.planning.values import (
-    KnobError,
+    OptionError,
     parse_count,
     parse_file,
     parse_layers,
@@ -23,19 +23,19 @@ def test_a_count_is_read_as_people_write_it(text: str, n: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-5", "eight", "1.3", "9" * 14, "9" * 400, "1e9", "8kk"])
 def test_what_is_no_count_is_refused_in_words(text: str) -> None:
-    with pytest.raises(KnobError, match="1 to 16,777,216"):
+    with pytest.raises(OptionError, match="1 to 16,777,216"):
         parse_count(text, low=1, high=1 << 24)
 
 
 def test_all_layers_is_a_number_of_layers() -> None:
     assert (parse_layers("All"), parse_layers("0"), parse_layers("12")) == (-1, 0, 12)
-    with pytest.raises(KnobError, match="or all"):
+    with pytest.raises(OptionError, match="or all"):
         parse_layers("-1")
 
 
 def test_a_pipe_is_no_model_file_and_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.gguf")
-    with pytest.raises(KnobError, match="a pipe or a device"):
+    with pytest.raises(OptionError, match="a pipe or a device"):
         parse_file(str(tmp_path / "m.gguf"))
 
 
@@ -44,5 +44,5 @@ def test_a_model_file_is_its_path(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF")
     assert parse_file(f" {path} ") == path
     path.write_bytes(b"no model")
-    with pytest.raises(KnobError, match="not a GGUF file"):
+    with pytest.raises(OptionError, match="not a GGUF file"):
         parse_file(str(path))

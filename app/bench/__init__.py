@@ -1,1 +1,0 @@
-"""`kvchat bench`: what speculation gains on this machine, model and text, measured in pairs."""

@@ -1,0 +1,66 @@
+"""What a chat gives a comparison to answer."""
+
+import secrets
+from pathlib import Path
+
+from app.chat.attachments import as_written
+from app.chat.conversation import Conversation
+from app.chat.entries import Speaker
+from app.chat.snapshot import NO_MODEL, Phase
+from engine.experiment.comparison import MAX_TOKENS, SEED_BITS
+from engine.requests import GenerationRequest
+
+
+def obstacle(conversation: Conversation) -> str | None:
+    """Why nothing can be compared now; None if it can."""
+    if conversation.is_replying:
+        return "A reply is running: stop it ({reply-stop}) before you compare."
+    if conversation.is_leased:
+        return "Another comparison is still ending: try again in a moment."
+    configuration = conversation.configuration
+    if configuration is not None and configuration.server is not None:
+        return (
+            "The drafts of a server are set when it starts: only models on this machine can "
+            "be compared."
+        )
+    match conversation.meters.phase:
+        case Phase.EMPTY:
+            return NO_MODEL
+        case Phase.LOADING:
+            return "The model is still being loaded."
+        case Phase.STOPPED:
+            return "The engine has stopped: {engine-restart} restarts it."
+        case _:
+            return None
+
+
+def prompt_of(conversation: Conversation, composed: str, folder: Path) -> str:
+    """The composer's text, else the last question of the chat, as the user wrote it."""
+    if composed.strip():
+        return composed
+    question = conversation.history.last(Speaker.USER)
+    return as_written(question.content, folder) if question is not None else ""
+
+
+def request_of(
+    conversation: Conversation, composed: str, *, max_tokens: int = MAX_TOKENS
+) -> GenerationRequest | None:
+    """The request that both arms answer, with the chat before it; None without a question.
+
+    Raises:
+        StoreError: the chat cannot be read.
+    """
+    history = conversation.history
+    if composed.strip():
+        messages = history.messages_with(composed)
+    else:
+        question = history.last(Speaker.USER)
+        if question is None:
+            return None
+        messages = history.request_messages(question.id)
+    return GenerationRequest(
+        messages=messages,
+        sampling=history.sampling,
+        max_tokens=max_tokens,
+        seed=secrets.randbits(SEED_BITS),
+    )

@@ -1,0 +1,393 @@
+"""What is written and not sent in each chat, and the messages that wait for the engine.
+
+No Textual here. Every text is saved at all times: as unsent text of its chat, or as a message.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from app import format as fmt
+from app.chat.attachments import as_written, message_with, written_message
+from app.chat.context_full import ContextFull
+from app.chat.conversation import Conversation
+from app.chat.history import short_title
+from app.chat.snapshot import NO_MODEL, Phase
+from app.chat.update import Notice
+from app.store.errors import StoreError
+from app.store.records import StoredMessage, UnsentText
+from engine.errors import EngineError
+
+NOTHING_TO_CONTINUE = "The last reply is complete: there is nothing to continue."
+NO_QUESTION = "There is no question to answer yet."
+STOPPED = "The engine has stopped: {engine-restart} restarts it."
+NOTHING = UnsentText()
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedMessage:
+    """A message that is sent when the engine is free; without text the last reply continues."""
+
+    chat_id: int | None
+    """None is the new chat, which has no id before its first question is saved."""
+    unsent: UnsentText = NOTHING
+
+
+class Outbox:
+    """Sends messages, or queues them while the engine is busy.
+
+    What goes wrong is reported as a notice of the conversation, and the text stays unsent.
+
+    Attributes:
+        folder: Directory in which `@path` names of a text begin.
+        chat_id: The chat whose text is in the composer; None is the new chat.
+        queue: Waiting messages of all chats, oldest first.
+    """
+
+    def __init__(self, conversation: Conversation, context: ContextFull) -> None:
+        self.folder = Path()
+        self.chat_id: int | None = None
+        self.queue: list[QueuedMessage] = []
+        self._conversation = conversation
+        self._context = context
+        self._store = conversation.history.store
+        self._store.unsent_of = self._stays_unsent
+        self._texts: dict[int | None, UnsentText] = {}
+        self._saved: dict[int | None, UnsentText] = {}
+        self._sent = (NOTHING, "")
+        """The text sent last and the message it became: the engine may refuse it."""
+        self._has_suggested_slots = False
+
+    # --- what is written ---
+
+    @property
+    def unsent(self) -> UnsentText:
+        """What is written in the composer."""
+        return self._texts.get(self.chat_id, NOTHING)
+
+    @property
+    def is_edit(self) -> bool:
+        """Whether the composer's text replaces an earlier message."""
+        return self.unsent.edited is not None
+
+    @property
+    def queued(self) -> list[QueuedMessage]:
+        """The waiting messages of the composer's chat."""
+        return self._queued_in(self.chat_id)
+
+    def _queued_in(self, chat_id: int | None) -> list[QueuedMessage]:
+        return [message for message in self.queue if message.chat_id == chat_id]
+
+    def write(self, text: str) -> None:
+        """Note what the composer holds now."""
+        self._set(self.chat_id, replace(self.unsent, text=text))
+
+    def _set(self, chat_id: int | None, unsent: UnsentText) -> None:
+        self._texts.pop(chat_id, None)
+        if unsent:
+            self._texts[chat_id] = unsent
+
+    def edit(self, message: StoredMessage) -> None:
+        """Write a message again; what was written before returns after the edit."""
+        unsent, content = self.unsent, message.content
+        before = unsent.before if self.is_edit else unsent.text
+        text = content if message.role == "assistant" else as_written(content, self.folder)
+        self._set(self.chat_id, UnsentText(text, message.id, before))
+
+    def cancel_edit(self) -> None:
+        """Return to what was written before the edit."""
+        self._set(self.chat_id, UnsentText(self.unsent.before))
+
+    def takes_files(self, unsent: UnsentText) -> bool:
+        """Whether files named in a text go with it; none go with an edited reply."""
+        with suppress(StoreError):  # sending reports that the message is gone
+            if unsent.edited is not None:
+                return self._conversation.history.message(unsent.edited).role == "user"
+        return True
+
+    def _message_of(self, unsent: UnsentText) -> str:
+        """The message that the model gets, with pastes and the present content of named files."""
+        if not self.takes_files(unsent):
+            return message_with(unsent.text, ())
+        return written_message(unsent.text, self.folder, self._conversation.blindness)
+
+    # --- saved texts ---
+
+    def load(self) -> None:
+        """Read the unsent texts of all chats."""
+        self.chat_id = self._conversation.history.chat_id
+        self._saved = self._store.unsent_texts()
+        self._texts = dict(self._saved)
+
+    def save(self) -> None:
+        """Save the unsent texts that changed, the queued ones among them."""
+        chats = {*self._texts, *(message.chat_id for message in self.queue)}
+        unsent = {chat_id: text for chat_id in chats if (text := self._unsent_in(chat_id))}
+        changed = {
+            chat_id: unsent.get(chat_id, NOTHING)
+            for chat_id in {*unsent, *self._saved}
+            if unsent.get(chat_id) != self._saved.get(chat_id)
+        }
+        if changed:
+            self._store.save_unsent(changed)
+            self._saved = unsent
+
+    def _unsent_in(self, chat_id: int | None) -> UnsentText:
+        queued = [message.unsent for message in self._queued_in(chat_id)]
+        return together(*queued, self._texts.get(chat_id, NOTHING))
+
+    def _stays_unsent(self, chat_id: int | None) -> UnsentText:
+        """The text that stays unsent in a chat once its question is saved; the store asks this."""
+        self._saved.pop(chat_id, None)
+        return self._unsent_in(chat_id)
+
+    def follow_chat(self) -> bool:
+        """Turn to the chat that is shown; False if the composer's text already belongs to it."""
+        old, new = self.chat_id, self._conversation.history.chat_id
+        if old == new:
+            return False
+        self.chat_id = new
+        if old is not None and not self._is_stored(old):
+            self._move(old, new)
+        if new is not None:
+            self._read_again(new)
+        return True
+
+    def _read_again(self, chat_id: int) -> None:
+        """Read what another kvchat left in a chat meanwhile, unless something is written here."""
+        is_changed = self._texts.get(chat_id, NOTHING) != self._saved.get(chat_id, NOTHING)
+        if is_changed or self._queued_in(chat_id):
+            return
+        with suppress(StoreError):  # the known text stays
+            stored = self._store.unsent_text(chat_id)
+            self._set(chat_id, stored)
+            self._saved[chat_id] = stored
+
+    def _is_stored(self, chat_id: int) -> bool:
+        try:
+            self._store.chat(chat_id)
+        except StoreError:
+            return False
+        return True
+
+    def _move(self, old: int | None, new: int | None) -> None:
+        """Move what is written and waits in one chat to another, before what is there."""
+        moved = self._texts.pop(old, NOTHING)
+        self._set(new, together(moved, self._texts.get(new, NOTHING)))
+        self.queue = [replace(m, chat_id=new) if m.chat_id == old else m for m in self.queue]
+
+    # --- sending ---
+
+    def send(self) -> bool:
+        """Send or queue what is written; with nothing written, continue a reply that was cut off.
+
+        False if the text stays in the composer.
+        """
+        unsent, conversation = self.unsent, self._conversation
+        if not unsent.text.strip():
+            if not unsent and conversation.live is None and conversation.history.unfinished():
+                self.continue_reply()
+            return False
+        try:
+            self._message_of(unsent)
+        except EngineError as error:
+            conversation.report(error)
+            return False
+        self._set(self.chat_id, UnsentText(unsent.before))
+        if not self._send_or_queue(QueuedMessage(self.chat_id, replace(unsent, before=""))):
+            self._set(self.chat_id, unsent)
+            return False
+        return True
+
+    def continue_reply(self) -> None:
+        """Continue the last reply of the shown chat, now or when the engine is free."""
+        self._send_or_queue(QueuedMessage(self.chat_id))
+
+    def regenerate(self, message_id: int | None) -> None:
+        """Generate another reply to a message, or to the last one if None."""
+        blocked_by = self.blocked_by(self.chat_id)
+        if blocked_by is not None:
+            self._notify(f"Another reply can be generated when {blocked_by}.")
+        elif self._is_engine_ready():
+            try:
+                if not self._conversation.regenerate(message_id):
+                    self._notify(NO_QUESTION)
+            except EngineError as error:
+                self._conversation.report(error)
+
+    def send_next(self) -> bool:
+        """Send the oldest queued message that nothing blocks; whether one left the queue."""
+        message = next((m for m in self.queue if self.blocked_by(m.chat_id) is None), None)
+        if message is None:
+            return False
+        self.queue.remove(message)
+        if not self._send(message):
+            self._return(message.chat_id, message.unsent)
+        return True
+
+    def unqueue(self) -> bool:
+        """Return the newest queued message to the composer; False if none waits in this chat."""
+        if not self.queued:
+            return False
+        message = self.queued[-1]
+        self.queue.remove(message)
+        self._set(self.chat_id, together(message.unsent, self.unsent))
+        return True
+
+    def return_refused(self, message: str) -> None:
+        """Return a message that the engine refused, and those queued after it, to the composer."""
+        unsent, sent = self._sent
+        unsent = unsent if sent == message else UnsentText(as_written(message, self.folder))
+        self._return(self.chat_id, unsent)
+
+    def return_queued(self) -> None:
+        """Return the queued messages of the shown chat to the composer."""
+        self._return(self.chat_id, NOTHING)
+
+    def _return(self, chat_id: int | None, first: UnsentText) -> None:
+        """Return a text and those queued after it to their chat, or to the shown one."""
+        queued = [message.unsent for message in self._queued_in(chat_id)]
+        self.queue = [message for message in self.queue if message.chat_id != chat_id]
+        is_there = chat_id is None or chat_id == self.chat_id or self._is_stored(chat_id)
+        target = chat_id if is_there else self.chat_id
+        self._set(target, together(first, *queued, self._texts.get(target, NOTHING)))
+
+    def blocked_by(self, chat_id: int | None) -> str | None:
+        """What has to happen before a message can be sent in a chat, such as `the model is loaded`.
+
+        None if nothing blocks it.
+        """
+        conversation = self._conversation
+        if conversation.reply_in(chat_id) is not None:
+            return "this reply is done" if chat_id == self.chat_id else "its reply is done"
+        if conversation.is_leased:
+            return "the model is free"
+        if conversation.is_replying and not conversation.has_free_slot:
+            return f"“{self._answered_title}” is answered"
+        return "the model is loaded" if conversation.meters.phase is Phase.LOADING else None
+
+    def _send_or_queue(self, message: QueuedMessage) -> bool:
+        if self.blocked_by(message.chat_id) is None:
+            return self._send(message)
+        if message.unsent or message not in self.queue:
+            self.queue.append(message)
+        try:
+            self.save()
+            self._store.flush()  # the user is shown that it waits
+        except StoreError as error:
+            self._conversation.report(error)
+        self._suggest_slots(message.chat_id)
+        return True
+
+    def _send(self, message: QueuedMessage) -> bool:
+        if not self._is_engine_ready():
+            return False
+        is_shown = message.chat_id == self._conversation.history.chat_id
+        if not message.unsent.text and is_shown and self._context.is_needed():
+            self._conversation.offer_space("this reply ended because the context is full")
+            return True
+        try:
+            self._ask(message)
+        except EngineError as error:
+            self._conversation.report(error)
+            return False
+        return True
+
+    def _ask(self, message: QueuedMessage) -> None:
+        """Ask for the reply to a message, or for more of the last reply."""
+        unsent, history = message.unsent, self._conversation.history
+        is_shown = message.chat_id == history.chat_id
+        conversation = self._conversation
+        if not is_shown:
+            history = conversation.history_of(message.chat_id)
+        if not unsent.text:
+            if conversation.continue_reply(history) is None:
+                title = "" if is_shown else short_title(history.title)
+                self._notify(NOTHING_TO_CONTINUE, title)
+            return
+        text = self._message_of(unsent)
+        if is_shown:
+            self._sent = (unsent, text)
+        if unsent.edited is None:
+            reply = conversation.send(text, history)
+        else:
+            reply = conversation.edit(unsent.edited, text, history)
+        if message.chat_id is None:
+            self._move(None, reply.chat_id)
+            self.chat_id = reply.chat_id if is_shown else self.chat_id
+
+    def _is_engine_ready(self) -> bool:
+        conversation = self._conversation
+        if conversation.has_free_slot:
+            return True
+        if conversation.meters.phase is Phase.EMPTY:
+            self._notify(NO_MODEL)
+        else:
+            conversation.notify(Notice(STOPPED, severity="warning"))
+        return False
+
+    @property
+    def _answered_title(self) -> str:
+        return short_title(next(iter(self._conversation.running.values())).chat_title)
+
+    def _suggest_slots(self, chat_id: int | None) -> None:
+        """Suggest a second slot the first time that a chat waits for another."""
+        conversation, loaded = self._conversation, self._conversation.loaded
+        if loaded is None or loaded.configuration.server is not None or self._has_suggested_slots:
+            return
+        if not conversation.is_replying or conversation.reply_in(chat_id) is not None:
+            return
+        self._has_suggested_slots = True
+        n_slots = loaded.configuration.n_slots
+        kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
+        cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
+        self._notify(
+            f"With one more slot, both chats are answered at once{cost}: set slots = {n_slots + 1} "
+            "under cache in the settings ({settings-open}), or n_slots in the preset, and load the "
+            "model again.",
+            f"“{self._answered_title}” is answered first",
+        )
+
+    def _notify(self, message: str, title: str = "") -> None:
+        self._conversation.notify(Notice(message, title))
+
+
+def together(*texts: UnsentText) -> UnsentText:
+    """Several unsent texts as one, in their order."""
+    whole = NOTHING
+    for text in texts:
+        whole = whole.and_then(text)
+    return whole
+
+
+class InputHistory:
+    """Earlier questions, newest first, reached step by step from the text in the composer.
+
+    A question is turned into what was typed by `as_written` once it is shown.
+    """
+
+    def __init__(
+        self, questions: Sequence[str], written: str, as_written: Callable[[str], str] = str
+    ) -> None:
+        self._questions = list(dict.fromkeys(filter(None, questions)))
+        self._as_written = as_written
+        self._texts = [written]
+        self._index = 0
+
+    @property
+    def shown(self) -> str:
+        """The text of the present step."""
+        return self._texts[self._index]
+
+    def step(self, n: int) -> str | None:
+        """The text `n` steps earlier, or later if negative; None at either end."""
+        index = self._index + n
+        while index >= len(self._texts) and self._questions:
+            text = self._as_written(self._questions.pop(0))
+            if text and text not in self._texts:
+                self._texts.append(text)
+        if not 0 <= index < len(self._texts):
+            return None
+        self._index = index
+        return self.shown

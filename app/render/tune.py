@@ -1,0 +1,92 @@
+"""The results of a tuning for a terminal."""
+
+import shlex
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from app.console import plain_table
+from app.format import rate
+from app.tuning import Tuning
+from engine.experiment.gain import PairedGain
+from engine.experiment.tuner import Outcome, Trial
+
+STYLES = {"chosen": "green", "faster": "green", "failed": "red", "undecided": "yellow"}
+COLUMNS = ("setting", "tried", "speed", "99 %", "blocks", "verdict")
+
+
+def trial_text(trial: Trial) -> Text:
+    """A result in one line."""
+    ratio = f": {_ratio(trial.gain)}" if trial.gain else ""
+    reason = f" ({trial.reason})" if trial.reason else ""
+    start = f"{trial.setting}, {trial.label}: "
+    return Text.assemble(start, (trial.verdict, STYLES.get(trial.verdict, "")), ratio, reason)
+
+
+def report(tuning: Tuning) -> Iterator[RenderableType]:
+    """The table of all results, and what follows from them."""
+    outcome = tuning.outcome
+    assert outcome is not None
+    rows = [_row(each) for each in outcome.compared]
+    yield plain_table(COLUMNS, rows, numbers=("speed", "blocks"), folds=False)
+    yield Text()
+    for line in _conclusions(tuning, outcome):
+        yield Text(line)
+    if tuning.problem:
+        yield Text(f"! {tuning.problem}", "yellow")
+
+
+def _row(trial: Trial) -> tuple[str, ...]:
+    gain = trial.gain
+    if gain is None:
+        return trial.setting, trial.label, "-", "-", "0", trial.verdict
+    ends = f"{gain.low:.2f} to {gain.high:.2f}"
+    return (
+        trial.setting, trial.label, f"{gain.median:.3f}", ends, str(gain.n_blocks), trial.verdict
+    )  # fmt: skip
+
+
+def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
+    for each in outcome.compared:
+        if each.verdict == "chosen":
+            yield f"Chosen: {each.setting} {each.label}. Cost: {each.cost}."
+        elif each.verdict in ("failed", "faster"):
+            yield f"Not chosen: {each.setting} {each.label}: {each.reason}."
+    untried = (each.reason for each in outcome.compared if each.verdict == "not tried")
+    for reason in dict.fromkeys(untried):
+        yield f"Threads were not tried: {reason}."
+    if not outcome.changes:
+        yield "Nothing is clearly faster than the current settings."
+    yield _speeds(outcome)
+    if outcome.is_busy:
+        yield (
+            f"Other programs used {outcome.n_others:.1f} cores, which slowed the "
+            "measurement: `kvchat plan` will not show these speeds."
+        )
+    if tuning.preset_path is not None:
+        yield (
+            f"Written after {tuning.elapsed_s:.0f} s: {tuning.preset_path}. "
+            f"Open it: kvchat --preset {shlex.quote(tuning.name)}"
+        )
+    undecided = [each.setting for each in outcome.compared if each.verdict == "undecided"]
+    if undecided:
+        yield f"No time was left for {', '.join(dict.fromkeys(undecided))}: raise --minutes."
+    else:
+        yield "Everything was measured."
+
+
+def _speeds(outcome: Outcome) -> str:
+    start, chosen = outcome.start_tps, outcome.chosen_tps
+    deep = ""
+    if "deep" in chosen:
+        before = f" ({rate(start['deep'])})" if "deep" in start else ""
+        deep = f", {rate(chosen['deep'])}{before} at depth {outcome.sizes.n_deep:,}"
+    return (
+        f"Tokens per second: decode {rate(chosen.get('near'))} (before: {rate(start.get('near'))})"
+        f"{deep}, prefill {rate(chosen.get('prompt'))} ({rate(start.get('prompt'))})."
+    )
+
+
+def _ratio(gain: PairedGain) -> str:
+    return f"{gain.median:.2f}x ({gain.low:.2f}x to {gain.high:.2f}x)"

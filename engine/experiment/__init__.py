@@ -1,0 +1,1 @@
+"""Is A faster than B on this machine, beyond the noise?"""

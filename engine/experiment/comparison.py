@@ -1,0 +1,296 @@
+"""One prompt answered by two arms in turns, driven by the events of an engine."""
+
+from dataclasses import asdict, dataclass, field
+
+from engine.configuration import SpeculationSettings
+from engine.events import (
+    ENGINE_EVENTS,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    OfReply,
+    RoundFinished,
+    SpeculationChanged,
+    TokensCommitted,
+    WorkerStopped,
+)
+from engine.experiment.arm import Arm, ExperimentError
+from engine.experiment.gain import N_LOSS, PairedGain, gain_of
+from engine.experiment.verdict import block_of, check_speed, token_s
+from engine.process.protocol import EngineClient
+from engine.requests import GenerationRequest
+from engine.speculation.stats import first_divergence
+
+REPLY_IDS = (-3, -4)
+"""Ids of the replies of the first and the second arm; chats use others."""
+ORDER = (0, 1, 1, 0)
+"""The arms of a block's four replies."""
+MAX_TOKENS = 128
+"""Default maximum of tokens in a reply."""
+SEED_BITS = 31
+"""Bits of a random seed that the user may copy by hand."""
+N_WORDS = 4
+"""Words that are shown before and after the point where texts diverge."""
+
+
+class Answer:
+    """One reply of an arm, as far as it has come."""
+
+    def __init__(self, arm: Arm) -> None:
+        self.arm = arm
+        self.committed: list[TokensCommitted] = []
+        self.stats = GenerationStats()
+        self.note: str | None = None
+        """Why it drafts in another way than its arm, or not at all."""
+        self.finished: Finished | None = None
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        if self.finished is not None:
+            return self.finished.text
+        return "".join(event.text for event in self.committed)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of the finished reply."""
+        return () if self.finished is None else self.finished.token_ids
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens per second after the prefill."""
+        return 1 / token_s(self.stats) if self.stats.n_emitted and self.stats.decode_s else None
+
+    def handle(self, event: Event) -> None:
+        """Count one event of this reply."""
+        match event:
+            case TokensCommitted():
+                self.committed.append(event)
+            case RoundFinished():
+                self.stats = self.stats.with_rounds((event,))
+            case SpeculationChanged(note=note):
+                self.note = note
+            case Finished(stats=stats):
+                self.finished, self.stats = event, stats
+            case _:
+                pass
+
+
+AnswerBlock = tuple[Answer, ...]
+"""Four finished answers, of the arms in `ORDER`."""
+
+
+@dataclass(slots=True, eq=False)
+class Comparison:
+    """Two arms that answer one prompt in blocks; who polls the client passes events to `take`."""
+
+    client: EngineClient
+    """The engine, which must be idle."""
+    request: GenerationRequest
+    """The prompt; every reply uses its seed."""
+    arms: tuple[Arm, Arm]
+    speculation: SpeculationSettings
+    """What the arms leave out; the engine has these settings when nothing runs."""
+    blocks: list[AnswerBlock] = field(default_factory=list)
+    shown: list[Answer | None] = field(default_factory=lambda: [None, None])
+    """The newest answer of each arm."""
+    problem: str | None = None
+    """Why it ended early."""
+    n_wanted: int = 0
+    """Blocks there will be in the end."""
+    was_stopped: bool = False
+    """Whether the user stopped it."""
+    is_running: bool = False
+    """Whether a reply is being made."""
+    _block: list[Answer] = field(default_factory=list)
+    """Answers of the block that is not whole yet."""
+
+    @property
+    def running_arm(self) -> int | None:
+        """The arm that answers now, 0 or 1."""
+        return ORDER[len(self._block) - 1] if self.is_running else None
+
+    @property
+    def n_replies(self) -> int:
+        """Replies begun, in whole blocks and in the one that is not."""
+        return len(ORDER) * len(self.blocks) + len(self._block)
+
+    @property
+    def gain(self) -> PairedGain | None:
+        """How many times as fast the second arm is; None before a whole block."""
+        return gain_of([block_of(*(each.stats for each in block)) for block in self.blocks])
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether a drafted token was verified in any whole block."""
+        return any(answer.stats.n_verified for block in self.blocks for answer in block)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether more blocks would change nothing: the faster arm is known, or none drafts."""
+        is_undrafted = len(self.blocks) >= N_LOSS and not self.has_drafts
+        return is_undrafted or (self.gain is not None and self.gain.is_settled)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds until all blocks are done at the pace so far; None at the start."""
+        answers = [each for block in self.blocks for each in block] + self._block
+        spent_s = sum(each.stats.decode_s for each in answers)
+        n_done = sum(each.finished is not None for each in answers)
+        n_left = len(ORDER) * self.n_wanted - n_done
+        return n_left * spent_s / len(answers) if n_done and self.is_running else None
+
+    def add_blocks(self, n: int = 1) -> None:
+        """Measure up to `n` blocks more; it ends earlier where the faster arm is known."""
+        self.n_wanted += n
+        if not self.is_running:
+            self.problem, self.was_stopped = None, False
+            self._begin()
+
+    def stop(self) -> None:
+        """End the running reply; whole blocks stay."""
+        if self.is_running and not self.was_stopped:
+            self.was_stopped = True
+            self.client.stop(REPLY_IDS[self.running_arm or 0])
+
+    def revoke(self, why: str) -> None:
+        """End without the running reply, because the engine is needed elsewhere."""
+        if self.is_running:
+            self.client.stop(REPLY_IDS[self.running_arm or 0])
+            self._end(why)
+
+    def take(self, event: Event) -> bool:
+        """Handle an event of its replies; False for one that the conversation should have."""
+        match event:
+            case WorkerStopped(title, message):
+                if self.is_running:
+                    self._end(f"{title}: {message}")
+                return False
+            case OfReply(reply_id, inner) if reply_id in REPLY_IDS:
+                is_current = self.is_running and REPLY_IDS.index(reply_id) == self.running_arm
+                return is_current and self._handle(inner)
+            case _:
+                return False
+
+    def _handle(self, event: Event) -> bool:
+        answer = self._block[-1]
+        answer.handle(event)
+        match event:
+            case Failed(title, message):
+                self._end(f"{title}: {message}")
+            case Finished(reason=reason):
+                self.was_stopped |= reason is FinishReason.CANCELLED
+                self._next(answer)
+            case _:
+                return not isinstance(event, ENGINE_EVENTS)
+        return True
+
+    def _begin(self) -> None:
+        index = ORDER[len(self._block)]
+        if not self._block:
+            self.shown = [None, None]
+        self.client.set_speculation(self.arms[index].of(self.speculation))
+        answer = self.shown[index] = Answer(self.arms[index])
+        self._block.append(answer)
+        self.is_running = True
+        self.client.generate(self.request, REPLY_IDS[index])
+
+    def _next(self, answer: Answer) -> None:
+        if self.was_stopped:
+            self._end("stopped")
+            return
+        try:
+            check_speed(answer.stats)
+        except ExperimentError as error:
+            self._end(str(error))
+            return
+        if len(self._block) < len(ORDER):
+            self._begin()
+            return
+        self.blocks.append(tuple(self._block))
+        self._block = []
+        if len(self.blocks) >= self.n_wanted or self.is_settled:
+            self._end(None)
+        else:
+            self._begin()
+
+    def _end(self, problem: str | None) -> None:
+        self._block = []
+        self.is_running = False
+        self.n_wanted = len(self.blocks)
+        self.problem = problem
+        self.client.set_speculation(self.speculation)
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where two replies stop being the same."""
+
+    token: int
+    """How many tokens they share."""
+    before: str
+    """The last words that both have."""
+    first: str
+    """How the first reply continues; empty if it ends."""
+    second: str
+    margin: float | None
+    """By how many logits the first reply's token was ahead of the next best."""
+
+
+def divergences(comparison: Comparison) -> list[Divergence | None]:
+    """Where the replies of the two arms diverge, twice for each block; None if they do not."""
+    pairs = [pair for a, b, c, d in comparison.blocks for pair in ((a, b), (d, c))]
+    return [_divergence(first, second) for first, second in pairs]
+
+
+def _divergence(first: Answer, second: Answer) -> Divergence | None:
+    token = first_divergence(first.token_ids, second.token_ids)
+    if token is None:
+        return None
+    start = _shared_words(first.text, second.text)
+    margins = [each.margin for event in first.committed for each in event.tokens]
+    return Divergence(
+        token=token,
+        before=" ".join(first.text[:start].split()[-N_WORDS:]),
+        first=" ".join(first.text[start:].split(maxsplit=N_WORDS)[:N_WORDS]),
+        second=" ".join(second.text[start:].split(maxsplit=N_WORDS)[:N_WORDS]),
+        margin=margins[token] if token < len(margins) else None,
+    )
+
+
+def _shared_words(one: str, other: str) -> int:
+    """Length of the common start, back to the start of a word."""
+    end = first_divergence(one, other)
+    end = len(one) if end is None else end
+    return max(one.rfind(" ", 0, end), one.rfind("\n", 0, end)) + 1
+
+
+def as_values(comparison: Comparison) -> dict[str, object]:
+    """A comparison as JSON values: conditions, verdict and every reply of whole blocks."""
+    gain, request = comparison.gain, comparison.request
+    return {
+        "arms": [arm.name for arm in comparison.arms],
+        "seed": request.seed,
+        "max_tokens": request.max_tokens,
+        "sampling": asdict(request.sampling),
+        "problem": comparison.problem,
+        "gain": None if gain is None else asdict(gain),
+        "is_faster": None if gain is None else gain.is_faster,
+        "is_slower": None if gain is None else gain.reversed.is_faster,
+        "is_settled": comparison.is_settled,
+        "divergences": [each and asdict(each) for each in divergences(comparison)],
+        "blocks": [
+            [
+                {
+                    "arm": answer.arm.name,
+                    "text": answer.text,
+                    "note": answer.note,
+                    "stats": answer.stats.figures(),
+                }
+                for answer in block
+            ]
+            for block in comparison.blocks
+        ],
+    }

@@ -1,0 +1,149 @@
+"""Prompts to measure on: two built-in sets, or a JSONL file."""
+
+import random
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.experiment.arm import ExperimentError
+from engine.files import expanded, read_text
+from engine.parsing import parse_json
+
+PACKAGED = Path(__file__).resolve().parent / "prompt_sets"
+SETS = ("grounded", "chat")
+"""Tasks over a text that is part of the prompt, and open questions."""
+PROMPTS_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One user message; the name is unique within its set."""
+
+    set_name: str
+    name: str
+    text: str
+
+
+def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt, ...]:
+    """Prompts of several sets, one set after the other.
+
+    Args:
+        names: Names of built-in sets, or paths of JSONL files.
+        n: Prompts to draw from each set; None is all.
+        seed: Of the draw.
+
+    Raises:
+        ExperimentError: a set cannot be read, or two have one name.
+    """
+    sets = [read_set(name) for name in dict.fromkeys(names)]
+    titles = [prompts[0].set_name for prompts in sets]
+    if len(set(titles)) < len(titles):
+        raise ExperimentError(
+            f"two prompt sets have the same name ({', '.join(titles)}): rename a file"
+        )
+    return tuple(prompt for prompts in sets for prompt in draw(prompts, n, seed=seed))
+
+
+def draw(prompts: Sequence[Prompt], n: int | None, *, seed: int) -> list[Prompt]:
+    """`n` prompts in the order of the set, the same ones for the same seed; None is all."""
+    if n is None or n >= len(prompts):
+        return list(prompts)
+    drawn = random.Random(seed).sample(range(len(prompts)), n)
+    return [prompts[index] for index in sorted(drawn)]
+
+
+def read_set(name: str) -> list[Prompt]:
+    """All prompts of a set, by its name or by the path of a JSONL file.
+
+    Raises:
+        ExperimentError: there is no such set, or its file is not valid.
+    """
+    match name:
+        case "grounded":
+            return _grounded()
+        case "chat":
+            return _chat()
+        case _:
+            return _file(expanded(name))
+
+
+def _grounded() -> list[Prompt]:
+    data = _packaged("grounded.toml")
+    counts: dict[str, int] = {}
+    prompts = []
+    for each in data["prompts"]:
+        stem = f"{each['task']}-{each['document']}"
+        counts[stem] = counts.get(stem, 0) + 1
+        name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
+        document = data["documents"][each["document"]]["text"].strip()
+        prompts.append(Prompt("grounded", name, f"{each['instruction']}\n\n{document}"))
+    return prompts
+
+
+def _chat() -> list[Prompt]:
+    return [
+        Prompt("chat", f"{each['task']}-{number:02d}", each["text"].strip())
+        for number, each in enumerate(_packaged("chat.toml")["prompts"], 1)
+    ]
+
+
+def _packaged(name: str) -> dict[str, Any]:
+    return tomllib.loads((PACKAGED / name).read_text(encoding="utf-8"))
+
+
+def _file(path: Path) -> list[Prompt]:
+    if not path.is_file():
+        raise ExperimentError(
+            f"no prompt set or file is called {str(path)!r}: use {', '.join(SETS)} or the path of "
+            "a JSONL file"
+        )
+    named = read_jsonl(path)
+    is_unique = len({name for name, _ in named}) == len(named)
+    return [
+        Prompt(path.stem, name if is_unique else f"{index}-{name}", text)
+        for index, (name, text) in enumerate(named, 1)
+    ]
+
+
+def read_jsonl(path: Path) -> list[tuple[str, str]]:
+    """Id (else line number) and text of each line that is not blank.
+
+    Raises:
+        ExperimentError: the file cannot be read or has no lines, or a line is not JSON or has no
+            text; the message names the line.
+    """
+    try:
+        lines = read_text(path, limit=PROMPTS_BYTES).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{path} cannot be read as prompts: {error}") from error
+    prompts = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            where = f"{path.name}, line {number}"
+            data = _object(line, where)
+            prompts.append((str(data.get("id", number)), _text(data, where)))
+    if not prompts:
+        raise ExperimentError(f"{path} contains no prompts: write one JSON object on each line")
+    return prompts
+
+
+def _object(line: str, where: str) -> Mapping[str, object]:
+    try:
+        data = parse_json(line)
+    except ValueError as error:
+        raise ExperimentError(f"{where} is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise ExperimentError(f"{where} is {type(data).__name__}: write an object with `prompt`")
+    return data
+
+
+def _text(data: Mapping[str, object], where: str) -> str:
+    text = data.get("prompt")
+    if isinstance(text, str) and text.strip():
+        return text.strip()
+    raise ExperimentError(
+        f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the text "
+        "under `prompt`"
+    )

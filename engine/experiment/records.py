@@ -1,0 +1,169 @@
+"""What a benchmark stores as JSON: the machine, the settings and every reply."""
+
+import dataclasses
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from engine.events import GenerationStats
+from engine.experiment.arm import PLAIN, ExperimentError
+from engine.files import read_text, replace_file
+from engine.memory.hardware import find_gpus, this_processor
+from engine.memory.units import format_bytes
+from engine.validation import read_versioned
+
+RESULTS_BYTES = 1 << 28
+SCHEMA = 2
+"""Raised when a field changes its meaning; files of other schemas are refused, not misread."""
+
+
+Exclusion = Literal["loop", "short"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One reply of an arm."""
+
+    arm: str
+    stats: GenerationStats
+    diverges_at: int | None = None
+    """First token that differs from the plain reply of its row; None if none does."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing was drafted on purpose."""
+        return self.arm == PLAIN.name
+
+
+Row = tuple[Sample, ...]
+"""Replies to one prompt in the order they were made: plain, B, B, plain, C, C, plain, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """Median time of the rounds of one size for a prompt."""
+
+    n_rows: int
+    """Tokens in the batch: the pending one and the draft."""
+    n_rounds: int
+    median_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PromptRecord:
+    """All replies to one prompt at one temperature, or why there are none."""
+
+    set_name: str
+    prompt: str
+    temperature: float
+    n_prompt: int = 0
+    """Tokens of the prompt."""
+    text: str = ""
+    """The first plain reply."""
+    excluded: Exclusion | None = None
+    """Why the prompt does not count: the plain reply repeats itself, or is too short to time."""
+    rows: tuple[Row, ...] = ()
+    batches: tuple[BatchTime, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the engine reported, such as a predictor that failed."""
+    failure: str | None = None
+    """Why the prompt has no replies; None if it has."""
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """What identifies the prompt when a benchmark is continued."""
+        return self.set_name, self.prompt, self.temperature
+
+
+Facts = dict[str, str | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A benchmark as far as it has come."""
+
+    machine: Facts
+    subject: Facts
+    """What was measured; only results of one subject are continued."""
+    arms: tuple[str, ...]
+    """Names of the arms that are compared with plain decoding."""
+    started: str
+    """ISO 8601 with the offset."""
+    prompts: tuple[PromptRecord, ...] = ()
+    elapsed_s: float = 0.0
+    schema: int = SCHEMA
+
+
+def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
+    """The facts without which a number cannot be compared with another machine's."""
+    n_cores = psutil.cpu_count(logical=False) or os.cpu_count()
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": f"{this_processor().name}, {n_cores} cores",
+        "ram": format_bytes(psutil.virtual_memory().total),
+        "gpus": ", ".join(device.name for device in find_gpus()),
+        "llama_cpp": llama_cpp,
+        "kvchat": f"{kvchat} on Python {platform.python_version()}",
+    }
+
+
+def read_results(path: Path) -> Results:
+    """Read what `write_results` wrote.
+
+    Raises:
+        ExperimentError: the file cannot be read, is not a benchmark's, or of another schema.
+    """
+    try:
+        text = read_text(path, limit=RESULTS_BYTES)
+        return read_versioned(text, Results, SCHEMA, key="schema")
+    except (OSError, ValueError) as error:
+        raise ExperimentError(
+            f"{path} cannot be read as benchmark results ({error}): measure again with another file"
+        ) from error
+
+
+def write_results(path: Path, results: Results) -> None:
+    """Replace the file whole, so that a crash leaves the last complete one.
+
+    Raises:
+        ExperimentError: the file cannot be written.
+    """
+    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report's file; a link is followed.
+
+    Raises:
+        ExperimentError: the file cannot be written.
+    """
+    try:
+        replace_file(path.resolve(), [text.encode()], is_durable=False)
+    except OSError as error:
+        raise ExperimentError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def check_same_subject(results: Results, subject: Facts, arms: Sequence[str]) -> None:
+    """Refuse to continue results of another measurement.
+
+    Raises:
+        ExperimentError: they differ; every difference is named.
+    """
+    before = {**results.subject, "arms": ", ".join(results.arms)}
+    now = {**subject, "arms": ", ".join(arms)}
+    differences = [
+        f"{name} was {before.get(name)!r} and is {value!r}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]
+    if differences:
+        raise ExperimentError(
+            f"the file has results of another measurement ({'; '.join(differences)}): use the same "
+            "options, or another file for --json"
+        )

@@ -1,0 +1,254 @@
+"""Runs arms on prompts, in blocks with plain decoding, and stores every prompt as it is done."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import NamedTuple, Protocol
+
+from engine.configuration import Configuration, ControllerName, PredictorName
+from engine.errors import WorkerError
+from engine.events import Event, Finished, FinishReason, RoundFinished, SpeculationChanged
+from engine.experiment.arm import PLAIN, Arm, ExperimentError
+from engine.experiment.prompts import Prompt
+from engine.experiment.records import BatchTime, Exclusion, PromptRecord, Results, Row, Sample
+from engine.experiment.verdict import check_speed
+from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
+from engine.requests import GenerationRequest, Message
+from engine.speculation.stats import first_divergence
+
+MAX_CRASHES = 3
+"""Prompts in a row on which the engine may die."""
+MIN_TOKENS = 16
+"""Replies that end earlier are too short to time."""
+LOOP_TIMES, MIN_LOOP = 3, 24
+"""Repetitions, and tokens of them, from which a reply counts as a loop: lists repeat too."""
+N_WARM_UP = 2
+"""Tokens of the reply that brings a prompt into the cache before anything is timed."""
+OTHER_PROMPT = "."
+
+
+class Unit(NamedTuple):
+    """A prompt at a temperature."""
+
+    prompt: Prompt
+    temperature: float
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """What identifies its record."""
+        return self.prompt.set_name, self.prompt.name, self.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How often each arm runs, and how long."""
+
+    n_blocks: int = 1
+    """Blocks of each arm per prompt."""
+    n_tokens: int = 128
+    """Maximum tokens of a reply."""
+    seed: int = 1
+    """Of the first block; each further block draws with the next one."""
+
+
+class Progress(Protocol):
+    """Shows how far a benchmark is."""
+
+    def begin(self, n_prompts: int, n_replies: int) -> None:
+        """So many prompts and replies will be measured."""
+        ...
+
+    def reply_done(self, prompt: Prompt, arm: str) -> None:
+        """A reply was made."""
+        ...
+
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
+        """A prompt has all its replies; `n_done` replies are made or left out by now."""
+        ...
+
+
+class Reply(NamedTuple):
+    """A finished reply."""
+
+    finished: Finished
+    rounds: tuple[tuple[int, float], ...]
+    """Tokens in the batch of each round after the first, and its seconds without drafting."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Measures prompts."""
+
+    engine: BlockingClient
+    """Has a model loaded."""
+    configuration: Configuration
+    """Of the model, for what the arms leave out."""
+    arms: Sequence[Arm]
+    """Compared with plain decoding."""
+    options: RunOptions
+    progress: Progress
+
+    def run(
+        self, units: Sequence[Unit], results: Results, save: Callable[[Results], None]
+    ) -> Results:
+        """Measure the units that `results` has no replies of; those that failed are tried again.
+
+        Args:
+            units: Prompts with temperatures.
+            results: What an earlier run measured.
+            save: Called with the results after every prompt.
+
+        Raises:
+            WorkerError: the engine cannot be started again, or died on `MAX_CRASHES` prompts in a
+                row; what was measured is saved.
+        """
+        done = {record.key for record in results.prompts if record.failure is None}
+        to_do = [(index, unit) for index, unit in enumerate(units) if unit.key not in done]
+        n_each = self.options.n_blocks * (3 * len(self.arms) + 1)
+        self.progress.begin(len(to_do), len(to_do) * n_each)
+        n_crashes = 0
+        for number, (index, unit) in enumerate(to_do, 1):
+            start_s = time.perf_counter()
+            record, is_crash = self._record(unit, index)
+            others = (each for each in results.prompts if each.key != unit.key)
+            elapsed_s = results.elapsed_s + time.perf_counter() - start_s
+            results = replace(results, prompts=(*others, record), elapsed_s=elapsed_s)
+            save(results)
+            self.progress.prompt_done(record, number * n_each)
+            n_crashes = n_crashes + 1 if is_crash else 0
+            if n_crashes >= MAX_CRASHES:
+                raise WorkerError(
+                    f"the engine died on {n_crashes} prompts in a row ({record.failure}): earlier "
+                    "measurements are saved; try fewer arms, or see `kvchat doctor`"
+                )
+        return results
+
+    def _record(self, unit: Unit, index: int) -> tuple[PromptRecord, bool]:
+        """The record of a prompt, and whether the engine died over it."""
+        try:
+            return self.measure(unit, index), False
+        except (RequestFailedError, ExperimentError, EngineStoppedError) as error:
+            is_crash = isinstance(error, EngineStoppedError)
+            return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), is_crash
+
+    def measure(self, unit: Unit, index: int = 0) -> PromptRecord:
+        """All replies to a prompt; its index rotates the order of the arms.
+
+        Raises:
+            RequestFailedError: the engine refused the prompt.
+            EngineStoppedError: the engine's process ended.
+            ExperimentError: a reply is empty.
+        """
+        self._reply(self._request(unit, self.options.seed, N_WARM_UP), PLAIN)
+        rows: list[Row] = []
+        replies: list[Reply] = []
+        for block in range(self.options.n_blocks):
+            request = self._request(unit, self.options.seed + block, self.options.n_tokens)
+            order = row_order(self.arms, index + block)
+            made = []
+            for arm in order:
+                self._forget_prompt(arm)
+                made.append(self._reply(request, arm))
+                self.progress.reply_done(unit.prompt, arm.name)
+            rows.append(_row(order, made))
+            replies += made
+        plain = replies[0].finished
+        return PromptRecord(
+            *unit.key,
+            n_prompt=plain.stats.n_prompt or 0,
+            text=plain.text,
+            excluded=_exclusion(plain),
+            rows=tuple(rows),
+            batches=_batch_times(replies),
+            notes=tuple(dict.fromkeys(note for reply in replies for note in reply.notes)),
+        )
+
+    def _reply(self, request: GenerationRequest, arm: Arm) -> Reply:
+        settings = arm.of(self.configuration.speculation)
+        return collect(self.engine.reply(request, settings))
+
+    def _forget_prompt(self, arm: Arm) -> None:
+        """Let a draft model decode something else, so that it reads the prompt again.
+
+        In a chat every prompt is new to it, and reading it is part of the cost of drafting.
+        """
+        if arm.uses_draft_model and PredictorName.DRAFT in self.engine.last_loaded.predictors:
+            changes = {"predictor": PredictorName.DRAFT, "controller": ControllerName.FIXED}
+            request = GenerationRequest(raw_prompt=OTHER_PROMPT, max_tokens=N_WARM_UP)
+            self._reply(request, Arm("", {**changes, "n_draft": 1}))
+
+    def _request(self, unit: Unit, seed: int, n_tokens: int) -> GenerationRequest:
+        text, has_template = unit.prompt.text, self.engine.last_loaded.has_chat_template
+        return GenerationRequest(
+            messages=(Message("user", text),) if has_template else (),
+            raw_prompt=None if has_template else text,
+            sampling=replace(self.configuration.sampling, temperature=unit.temperature),
+            max_tokens=n_tokens,
+            seed=seed,
+        )
+
+
+def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
+    """Plain decoding around two runs of each arm: plain, B, B, plain, C, C, plain.
+
+    Each arm has a block A B B A, which favours neither side of a machine that becomes slower.
+    `shift` rotates the arms, so that each comes first somewhere.
+    """
+    start = shift % len(arms)
+    turned = (*arms[start:], *arms[:start])
+    return [PLAIN, *(run for arm in turned for run in (arm, arm, PLAIN))]
+
+
+def collect(events: Iterator[Event]) -> Reply:
+    """Consume a reply; return its end, the times of its rounds and its notes."""
+    rounds: list[tuple[int, float]] = []
+    notes: list[str] = []
+    for event in events:
+        match event:
+            case RoundFinished(n_verified=n_verified, verify_s=verify_s):
+                rounds.append((n_verified + 1, verify_s))
+            case SpeculationChanged(note=str(note)):
+                notes.append(note)
+            case Finished():
+                return Reply(event, tuple(rounds[1:]), tuple(notes))
+    raise AssertionError("a reply ends with `Finished`")
+
+
+def _row(order: Sequence[Arm], replies: Sequence[Reply]) -> Row:
+    plain = replies[0].finished.token_ids
+    found = []
+    for arm, (finished, _, _) in zip(order, replies, strict=True):
+        check_speed(finished.stats)
+        diverges_at = first_divergence(plain, finished.token_ids)
+        found.append(Sample(arm.name, finished.stats, diverges_at))
+    return tuple(found)
+
+
+def _exclusion(plain: Finished) -> Exclusion | None:
+    if ends_in_loop(plain.token_ids):
+        return "loop"
+    is_short = plain.reason is FinishReason.END and len(plain.token_ids) < MIN_TOKENS
+    return "short" if is_short else None
+
+
+def ends_in_loop(token_ids: Sequence[int]) -> bool:
+    """Whether a reply ends with a period repeated `LOOP_TIMES` times, `MIN_LOOP` tokens or more.
+
+    Look-up is at its best there, and nobody wants that text.
+    """
+    for period in range(1, len(token_ids) // LOOP_TIMES + 1):
+        n = max(LOOP_TIMES * period, MIN_LOOP)
+        tail = token_ids[-n:]
+        if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
+            return True
+    return False
+
+
+def _batch_times(replies: Sequence[Reply]) -> tuple[BatchTime, ...]:
+    seconds: dict[int, list[float]] = defaultdict(list)
+    for n_rows, elapsed_s in (each for reply in replies for each in reply.rounds):
+        seconds[n_rows].append(elapsed_s)
+    return tuple(BatchTime(n, len(each), median(each)) for n, each in sorted(seconds.items()))

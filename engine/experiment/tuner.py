@@ -1,0 +1,441 @@
+"""The search for the fastest threads, flash attention and ubatch of a model, within a time.
+
+The settings at the start are measured first, so that there is a result whatever follows. Then the
+arms of each setting are compared with the best settings so far, in blocks A B B A of short runs,
+until each arm is decided (`engine.experiment.gain`) or time is up.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from statistics import median
+from typing import Literal
+
+from engine.configuration import Configuration
+from engine.errors import EngineError
+from engine.experiment.arm import Arm
+from engine.experiment.gain import Block, PairedGain, gain_of, take_block
+from engine.experiment.timing import EngineDiedError, OutOfTimeError, Ran, Work, WorkName
+from engine.memory.kv_cache import is_quantized
+
+N_NEAR = 32
+"""Tokens in the cache when decoding in a short chat is timed."""
+MIN_DEEP, MAX_DEEP = 512, 2048
+MIN_PROMPT, MAX_PROMPT = 16, 1024
+RUN_SHARE, DEEP_SHARE = 1 / 720, 1 / 24
+"""Shares of the whole time: one run (0.25 s of three minutes), and the prefill of a long chat."""
+MIN_RUN_S, MAX_RUN_S = 0.25, 2.0
+MAX_CTX = MAX_DEEP + MAX_DEEP // 4 + MAX_PROMPT + 256
+UBATCHES = (64, 128, 256, 512, 1024)
+SLOWEST, STALL_S = 4.0, 1.0
+"""A run is stopped at so many times the time of the best settings, and a second for stalls."""
+BUSY_SHARE = 0.25
+"""Share of the cores used by other programs from which no thread count is chosen."""
+START_WORKS: tuple[WorkName, ...] = ("near", "prompt")
+
+Verdict = Literal["chosen", "faster", "no gain", "failed", "not tried", "undecided"]
+
+
+class TuningError(EngineError):
+    """Nothing can be measured here."""
+
+    title = "Tuning cannot go on"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How long runs are."""
+
+    run_s: float = MIN_RUN_S
+    n_prompt: int = MIN_PROMPT
+    n_deep: int = MIN_DEEP
+
+    def work(self, name: WorkName) -> Work:
+        """The work of a name, of this size."""
+        if name == "prompt":
+            return Work(name, N_NEAR, self.n_prompt)
+        return Work(name, self.n_deep if name == "deep" else N_NEAR, seconds=self.run_s)
+
+
+def sizes_for(prompt_tps: float, budget_s: float, n_ctx: int) -> Sizes:
+    """Sizes for a machine with this prefill speed, time for everything, and context."""
+    run_s = _within(budget_s * RUN_SHARE, MIN_RUN_S, MAX_RUN_S)
+    n_prompt = round(prompt_tps * run_s / MIN_PROMPT) * MIN_PROMPT
+    n_deep = _within(prompt_tps * budget_s * DEEP_SHARE, MIN_DEEP, MAX_DEEP)
+    return Sizes(
+        run_s,
+        n_prompt=round(_within(n_prompt, MIN_PROMPT, min(MAX_PROMPT, n_ctx // 4))),
+        n_deep=round(min(n_deep, n_ctx // 2)),
+    )
+
+
+def _within(value: float, low: float, high: float) -> float:
+    return max(min(value, high), low)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Facts about machine and model."""
+
+    n_cores: int
+    """Physical cores."""
+    n_begin: int
+    """Threads that kvchat chooses by itself."""
+    n_logical: int
+    """Threads that the processor runs at once."""
+    has_flash_attention: bool
+    """Whether the model can run with and without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A setting with the arms that are tried for it."""
+
+    name: str
+    work: WorkName
+    arms: Callable[[Configuration, Scope, Sizes], list[Arm]]
+    cost: str
+    """What a change costs beside time."""
+
+
+def thread_counts(scope: Scope) -> tuple[int, ...]:
+    """Thread counts to try: all up to four, else quarters of the cores and every thread."""
+    if scope.n_logical <= 4:
+        return tuple(range(1, scope.n_logical + 1))
+    shares = {max(scope.n_cores * quarters // 4, 1) for quarters in (1, 2, 3, 4)}
+    return tuple(sorted({*shares, scope.n_logical}))
+
+
+def _threads(name: str, _: Configuration, scope: Scope, __: Sizes) -> list[Arm]:
+    counts = thread_counts(scope)
+    return [Arm("1 thread" if n == 1 else f"{n} threads", {name: n}) for n in counts]
+
+
+def _flash_attention(best: Configuration, scope: Scope, _: Sizes) -> list[Arm]:
+    if not scope.has_flash_attention or is_quantized(best.type_v):
+        return []
+    other = "on" if best.flash_attention == "off" else "off"
+    return [Arm(other, {"flash_attention": other})]
+
+
+def _ubatches(best: Configuration, _: Scope, sizes: Sizes) -> list[Arm]:
+    """Sizes that the timed prompt fills: larger ones compute the same batch."""
+    now = min(best.n_ubatch, sizes.n_prompt)
+    limit = min(sizes.n_prompt, best.n_batch)
+    return [Arm(f"{n} tokens", {"n_ubatch": n}) for n in UBATCHES if n <= limit and n != now]
+
+
+THREADS_COST = "a fixed number does not adapt when other programs need a core"
+SETTINGS = (
+    Setting("decode threads", "near", partial(_threads, "n_threads"), THREADS_COST),
+    Setting("prefill threads", "prompt", partial(_threads, "n_threads_batch"), THREADS_COST),
+    Setting(
+        "flash attention", "deep", _flash_attention,
+        "without it batches round differently from single tokens, so texts can differ at near "
+        "ties, and the scores take memory",
+    ),
+    Setting(
+        "ubatch", "prompt", _ubatches,
+        "it changes the size of the compute buffer (see `kvchat plan`)",
+    ),
+)  # fmt: skip
+"""Threads come first: they change while the model runs, the others take a new context."""
+
+
+def arms_of(setting: Setting, best: Configuration, scope: Scope, sizes: Sizes) -> list[Arm]:
+    """The arms of a setting that differ from the best settings so far."""
+    return [arm for arm in setting.arms(best, scope, sizes) if arm.of(best) != best]
+
+
+@dataclass(slots=True)
+class Trial:
+    """An arm beside the best settings before it."""
+
+    setting: str
+    label: str
+    changes: Mapping[str, object]
+    cost: str
+    verdict: Verdict = "undecided"
+    reason: str = ""
+    gain: PairedGain | None = None
+    """None without a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was measured so far."""
+
+    compared: tuple[Trial, ...]
+    sizes: Sizes
+    start_tps: Mapping[WorkName, float]
+    """Tokens per second with the settings at the start."""
+    chosen_tps: Mapping[WorkName, float]
+    """The same with the chosen settings."""
+    n_others: float
+    """Cores that other programs used meanwhile, the median."""
+    is_busy: bool
+    """Whether that is too much for a speed that is worth storing."""
+
+    @property
+    def changes(self) -> dict[str, object]:
+        """The chosen fields of `Configuration`."""
+        chosen = (each.changes for each in self.compared if each.verdict == "chosen")
+        return {name: value for changes in chosen for name, value in changes.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every arm was decided."""
+        return all(each.verdict != "undecided" for each in self.compared)
+
+
+TimeRun = Callable[[Configuration, Work, float, float], Ran]
+"""`TimingProcess.run`."""
+
+
+@dataclass(slots=True)
+class Tuner:
+    """Compares settings until all are decided or time is up."""
+
+    start: Configuration
+    """The configuration at the start."""
+    scope: Scope
+    time_run: TimeRun
+    budget_s: float
+    """Time for everything."""
+    until_s: float
+    """Its end, on the clock."""
+    doing: Callable[[str], None]
+    """Called with what is measured, in words."""
+    report: Callable[[Trial], None]
+    """Called with each result."""
+    save: Callable[[Outcome], None]
+    """Called with the outcome after the start and after each setting."""
+    clock: Callable[[], float] = time.monotonic
+    was_stopped: bool = False
+    """Whether the user stopped it."""
+    _best: Configuration = field(init=False)
+    _sizes: Sizes = field(default_factory=Sizes)
+    _compared: list[Trial] = field(default_factory=list)
+    _others: list[float] = field(default_factory=list)
+    """Cores that other programs used, by run."""
+    _seconds: dict[WorkName, list[float]] = field(default_factory=dict)
+    """Per token, with the best settings so far."""
+    _start_seconds: dict[WorkName, list[float]] = field(init=False)
+    _is_over: bool = False
+
+    def __post_init__(self) -> None:
+        n_threads = self.start.n_threads or self.scope.n_begin
+        # Threads that follow the load would change during the measurement.
+        self._best = replace(
+            self.start,
+            n_ctx=min(self.start.n_ctx, MAX_CTX),
+            n_slots=1,
+            kv_unified=False,
+            n_threads=n_threads,
+            n_threads_batch=self.start.n_threads_batch or n_threads,
+        )
+        self._start_seconds = self._seconds
+
+    def run(self) -> Outcome:
+        """Measure; Ctrl+C ends it, and what was found until then counts.
+
+        Raises:
+            TuningError: not even the settings at the start could be measured.
+        """
+        self._measure_start()
+        self.save(self.outcome)
+        for setting in SETTINGS:
+            arms = arms_of(setting, self._best, self.scope, self._sizes)
+            if arms:
+                self._try(setting, arms)
+                self.save(self.outcome)
+        return self.outcome
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was measured so far."""
+        n_others = median(self._others) if self._others else 0.0
+        return Outcome(
+            compared=tuple(self._compared),
+            sizes=self._sizes,
+            start_tps=_speeds(self._start_seconds),
+            chosen_tps=_speeds(self._seconds),
+            n_others=n_others,
+            is_busy=n_others >= BUSY_SHARE * self.scope.n_logical,
+        )
+
+    def _measure_start(self) -> None:
+        self.doing("loading the model")
+        first = Sizes()
+        try:
+            self._warm_up(first.work("near"))
+            self.doing("the present settings")
+            prompt_s = self._time(self._best, first.work("prompt"))
+            self._seconds["near"] = [self._time(self._best, first.work("near"))]
+            self._seconds["prompt"] = [prompt_s]
+            self._sizes = sizes_for(1 / prompt_s, self.budget_s, self._best.n_ctx)
+            for name in START_WORKS:
+                self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
+        except OutOfTimeError as error:
+            if len(self._seconds) < len(START_WORKS):
+                raise TuningError(
+                    f"the {self.budget_s / 60:g} minutes were not enough to measure the "
+                    "present settings, so no preset is written: set more --minutes, tune a "
+                    "smaller model, or close other programs"
+                ) from error
+        except EngineError as error:
+            raise TuningError(f"the present settings cannot be measured: {error}") from error
+
+    def _warm_up(self, work: Work) -> None:
+        """Load the model; if repacked weights crash, without them."""
+        try:
+            self._time(self._best, work)
+        except EngineDiedError:
+            if not self._best.use_extra_buffers:
+                raise
+            self._best = replace(self._best, use_extra_buffers=False)
+            self._time(self._best, work)
+
+    # --- one setting ---
+
+    def _try(self, setting: Setting, arms: Sequence[Arm]) -> None:
+        """Compare the arms of a setting with the best so far, and continue with the fastest."""
+        trials = [Trial(setting.name, arm.name, arm.changes, setting.cost) for arm in arms]
+        blocks: list[list[Block]] = [[] for _ in arms]
+        if refusal := self._refusal(setting):
+            for trial in trials:
+                trial.verdict, trial.reason = "not tried", refusal
+        else:
+            self._within_time(partial(self._measure, setting, arms, trials, blocks))
+        self._compared += trials
+        faster = [
+            n
+            for n, trial in enumerate(trials)
+            if trial.verdict == "undecided" and trial.gain and trial.gain.is_faster
+        ]
+        fastest = max(faster, key=lambda n: median(b.ratio for b in blocks[n]), default=None)
+        for n, trial in enumerate(trials):
+            if trial.verdict == "undecided" and trial.gain is not None:
+                best = None if fastest is None or n == fastest else trials[fastest]
+                trial.verdict, trial.reason = self._verdict(setting, trial.gain, best)
+            elif not trial.reason:
+                trial.reason = "not measured"
+            self.report(trial)
+        if fastest is not None and trials[fastest].verdict == "chosen":
+            self._adopt(arms[fastest], setting, blocks[fastest])
+
+    def _measure(
+        self,
+        setting: Setting,
+        arms: Sequence[Arm],
+        trials: Sequence[Trial],
+        blocks: Sequence[list[Block]],
+    ) -> None:
+        """Measure blocks of the arms in turns until each is decided.
+
+        Raises:
+            OutOfTimeError: the time was up first.
+        """
+        work = self._sizes.work(setting.work)
+        prefill_s = 2 * work.n_held * median(self._seconds["prompt"])  # of two contexts
+        if work.n_held > N_NEAR and prefill_s > (self.until_s - self.clock()) / 2:
+            return
+        while waiting := [n for n, trial in enumerate(trials) if _is_open(trial)]:
+            for n in waiting:
+                self.doing(_progress(trials[n]))
+                try:
+                    blocks[n].append(self._block(arms[n].of(self._best), work))
+                except OutOfTimeError:
+                    raise
+                except EngineError as error:
+                    trials[n].verdict, trials[n].reason = "failed", str(error)
+                trials[n].gain = gain_of(blocks[n])
+
+    def _block(self, other: Configuration, work: Work) -> Block:
+        """A block of the best settings and others, whose runs are stopped if far slower."""
+        seconds = self._seconds.setdefault(work.name, [])
+
+        def run_best() -> float:
+            seconds.append(self._time(self._best, work))
+            return seconds[-1]
+
+        def run_other() -> float:
+            usual_s = max(seconds[-1] * max(work.n_tokens, 1), work.seconds)
+            return self._time(other, work, SLOWEST * usual_s + STALL_S)
+
+        return take_block(run_best, run_other)
+
+    def _verdict(
+        self, setting: Setting, gain: PairedGain, faster: Trial | None
+    ) -> tuple[Verdict, str]:
+        if not gain.is_decided:
+            return "undecided", f"after {gain.n_blocks} blocks"
+        if not gain.is_faster:
+            return "no gain", "" if gain.is_slower else f"gains below {gain.least:.2f} do not count"
+        if faster is not None:
+            return "faster", f"{faster.label} is even faster"
+        refusal = self._refusal(setting)
+        return ("faster", refusal) if refusal else ("chosen", "")
+
+    def _refusal(self, setting: Setting) -> str:
+        """Why no thread count is tried or chosen; empty if one may be."""
+        outcome = self.outcome
+        if not (
+            self.start.n_threads is None and outcome.is_busy and setting.name.endswith("threads")
+        ):
+            return ""
+        return (
+            f"other programs took {outcome.n_others:.1f} of {self.scope.n_logical} cores "
+            "meanwhile, and kvchat adapts to them; close them and tune again for a fixed number"
+        )
+
+    def _adopt(self, arm: Arm, setting: Setting, blocks: Sequence[Block]) -> None:
+        """Compare the next settings with these, and measure their other speeds."""
+        self._best = arm.of(self._best)
+        before = self._seconds
+        seconds = [each for block in blocks for each in (block.b_first, block.b_last)]
+        self._seconds = {**before, setting.work: seconds}
+        for name in START_WORKS:
+            if name != setting.work:
+                self._within_time(partial(self._measure_again, name))
+
+    def _measure_again(self, name: WorkName) -> None:
+        self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
+
+    # --- time ---
+
+    def _within_time(self, measure: Callable[[], None]) -> None:
+        """Measure, unless time is up or the user stopped."""
+        try:
+            if not self._is_over:
+                measure()
+        except OutOfTimeError:
+            self._is_over = True
+        except KeyboardInterrupt:
+            self._is_over = self.was_stopped = True
+
+    def _time(self, settings: Configuration, work: Work, limit_s: float | None = None) -> float:
+        left_s = self.until_s - self.clock()
+        if left_s <= 0:
+            raise OutOfTimeError("time is up")
+        limit_s = left_s if limit_s is None else min(limit_s, left_s)
+        ran = self.time_run(settings, work, limit_s, self.until_s)
+        if ran.n_others is not None:
+            self._others.append(ran.n_others)
+        return ran.seconds
+
+
+def _progress(trial: Trial) -> str:
+    done = (
+        f"block {trial.gain.n_blocks + 1} · {trial.gain.median:.2f}x so far" if trial.gain else ""
+    )
+    return f"{trial.setting}, {trial.label} · {done or 'block 1'}"
+
+
+def _is_open(trial: Trial) -> bool:
+    return trial.verdict == "undecided" and not (trial.gain is not None and trial.gain.is_decided)
+
+
+def _speeds(seconds: Mapping[WorkName, Sequence[float]]) -> dict[WorkName, float]:
+    return {name: 1 / median(each) for name, each in seconds.items()}

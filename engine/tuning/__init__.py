@@ -1,1 +1,0 @@
-"""What a machine likes: settings measured against each other in pairs."""
