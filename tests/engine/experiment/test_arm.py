@@ -43,7 +43,7 @@ def test_an_arm_changes_only_what_its_name_says(text: str, name: str) -> None:
     [
         ("loookup", "use one of off, lookup"),
         ("", "there is no predictor"),
-        ("mtp:auto", "does not run"),
+        ("mtp:auto", "cannot run"),
         ("lookup:fast", "fast is not one of fixed, auto"),
         ("lookup:", "nothing is not one of"),
         ("custom:module:Class", "there is no predictor"),
