@@ -115,9 +115,8 @@ class KVTypes:
         names = [part.strip().lower() for part in text.split("/")]
         if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
             raise PresetError(
-                f"{text!r} is not a cache type: write one of {', '.join(KV_TYPE_NAMES)}, or two "
-                "as in "
-                "q8_0/q4_0"
+                f"{text!r} is not a cache type: write one of {', '.join(KV_TYPE_NAMES)}, or "
+                "two such as q8_0/q4_0"
             )
         return cls(names[0], names[-1])
 

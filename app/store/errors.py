@@ -62,7 +62,7 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
 def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
     """The StoreError for a file or folder that cannot be made: too little space, or `remedy`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no disk space is left for {path}: free some")
+        return StoreError(f"no space is left for {path}: free some")
     return StoreError(f"{path} cannot be written ({error.strerror}): {remedy}")
 
 

@@ -27,7 +27,7 @@ from app.render.transcript import GUTTER, EntryLines, TintMode, gutter
 from app.widgets.ink import Ink, highlighted
 
 AGAIN = (
-    "{reply-regenerate} regenerate · {composer-complete} select, then {message-edit} edit, "
+    "{reply-regenerate} regenerate · {composer-complete}, then {message-edit} edit, "
     "{message-edit-reply} edit reply, {message-fork} fork, {message-copy} copy"
 )
 """Said behind the last reply: these keys have no other place where they could be found."""

@@ -165,13 +165,13 @@ def _rope(configuration: Configuration, model: GgufFile) -> str:
     original = model.integer(prefix + "rope.scaling.original_context_length")
     original = original or model.integer(prefix + "context_length") or 0
     is_beyond = configuration.n_ctx // configuration.n_slots > original
-    return "of the model, beyond its training length" if is_beyond else "of the model"
+    return "of the model, beyond its training" if is_beyond else "of the model"
 
 
 def _streams(configuration: Configuration) -> str:
     if configuration.n_slots == 1:
         return "one sequence"
-    return f"{configuration.n_slots} sequences with separate cells"
+    return f"{configuration.n_slots} sequences in separate cells"
 
 
 def _offload(configuration: Configuration, gpus: Sequence[str]) -> str:

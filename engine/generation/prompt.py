@@ -173,7 +173,7 @@ def chat_prompt(
         forms=lambda reply: _forms(reply, vocabulary),
     )
     if pieces is None:
-        note = "the chat template rewrites earlier replies: they were tokenised again"
+        note = "the chat template rewrites earlier replies, so they were tokenised again"
         tokens = _tokenize(rendered, vocabulary, is_start=True, mark=mark)
         return Prompt(tuple(tokens), note, opens=opens)
     return replace(_join(pieces, vocabulary, mark), opens=opens)
@@ -365,7 +365,7 @@ def _join(pieces: Sequence[Piece], vocabulary: Vocabulary, mark: str) -> Prompt:
             tokens += kept
             pending = ""
         if piece.token_ids and rest:
-            note = "a reply was changed after it was generated: its end was tokenised again"
+            note = "a reply was changed after it was generated, so its end was tokenised again"
         pending += rest
     tokens += _tokenize(pending, vocabulary, is_start=not tokens, mark=mark)
     return Prompt(tuple(tokens), note)

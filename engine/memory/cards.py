@@ -179,14 +179,12 @@ def planned_devices(
     machine = next((card for card in named if card.ram_bytes is not None), None)
     if machine is not None and (len(named) > 1 or vram_bytes or ram_bytes is not None):
         raise HardwareError(
-            f"{machine.name} is a whole machine with unified memory: leave out other devices and "
-            "--ram"
+            f"{machine.name} is a complete machine with unified memory: remove other "
+            "devices and --ram"
         )
     if not has_gpu:
         if named or vram_bytes:
-            raise HardwareError(
-                "--no-gpu cannot be combined with devices: leave out one of the two"
-            )
+            raise HardwareError("--no-gpu cannot be combined with devices: remove one of them")
         return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
     if not named:
         return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)

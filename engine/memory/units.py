@@ -58,7 +58,7 @@ def parse_bytes(text: str) -> int:
             f"{shown(text)} has no unit: write one such as 8GiB, or {text.strip()}B for bytes"
         )
     if number * factor > MOST_BYTES:
-        raise HardwareError(f"{shown(text)} is larger than any machine: write a size such as 8GiB")
+        raise HardwareError(f"{shown(text)} is too large: write a size such as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:
         raise HardwareError(f"{shown(text)} is zero bytes: write a size above zero")

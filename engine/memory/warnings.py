@@ -108,8 +108,8 @@ def _of_cuda(
         yield "CUDA has no flash attention kernel for iq4_nl: attention runs on the CPU; use q4_0"
     elif shape.flash_attention and (k != v or k not in CUDA_PAIRS):
         yield (
-            f"K {k} with V {v} has no kernel in a default CUDA build: attention falls back to a "
-            "slow path; use f16, bf16, q8_0 or q4_0 for both"
+            f"a default CUDA build has no kernel for K {k} with V {v}, so attention takes a "
+            "slow path: use f16, bf16, q8_0 or q4_0 for both"
         )
     heads = ", ".join(
         f"{layer.k_head_dim} elements, {layer.n_heads // layer.n_kv_heads} for each key head"

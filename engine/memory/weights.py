@@ -156,9 +156,9 @@ def override_rules(
 def _compiled(pattern: str) -> re.Pattern[str]:
     if len(pattern) > MAX_PATTERN or not _is_quick(pattern):
         raise PresetError(
-            f"the tensor override {shown(pattern)} may never finish: use at most {MAX_PATTERN} "
-            f"characters and {MAX_REPEATS} of `*`, `+` and "
-            f"`{{`, and do not nest them or repeat a group with `|`"
+            f"matching the tensor override {shown(pattern)} may never finish: use at most "
+            f"{MAX_PATTERN} characters and {MAX_REPEATS} of `*`, `+` and `{{`, and do not "
+            "nest them or repeat a group with `|`"
         )
     try:
         return re.compile(pattern)

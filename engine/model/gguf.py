@@ -485,8 +485,9 @@ def part_names(part: GgufPart) -> list[str]:
     match = SPLIT_NAME.match(part.path.name)
     if match is None or int(match["count"]) != count or count > MAX_PARTS:
         raise ModelFileError(
-            f"{part.path.name} is one part of a model split in {count}, but its name does not end "
-            f"in -00001-of-{count:05d}.gguf: restore the names of the parts"
+            f"{part.path.name} is one part of a model that is split into {count}, but its "
+            f"name does not end in -00001-of-{count:05d}.gguf: restore the names of the "
+            "parts"
         )
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
 
@@ -548,8 +549,8 @@ class HeaderKeys:
         if array is not None:
             if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
                 raise self._damaged(
-                    f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, or "
-                    "impossible ones"
+                    f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, "
+                    "or invalid values"
                 )
             return list(array[:n_layers])
         if default is None:

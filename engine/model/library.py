@@ -356,7 +356,7 @@ def _not_found(
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
         f"no file or model is called {text!r}: {hint} Searched folders: "
-        f"{searched or 'none, because no folder of `kvchat where` exists'}."
+        f"{searched or 'none, because none of the folders in `kvchat where` exists'}."
     )
 
 

@@ -42,8 +42,8 @@ def open_types(rules: Preset) -> Wish | None:
     type_v = _given(rules.type_v, is_said="type_v" in said)
     if type_k is not None and type_v is not None:
         raise PresetError(
-            f"the cache has both a budget and fixed types, {type_k} and {type_v}: "
-            "remove the budget, or set one type to auto"
+            f"both a cache budget and the fixed types {type_k} and {type_v} are set: remove "
+            "the budget, or set one type to auto"
         )
     budget = rules.kv_budget_gib
     return Wish(PAD, None if budget is None else round(budget * GIB), type_k, type_v)

@@ -404,7 +404,7 @@ OPTIONS: tuple[PlanOption, ...] = (
            "Parallel chats of kvchat, or parallel requests of llama-server."),
     choice("kv_unified", "unified",
            "Whether the slots share one KV cache: a common prefix is stored once, but slots "
-           "change each other's rounding.", ("no", "yes"),
+           "affect each other's rounding.", ("no", "yes"),
            disabled=((lambda setup, _: setup.configuration.n_slots == 1,
                   "there is only one slot"),)),
     PlanOption("vram", "GPUs", "GPUs of this machine, or others to plan for: type 8GiB, 2x24GiB, a "

@@ -413,8 +413,8 @@ def _torch_text(now: Configuration) -> str:
     ]
     without = f" without {', '.join(texts)}" if texts else ""
     return (
-        f"backend is torch: llama-server computes with llama.cpp{without}; its cache has "
-        f"{now.type_k} keys and {now.type_v} values"
+        f"the backend is torch, but llama-server computes with llama.cpp{without}; its cache "
+        f"has {now.type_k} keys and {now.type_v} values"
     )
 
 

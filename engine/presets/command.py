@@ -214,6 +214,6 @@ class Shell:
         self._n_expanded += n_more
         if self._n_expanded > MAX_EXPANDED:
             raise ImportedFileError(
-                f"the variables of this text expand to more than {MAX_EXPANDED:,} characters: "
-                "give the command with its values written out"
+                f"the variables of this text expand to more than {MAX_EXPANDED:,} "
+                "characters: write the command with its values"
             )

@@ -170,7 +170,7 @@ def _conditions(configuration: Configuration) -> Iterator[str]:
     if not 256 <= configuration.n_ctx <= 524288:
         yield f"n_ctx is {configuration.n_ctx}: koboldcpp accepts 256 to 524288"
     if configuration.flash_attention == "off" and configuration.type_v not in ("f16", "bf16"):
-        yield "flash attention is off: koboldcpp then quantises the keys only"
+        yield "flash attention is off: koboldcpp then quantises only the keys"
 
 
 FORMAT = export.Format(

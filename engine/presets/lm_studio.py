@@ -121,11 +121,11 @@ def merge(existing: str, exported: str) -> str:
         old: object = parse_json(existing.removeprefix("\ufeff"))
     except ValueError as error:
         raise export.ExportError(
-            f"the existing file is not valid JSON ({error}): move it"
+            f"the existing file is not valid JSON ({error}): move it away"
         ) from error
     if not isinstance(old, dict):
         raise export.ExportError(
-            "the existing file is not LM Studio's (not a JSON object): move it"
+            "the existing file is not LM Studio's (not a JSON object): move it away"
         )
     new = json.loads(exported)
     merged: Fields = {**new, **old}

@@ -128,7 +128,7 @@ def read(request: ImportRequest) -> Imported:
         notes.append(f"no num_ctx is given: Ollama uses {DEFAULT_N_CTX:,}")
     if not variables:
         notes.append("K/V type, flash attention and slots are set in the environment of Ollama's "
-        "server: the preset uses f16, auto and 1")  # fmt: skip
+        "server: the preset uses f16, auto and one slot")  # fmt: skip
     found |= fields.read_rows(SERVER, variables)
     found |= {"n_batch": found["n_ubatch"]} if "n_ubatch" in found else {}
     found["n_ctx"] = found.get("n_ctx", DEFAULT_N_CTX) * found["n_slots"]

@@ -195,8 +195,8 @@ def _render_compose(request: ExportRequest) -> Exported:
         command="".join(f"      - {_compose_word(word)}\n" for word in words),
     )
     cards = (
-        "the image is for NVIDIA cards: write server-rocm, server-vulkan or server-intel for "
-        "others, with their devices"
+        "the image is for NVIDIA cards: for other cards, use server-rocm, server-vulkan or "
+        "server-intel and their devices"
     )
     start = "docker compose up -d"
     if request.uses_gpu:
@@ -358,8 +358,8 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
         parts[1::2] = [macros.get(name, f"${{{name}}}") for name in parts[1::2]]
         if sum(map(len, parts)) > MAX_EXPANDED:
             raise export.ImportedFileError(
-                f"the macros of this llama-swap configuration expand to more than "
-                f"{MAX_EXPANDED:,} characters: give the command with its values written out"
+                "the macros of this llama-swap configuration expand to more than "
+                f"{MAX_EXPANDED:,} characters: write the command with its values"
             )
         before, text = text, "".join(parts)
         if text == before:

@@ -262,7 +262,7 @@ def check_same_subject(old: Subject, new: Subject) -> None:
     ]
     if differences:
         raise QualityError(
-            f"the report to resume belongs to another measurement ({'; '.join(differences)}): "
+            f"the report to resume is from another measurement ({'; '.join(differences)}): "
             "use the same options, or start a new file"
         )
 

@@ -25,7 +25,7 @@ KEYS = {
 }  # fmt: skip
 """What a terminal sends for a key; `ctrl+x` and letters need no entry."""
 SIZE = (120, 36)
-LAST = "ctrl+g again"
+LAST = "ctrl+g regenerate"
 """Stands below the last reply when it is whole."""
 EXIT_S = 60.0
 SEEN_S = float(os.environ.get("KVCHAT_TEST_SEEN_S", "120"))

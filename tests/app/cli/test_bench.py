@@ -118,7 +118,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     ("arguments", "message"),
     [
         (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
-        (("--arm", "luck"), "no predictor is called 'luck'"),
+        (("--arm", "luck"), "there is no predictor 'luck'"),
         (("--arm", "lookup:fixed:99"), "from 1 to 16"),
         (("--arm", "plain"), "always measured"),
         (("--write", "balanced"), "is built in"),

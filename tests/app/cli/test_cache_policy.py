@@ -99,7 +99,7 @@ def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
     assert types_of(plan(capsys, starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
     assert run(["plan", str(starter_path), "--kv-budget", f"{packed - 1}B"]) == 1
     told = " ".join(capsys.readouterr().err.split())
-    assert "the smallest, q8_0, takes" in told
+    assert "the smallest, q8_0, needs" in told
 
 
 def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_table(
@@ -150,7 +150,7 @@ def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
     assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
     preset.write_text('name = "mine"\ntype_k = "q8_0"\ntype_v = "q8_0"\nkv_budget_gib = 1\n')
     assert run(["plan", str(starter_path), "--preset", str(preset)]) == 1
-    assert "both a budget" in capsys.readouterr().err
+    assert "both a cache budget" in capsys.readouterr().err
 
 
 def test_a_broken_plan_is_told_not_used_and_left_alone(

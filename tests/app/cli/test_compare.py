@@ -44,7 +44,7 @@ def test_json_has_every_reply_and_the_verdict(starter_path: Path) -> None:
 def test_an_unknown_arm_is_refused_before_a_model_is_loaded(starter_path: Path) -> None:
     done = kvchat("compare", str(starter_path), "Hello", "--second", "lookop")
     assert done.returncode == 1
-    assert "no predictor is called 'lookop': use one of off, lookup" in done.stderr
+    assert "there is no predictor 'lookop': use one of off, lookup" in done.stderr
 
 
 def test_whole_blocks_are_printed_where_the_engine_ends(

@@ -81,7 +81,9 @@ def test_a_name_of_the_catalogue_means_its_makers_repository(hub: Hub) -> None:
     assert (found.repo, found.quantization) == ("Qwen/Qwen3-8B-GGUF", "Q5_K_M")
     with pytest.raises(ModelFileError, match=r"no GGUF repository for llama-3\.1-8b"):
         repository_of("llama-3.1-8b")
-    with pytest.raises(DownloadError, match=r"'hf:bad' is not a repository.* hf:owner/repository"):
+    with pytest.raises(
+        DownloadError, match=r"'hf:bad' is not a hub repository.* hf:owner/repository"
+    ):
         repository_of("hf:bad")
     assert maker_of("config.json of Qwen/Qwen3-8B") == "Qwen"
     assert maker_of("a paper") == ""

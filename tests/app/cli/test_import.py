@@ -53,7 +53,7 @@ def test_a_built_in_preset_is_not_replaced(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_command_of_one_word_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", "--", "llama-server"]) == 1
-    assert "command line sets no field of a preset" in capsys.readouterr().err
+    assert "command line contains no preset setting" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

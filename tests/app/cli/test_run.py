@@ -68,7 +68,7 @@ def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -
         (["x", "--temperature", "-1"], "-1.0 is not in the range"),
         (["x", "--type-v", "q8_1"], "is not one of"),
         (["x", "--predictor", "draft"], "not available"),
-        (["x", "--preset", "nothing"], "no preset is called 'nothing'"),
+        (["x", "--preset", "nothing"], "there is no preset 'nothing'"),
     ],
 )
 def test_bad_input_is_one_clear_message(
@@ -127,4 +127,4 @@ def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> Non
     with patch.dict(os.environ, environment):
         done = kvchat("run", "Count.", "--predictor", "mtp")
     assert done.returncode == 2
-    assert "hidden states" in done.stderr
+    assert "a draft head" in done.stderr

@@ -148,7 +148,7 @@ def test_any_key_of_a_preset_is_set_on_the_command_line(
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [("n_ubatchh=128", "mean n_ubatch"), ("n_ubatch=many", "n_ubatch is 'many'"),
-     ("model=a.gguf", "write a key"), ("n_ubatch", "write a key"), ("tensor_split=[1", "a list")],
+     ("model=a.gguf", "a preset key"), ("n_ubatch", "a preset key"), ("tensor_split=[1", "a list")],
 )  # fmt: skip
 def test_a_wrong_key_or_value_is_refused(
     rule: str, expected: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]

@@ -16,7 +16,7 @@ def test_a_question_is_literal_text() -> None:
 def test_a_pasted_book_is_cut_with_a_line_that_says_so() -> None:
     lines = question_lines("word " * 20_000, 50)
     assert len(lines) == MAX_QUESTION_LINES + 1
-    assert "more characters, sent and saved" in plain(lines[-1])
+    assert "more characters not shown" in plain(lines[-1])
 
 
 FOX = (
@@ -44,14 +44,14 @@ def test_of_a_very_long_reply_the_end_is_laid_out_and_the_rest_is_counted() -> N
     text = line * (3 * MAX_REPLY_CHARS // len(line)) + "the end"
     whole = EntryLines(Entry(2, Speaker.MODEL, text))
     lines = [plain(each) for each in whole.lines(80)]
-    assert "characters before this are saved and sent" in lines[0]
+    assert "characters above are not shown" in lines[0]
     assert any("the end" in each for each in lines)
     assert sum(map(len, lines)) < 2 * MAX_REPLY_CHARS
     growing = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))
     for start in range(0, len(text), 5000):
         growing.append(text[start : start + 5000])
     lines = [plain(each) for each in growing.lines(80)]
-    assert "characters before this" in lines[0]
+    assert "characters above are" in lines[0]
     assert any("the end" in each for each in lines)
 
 

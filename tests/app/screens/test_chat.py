@@ -69,7 +69,7 @@ async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> Non
         screen = await ready(pilot)
         await answered(pilot, screen, "first")
         await answered(pilot, screen, "second")
-        assert screen.transcript.text.count("ctrl+g again") == 1
+        assert screen.transcript.text.count("ctrl+g regenerate") == 1
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: "variant 2 of 2 (alt+p, alt+n)" in screen.transcript.text)
         await answered(pilot, screen, "third")

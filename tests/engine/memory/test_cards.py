@@ -53,9 +53,9 @@ def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
     gpu, cpu = planned_devices(cards=("M4 Pro 48GB",))
     assert gpu.is_unified
     assert (gpu.total_bytes // GIB, cpu.total_bytes // GIB) == (36, 48)
-    with pytest.raises(HardwareError, match="whole machine"):
+    with pytest.raises(HardwareError, match="complete machine"):
         planned_devices(cards=("M4 Pro 48GB",), ram_bytes=GIB)
-    with pytest.raises(HardwareError, match="whole machine"):
+    with pytest.raises(HardwareError, match="complete machine"):
         planned_devices(cards=("M4 Pro 48GB", "3090"))
 
 

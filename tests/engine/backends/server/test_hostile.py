@@ -323,7 +323,7 @@ def test_nobody_at_the_address() -> None:
 
 def test_something_else_at_the_address(server: LanguageServer) -> None:
     server.misdeed = "no json"
-    with pytest.raises(ServerError, match="not a language model"):
+    with pytest.raises(ServerError, match="language model server"):
         opened(server)
     server.misdeed = "packed"
     with pytest.raises(ServerError, match="compresses"):
