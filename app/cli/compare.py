@@ -71,7 +71,7 @@ def command(
     \b
     kvchat compare smollm2 "Repeat this list: ..."
     kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < a.txt
-    kvchat compare smollm2 "..." --first lookup:fixed:4 --second suffix --blocks 16
+    kvchat compare smollm2 "..." --first lookup:fixed:4 --blocks 16
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.opening import loaded_engine, open_here
