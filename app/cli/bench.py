@@ -76,28 +76,30 @@ def command(
     if show_path is not None:
         if json_path is not None or preset_name is not None:
             raise click.UsageError("--show only prints a report: leave out --json and --write")
-        _print(read_results(show_path), html_path)
+        _report(read_results(show_path), html_path)
         return 0
     target = None if preset_name is None else bench.preset_file(preset_name, paths.presets_dir())
-    benchmark = bench.Benchmark(options, asked, load_settings().settings, json_path, note)
     with StatusLine() as line:
+        settings = load_settings().settings
+        benchmark = bench.Benchmark(options, asked, settings, json_path, line.note)
         exit_code = benchmark.run(_Progress(line))
     results = benchmark.results
     if results is None or not results.prompts:
         note("no prompt was measured completely")
         return exit_code or bench.EXIT_FAILED
-    _print(results, html_path)
     bench.store_speed(benchmark.configuration, results, asked)
+    problem = ""
     if target is not None and preset_name is not None and exit_code == 0:
         problem = bench.write_recommendation(target, results, benchmark.configuration, preset_name)
-        if problem:
-            note(f"{target} was not changed: {problem}")
-        else:
-            console().print(f"Written to {target}", soft_wrap=True)
+    _report(results, html_path)
+    if problem:
+        note(f"{target} was not changed: {problem}")
+    elif target is not None and exit_code == 0:
+        console().print(f"Written to {target}", soft_wrap=True)
     return exit_code
 
 
-def _print(results: "Results", html_path: Path | None) -> None:
+def _report(results: "Results", html_path: Path | None) -> None:
     from app.console import console, html_page
     from app.render.bench import report
     from engine.experiment.records import write_text
@@ -122,7 +124,7 @@ class _Progress:
         """Print how much is measured."""
         from app.format import counted
 
-        note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
+        self._line.note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
         self._n_replies, self._start_s = n_replies, time.monotonic()
 
     def reply_done(self, prompt: "Prompt", arm: str) -> None:

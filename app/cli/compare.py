@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import note, print_json, print_text, prompt_text
+from app.cli.console import StatusLine, note, print_json, print_text, prompt_text
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
 
 if TYPE_CHECKING:
@@ -124,13 +124,18 @@ def _request(text: str, question: Question, opened: "OpenedModel") -> "Generatio
 
 def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
     """Handle events until nothing runs; Ctrl+C ends it and keeps the whole blocks."""
-    n_noted = 0
-    while (index := comparison.running_arm) is not None:
-        if comparison.n_replies != n_noted:
-            n_noted = comparison.n_replies
-            total = 4 * comparison.n_wanted
-            note(f"reply {n_noted} of at most {total}, {comparison.arms[index].name}")
-        try:
-            comparison.take(next(engine.events()))
-        except KeyboardInterrupt:
-            comparison.stop()
+    from app.format import seconds
+
+    n_shown = 0
+    with StatusLine() as line:
+        while (index := comparison.running_arm) is not None:
+            if comparison.n_replies != n_shown:  # drawing takes time from the engine
+                n_shown = comparison.n_replies
+                left_s = comparison.remaining_s
+                left = "" if left_s is None else f" · about {seconds(left_s)} left"
+                of = f"reply {n_shown} of at most {4 * comparison.n_wanted}"
+                line.show(f"{of}, {comparison.arms[index].name}{left}")
+            try:
+                comparison.take(next(engine.events()))
+            except KeyboardInterrupt:
+                comparison.stop()

@@ -143,6 +143,11 @@ class StatusLine:
             self._next_s = self._clock() + LINE_EVERY_S
             tell(text)
 
+    def note(self, text: str) -> None:
+        """Print a note in the place of the line."""
+        self.clear()
+        note(text)
+
     def clear(self) -> None:
         """Remove the line."""
         if self._redraws:

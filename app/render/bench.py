@@ -21,7 +21,7 @@ from engine.experiment.verdict import (
 )
 
 MUTED = "dim"
-COLUMNS = ("arm", "of plain", "99 %", "worst prompt", "accepted", "per round", "same text")
+COLUMNS = ("arm", "of plain", "interval", "worst prompt", "accepted", "per round", "same text")
 NUMBERS = ("of plain", "accepted", "per round")
 
 

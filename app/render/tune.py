@@ -13,7 +13,7 @@ from engine.experiment.gain import PairedGain
 from engine.experiment.tuner import Outcome, Trial
 
 STYLES = {"chosen": "green", "faster": "green", "failed": "red", "undecided": "yellow"}
-COLUMNS = ("setting", "tried", "speed", "99 %", "blocks", "verdict")
+COLUMNS = ("setting", "tried", "speed", "interval", "blocks", "verdict")
 
 
 def trial_text(trial: Trial) -> Text:

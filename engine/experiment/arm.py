@@ -2,18 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import (
+    MAX_DRAFT,
+    Configuration,
+    ControllerName,
+    PredictorName,
+    SpeculationSettings,
+)
 from engine.errors import EngineError, PresetError
 from engine.speculation.predictor_pool import with_predictor
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    T = TypeVar("T", bound=DataclassInstance)
-else:
-    T = TypeVar("T")
+T = TypeVar("T", SpeculationSettings, Configuration)
 
 LENGTHS = (2, 4, 8)
 """Draft lengths of the fixed controller that a benchmark tries."""
@@ -35,9 +36,9 @@ class Arm:
     changes: Mapping[str, object]
     """Fields of a `Configuration` or of its `SpeculationSettings`, with their values."""
 
-    def of(self, base: "T") -> "T":
+    def of(self, base: T) -> T:
         """The settings with those of the arm."""
-        return replace(base, **self.changes)
+        return replace(base, **self.changes)  # type: ignore[arg-type]  # by name
 
     @property
     def is_plain(self) -> bool:

@@ -9,16 +9,13 @@ from engine.events import (
     Failed,
     Finished,
     FinishReason,
-    GenerationStats,
     OfReply,
-    RoundFinished,
-    SpeculationChanged,
-    TokensCommitted,
     WorkerStopped,
 )
 from engine.experiment.arm import Arm, ExperimentError
 from engine.experiment.gain import N_LOSS, PairedGain, gain_of
-from engine.experiment.verdict import block_of, check_speed, token_s
+from engine.experiment.runner import Answer
+from engine.experiment.verdict import block_of, check_speed
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 from engine.speculation.stats import first_divergence
@@ -33,49 +30,6 @@ SEED_BITS = 31
 """Bits of a random seed that the user may copy by hand."""
 N_WORDS = 4
 """Words that are shown before and after the point where texts diverge."""
-
-
-class Answer:
-    """One reply of an arm, as far as it has come."""
-
-    def __init__(self, arm: Arm) -> None:
-        self.arm = arm
-        self.committed: list[TokensCommitted] = []
-        self.stats = GenerationStats()
-        self.note: str | None = None
-        """Why it drafts in another way than its arm, or not at all."""
-        self.finished: Finished | None = None
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        if self.finished is not None:
-            return self.finished.text
-        return "".join(event.text for event in self.committed)
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """Ids of the finished reply."""
-        return () if self.finished is None else self.finished.token_ids
-
-    @property
-    def decode_tps(self) -> float | None:
-        """Tokens per second after the prefill."""
-        return 1 / token_s(self.stats) if self.stats.n_emitted and self.stats.decode_s else None
-
-    def handle(self, event: Event) -> None:
-        """Count one event of this reply."""
-        match event:
-            case TokensCommitted():
-                self.committed.append(event)
-            case RoundFinished():
-                self.stats = self.stats.with_rounds((event,))
-            case SpeculationChanged(note=note):
-                self.note = note
-            case Finished(stats=stats):
-                self.finished, self.stats = event, stats
-            case _:
-                pass
 
 
 AnswerBlock = tuple[Answer, ...]

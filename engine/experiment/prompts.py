@@ -2,7 +2,7 @@
 
 import random
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,31 +118,26 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
         lines = read_text(path, limit=PROMPTS_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} cannot be read as prompts: {error}") from error
-    prompts = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{path.name}, line {number}"
-            data = _object(line, where)
-            prompts.append((str(data.get("id", number)), _text(data, where)))
+    prompts = [
+        _parsed(line, number, f"{path.name}, line {number}")
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
     if not prompts:
         raise ExperimentError(f"{path} contains no prompts: write one JSON object on each line")
     return prompts
 
 
-def _object(line: str, where: str) -> Mapping[str, object]:
+def _parsed(line: str, number: int, where: str) -> tuple[str, str]:
     try:
         data = parse_json(line)
     except ValueError as error:
         raise ExperimentError(f"{where} is not JSON: {error}") from error
     if not isinstance(data, dict):
         raise ExperimentError(f"{where} is {type(data).__name__}: write an object with `prompt`")
-    return data
-
-
-def _text(data: Mapping[str, object], where: str) -> str:
     text = data.get("prompt")
     if isinstance(text, str) and text.strip():
-        return text.strip()
+        return str(data.get("id", number)), text.strip()
     raise ExperimentError(
         f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the text "
         "under `prompt`"

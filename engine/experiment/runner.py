@@ -2,18 +2,26 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, Protocol
 
 from engine.configuration import Configuration, ControllerName, PredictorName
 from engine.errors import WorkerError
-from engine.events import Event, Finished, FinishReason, RoundFinished, SpeculationChanged
+from engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    GenerationStats,
+    RoundFinished,
+    SpeculationChanged,
+    TokensCommitted,
+)
 from engine.experiment.arm import PLAIN, Arm, ExperimentError
 from engine.experiment.prompts import Prompt
 from engine.experiment.records import BatchTime, Exclusion, PromptRecord, Results, Row, Sample
-from engine.experiment.verdict import check_speed
+from engine.experiment.verdict import check_speed, token_s
 from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
 from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
@@ -69,13 +77,50 @@ class Progress(Protocol):
         ...
 
 
-class Reply(NamedTuple):
-    """A finished reply."""
+class Answer:
+    """One reply of an arm, as far as it has come."""
 
-    finished: Finished
-    rounds: tuple[tuple[int, float], ...]
-    """Tokens in the batch of each round after the first, and its seconds without drafting."""
-    notes: tuple[str, ...]
+    def __init__(self, arm: Arm) -> None:
+        self.arm = arm
+        self.committed: list[TokensCommitted] = []
+        self.stats = GenerationStats()
+        self.note: str | None = None
+        """Why it drafts in another way than its arm, or not at all."""
+        self.finished: Finished | None = None
+        self.rounds: list[tuple[int, float]] = []
+        """Tokens in the batch of each round, and its seconds without drafting."""
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        if self.finished is not None:
+            return self.finished.text
+        return "".join(event.text for event in self.committed)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Ids of the finished reply."""
+        return () if self.finished is None else self.finished.token_ids
+
+    @property
+    def decode_tps(self) -> float | None:
+        """Tokens per second after the prefill."""
+        return 1 / token_s(self.stats) if self.stats.n_emitted and self.stats.decode_s else None
+
+    def handle(self, event: Event) -> None:
+        """Count one event of this reply."""
+        match event:
+            case TokensCommitted():
+                self.committed.append(event)
+            case RoundFinished():
+                self.stats = self.stats.with_rounds((event,))
+                self.rounds.append((event.n_verified + 1, event.verify_s))
+            case SpeculationChanged(note=note):
+                self.note = note
+            case Finished(stats=stats):
+                self.finished, self.stats = event, stats
+            case _:
+                pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,31 +189,31 @@ class Runner:
         """
         self._reply(self._request(unit, self.options.seed, N_WARM_UP), PLAIN)
         rows: list[Row] = []
-        replies: list[Reply] = []
+        answers: list[Answer] = []
         for block in range(self.options.n_blocks):
             request = self._request(unit, self.options.seed + block, self.options.n_tokens)
-            order = row_order(self.arms, index + block)
             made = []
-            for arm in order:
+            for arm in row_order(self.arms, index + block):
                 self._forget_prompt(arm)
                 made.append(self._reply(request, arm))
                 self.progress.reply_done(unit.prompt, arm.name)
-            rows.append(_row(order, made))
-            replies += made
-        plain = replies[0].finished
+            rows.append(_row(made))
+            answers += made
         return PromptRecord(
             *unit.key,
-            n_prompt=plain.stats.n_prompt or 0,
-            text=plain.text,
-            excluded=_exclusion(plain),
+            n_prompt=answers[0].stats.n_prompt or 0,
+            text=answers[0].text,
+            excluded=_exclusion(answers[0]),
             rows=tuple(rows),
-            batches=_batch_times(replies),
-            notes=tuple(dict.fromkeys(note for reply in replies for note in reply.notes)),
+            batches=_batch_times(answers),
+            notes=tuple(dict.fromkeys(each.note for each in answers if each.note is not None)),
         )
 
-    def _reply(self, request: GenerationRequest, arm: Arm) -> Reply:
-        settings = arm.of(self.configuration.speculation)
-        return collect(self.engine.reply(request, settings))
+    def _reply(self, request: GenerationRequest, arm: Arm) -> Answer:
+        answer = Answer(arm)
+        for event in self.engine.reply(request, arm.of(self.configuration.speculation)):
+            answer.handle(event)
+        return answer
 
     def _forget_prompt(self, arm: Arm) -> None:
         """Let a draft model decode something else, so that it reads the prompt again.
@@ -202,36 +247,21 @@ def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
     return [PLAIN, *(run for arm in turned for run in (arm, arm, PLAIN))]
 
 
-def collect(events: Iterator[Event]) -> Reply:
-    """Consume a reply; return its end, the times of its rounds and its notes."""
-    rounds: list[tuple[int, float]] = []
-    notes: list[str] = []
-    for event in events:
-        match event:
-            case RoundFinished(n_verified=n_verified, verify_s=verify_s):
-                rounds.append((n_verified + 1, verify_s))
-            case SpeculationChanged(note=str(note)):
-                notes.append(note)
-            case Finished():
-                return Reply(event, tuple(rounds[1:]), tuple(notes))
-    raise AssertionError("a reply ends with `Finished`")
+def _row(answers: Sequence[Answer]) -> Row:
+    plain = answers[0].token_ids
+    for each in answers:
+        check_speed(each.stats)
+    return tuple(
+        Sample(each.arm.name, each.stats, first_divergence(plain, each.token_ids))
+        for each in answers
+    )
 
 
-def _row(order: Sequence[Arm], replies: Sequence[Reply]) -> Row:
-    plain = replies[0].finished.token_ids
-    found = []
-    for arm, (finished, _, _) in zip(order, replies, strict=True):
-        check_speed(finished.stats)
-        diverges_at = first_divergence(plain, finished.token_ids)
-        found.append(Sample(arm.name, finished.stats, diverges_at))
-    return tuple(found)
-
-
-def _exclusion(plain: Finished) -> Exclusion | None:
+def _exclusion(plain: Answer) -> Exclusion | None:
     if ends_in_loop(plain.token_ids):
         return "loop"
-    is_short = plain.reason is FinishReason.END and len(plain.token_ids) < MIN_TOKENS
-    return "short" if is_short else None
+    is_ended = plain.finished is not None and plain.finished.reason is FinishReason.END
+    return "short" if is_ended and len(plain.token_ids) < MIN_TOKENS else None
 
 
 def ends_in_loop(token_ids: Sequence[int]) -> bool:
@@ -247,8 +277,8 @@ def ends_in_loop(token_ids: Sequence[int]) -> bool:
     return False
 
 
-def _batch_times(replies: Sequence[Reply]) -> tuple[BatchTime, ...]:
+def _batch_times(answers: Sequence[Answer]) -> tuple[BatchTime, ...]:
     seconds: dict[int, list[float]] = defaultdict(list)
-    for n_rows, elapsed_s in (each for reply in replies for each in reply.rounds):
+    for n_rows, elapsed_s in (each for answer in answers for each in answer.rounds[1:]):
         seconds[n_rows].append(elapsed_s)
     return tuple(BatchTime(n, len(each), median(each)) for n, each in sorted(seconds.items()))

@@ -140,7 +140,7 @@ def test_an_earlier_report_is_not_overwritten(
     [
         ["cache-quality", "--show", "{0}", "--json", "g.json"],
         ["cache-quality", "--show", "{0}", "--resume", "g.json"],
-        ["bench", "--show", "{0}", "--resume", "g.json"],
+        ["bench", "--show", "{0}", "--json", "g.json"],
         ["export", "m.gguf", "--json", "-o", "m.env"],
     ],
 )

@@ -9,7 +9,8 @@ from app.render.lines import plain, width_of
 from engine.configuration import SpeculationSettings
 from engine.events import Finished
 from engine.experiment.arm import PLAIN, Arm, parse_arm
-from engine.experiment.comparison import Answer, AnswerBlock, Comparison
+from engine.experiment.comparison import AnswerBlock, Comparison
+from engine.experiment.runner import Answer
 from engine.requests import GenerationRequest, Message
 from tests.engine.experiment.answering_client import finished
 from tests.support.fakes_client import CONFIGURATION, ScriptedClient

@@ -29,7 +29,8 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.experiment.arm import PLAIN as NO_DRAFTS
-from engine.experiment.comparison import Answer, Comparison
+from engine.experiment.comparison import Comparison
+from engine.experiment.runner import Answer
 from engine.speculation.costs import PlainStep
 from engine.speculation.stats import TimeSaved
 from tests.app.render.test_compare import LOOKUP, compared
