@@ -349,9 +349,11 @@ class ChatScreen(Screen[None]):
     def _composing(self) -> Iterator[None]:
         """Let the outbox change the text in the composer."""
         self.outbox.write(self.composer.written)
-        yield
-        if self.outbox.unsent.text != self.composer.written:
-            self.composer.put(self.outbox.unsent.text)
+        try:
+            yield
+        finally:  # no fault loses a text
+            if self.outbox.unsent.text != self.composer.written:
+                self.composer.put(self.outbox.unsent.text)
         self.composer_frame.present()
 
     @contextmanager
