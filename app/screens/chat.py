@@ -638,8 +638,8 @@ class ChatScreen(Screen[None]):
             if target is not None:
                 self.open_at(target)
 
-        forget = self.services.forget_kept
-        screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_kept=forget)
+        forget = self.services.forget_on_disk
+        screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_on_disk=forget)
         self.app.push_screen(screen, closed)
 
     def _is_still_there(self) -> bool:
