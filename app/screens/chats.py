@@ -65,12 +65,9 @@ class ChatsScreen(ModalScreen[ChatTarget | None]):
         is_searching: bool = False,
         forget_on_disk: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """List the chats of a conversation's store.
+        """List chats, the shown one marked, with the focus in the list or in the search box.
 
-        Args:
-            conversation: Its chat is marked.
-            is_searching: Whether the search box has the focus first.
-            forget_on_disk: Removes the saved states on disk of one owner; raises `EngineError`.
+        `forget_on_disk` removes the saved states on disk of one owner; it raises `EngineError`.
         """
         super().__init__()
         self._table = ChatTable(conversation, is_searching, forget_on_disk)
