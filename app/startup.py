@@ -63,8 +63,8 @@ class Services:
     """What to say once when a model is opened that was never open before; raises `EngineError`."""
     types_note: Callable[[Configuration], str | None] = lambda _: None
     """Why the cache has its types, where they were left open; raises `EngineError`."""
-    forget_kept: Callable[[str], object] = lambda _: None
-    """Removes what lies on disk for an owner alone, such as `chat:12`; raises `EngineError`."""
+    forget_on_disk: Callable[[str], object] = lambda _: None
+    """Removes the saved states on disk of one owner, such as `chat:12`; raises `EngineError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def prepare(request: ModelRequest) -> AppParts:
         install_starter=lambda progress: install_starter(paths.models_dir(), progress),
         presets_dir=paths.presets_dir(),
         settings=live,
-        forget_kept=forget_on_disk,
+        forget_on_disk=forget_on_disk,
     )
     problems = filter(None, (live.loaded.problem, no_default))
     return AppParts(store, conversation, services, model, (*problems, *store.notices), served)

@@ -23,8 +23,8 @@ from engine.presets.preset import Preset, SamplingRules
 MARK = "Measured by kvchat tune"
 """Start of the description of presets that a later run may replace."""
 NOT_TORCH = (
-    "kvchat tune measures settings of llama.cpp, not of the torch backend: leave out --backend "
-    "torch and presets with it; docs/torch.md lists fast settings for torch"
+    "kvchat tune measures settings of llama.cpp, not of the torch backend: remove --backend torch "
+    "(or the preset that sets it); docs/torch.md lists fast settings for torch"
 )
 
 
@@ -191,7 +191,8 @@ def _check_name(name: str, model: Path) -> None:
     tuned = find_preset(name, paths.presets_dir()).model
     if tuned != str(model):
         raise PresetFileError(
-            f"the preset {name!r} has the settings tuned for {tuned}: name another with --write"
+            f"the preset {name!r} has settings that were tuned for {tuned}: choose another name "
+            "with --write"
         )
 
 

@@ -144,7 +144,7 @@ def read_file(name: str, folder: Path) -> Attachment:
             how = "leads" if path.is_symlink() else "lies"
             raise AttachmentError(
                 f"@{shown} {how} outside {visible(str(folder.resolve()))}: start kvchat in the "
-                "folder of the file, or copy it here"
+                "file's folder, or copy the file into this folder"
             )
         if path.suffix.lower() in SUFFIXES:
             state = path.stat()
@@ -180,7 +180,8 @@ def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
     if n_bytes > MAX_FILE_BYTES:
         return (
             f"@{shown} has {fmt.nbytes(n_bytes)}; the limit is {fmt.nbytes(MAX_FILE_BYTES)}: "
-            "paste the part that matters"
+            "paste the relevant "
+            "part"
         )
     reason = getattr(error, "strerror", None) or str(error)
     return f"@{shown} cannot be read: {reason}"
@@ -220,7 +221,7 @@ def written_message(text: str, folder: Path, blindness: str = "") -> str:
     files = read_files(text, folder)
     image = next((file for file in files if file.image is not None), None)
     if image is not None and blindness:
-        raise AttachmentError(f"@{visible(image.name)} is an image, and {blindness}")
+        raise AttachmentError(f"@{visible(image.name)} is an image, but {blindness}")
     return message_with(text, files)
 
 

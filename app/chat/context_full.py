@@ -30,10 +30,7 @@ class ContextFullOptions:
 
 
 class ContextFull:
-    """Frees context for the shown chat, in the way that the user chose.
-
-    Methods raise `StoreError` if a change cannot be saved.
-    """
+    """Frees context for the shown chat as the user chose; `StoreError` if it is not saved."""
 
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation

@@ -399,12 +399,7 @@ class Conversation:
         return self._locked(chat, lambda: self._continue(chat))
 
     def _locked(self, chat: ChatHistory, ask: Callable[[], ReplyOrNone]) -> ReplyOrNone:
-        """Ask in a chat, which no other kvchat answers until the reply has ended.
-
-        Raises:
-            ChatInUseError: Another kvchat answers in it.
-            StoreError: If it could not be saved.
-        """
+        """Ask under the lock of the chat, which the reply then holds until it has ended."""
         lock = None if chat.chat is None else self._store.lock_chat(chat.chat.id)
         if chat.chat is not None and lock is None:
             raise ChatInUseError(
@@ -428,13 +423,9 @@ class Conversation:
         parent_id: int | None,
         start: StoredMessage | None = None,
     ) -> RunningReply:
-        """Save a question, if there is one, and ask for the reply to it.
+        """Save a question and ask for the reply to it; None answers the question `parent_id`.
 
-        Args:
-            chat: The chat.
-            question: The question; None answers an earlier one.
-            parent_id: The message above the question; without a new one, the question.
-            start: What the reply begins with; its token ids may be those of a similar text.
+        The reply begins with `start`, whose token ids may be those of a similar text.
         """
         head, loaded = chat.head_id, self.loaded
         message = chat.add_turn(

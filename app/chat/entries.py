@@ -165,7 +165,7 @@ def thinking_text(thinking: Thinking) -> str:
     """Time and tokens of a reply's thinking, and why kvchat closed it."""
     what = "thought for" if thinking.is_over else "thinking:"
     text = f"{what} {fmt.seconds(thinking.elapsed_s)}, {fmt.counted(thinking.n_tokens, 'token')}"
-    return f"{text}; closed, {thinking.note}" if thinking.note else text
+    return f"{text}; ended because {thinking.note}" if thinking.note else text
 
 
 def _ending(reason: str | None) -> list[str]:

@@ -222,8 +222,12 @@ class Outbox:
         if message is None:
             return False
         self.queue.remove(message)
-        if not self._send(message):
-            self._return(message.chat_id, message.unsent)
+        is_sent = False
+        try:
+            is_sent = self._send(message)
+        finally:
+            if not is_sent:
+                self._return(message.chat_id, message.unsent)
         return True
 
     def unqueue(self) -> bool:

@@ -228,7 +228,7 @@ class Summariser:
             case Finished(reason=FinishReason.CANCELLED):
                 self._end(None, "it was stopped")
             case Finished(text=text):
-                self._end(text.strip() or None, "the model wrote nothing")
+                self._end(text.strip() or None, "the model returned no text")
             case _:
                 return not isinstance(event, ENGINE_EVENTS)
         return True

@@ -29,7 +29,7 @@ bench_options = joined(
     click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
                  help="Blocks of each arm per prompt: plain, arm, arm, plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
-                 help="Maximum tokens of a reply."),
+                 help="Maximum tokens per reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
                  help="Sampling temperature; 0: greedy; repeatable. [0]"),
     click.option("--seed", default=1, show_default=True,

@@ -36,7 +36,7 @@ compare_options = joined(
     click.option("--blocks", default=6, show_default=True, type=Count(),
                  help="Maximum number of blocks of four replies; 6 decide most comparisons."),
     click.option("--max-tokens", default=128, show_default=True, type=Count(2),
-                 help="Maximum tokens of a reply."),
+                 help="Maximum tokens per reply."),
     click.option("--temperature", type=sampling("temperature"),
                  help="Sampling temperature; 0: greedy. [from the settings]"),
     click.option("--seed", type=SEED, help="Seed of every reply. [random]"),

@@ -349,9 +349,11 @@ class ChatScreen(Screen[None]):
     def _composing(self) -> Iterator[None]:
         """Let the outbox change the text in the composer."""
         self.outbox.write(self.composer.written)
-        yield
-        if self.outbox.unsent.text != self.composer.written:
-            self.composer.put(self.outbox.unsent.text)
+        try:
+            yield
+        finally:  # no fault loses a text
+            if self.outbox.unsent.text != self.composer.written:
+                self.composer.put(self.outbox.unsent.text)
         self.composer_frame.present()
 
     @contextmanager
@@ -539,7 +541,9 @@ class ChatScreen(Screen[None]):
             **dict.fromkeys(NEEDS_REPLY, no_reply),
             **dict.fromkeys(NEEDS_QUESTION, no_question),
             "message-continue": "the last reply is complete" if is_complete else "",
-            "message-see-all": "" if history.n_hidden else "the model already has the whole chat",
+            "message-see-all": ""
+            if history.n_hidden
+            else "the whole chat is already sent to the model",
             "reply-stop": "" if is_busy else "no reply is running",
             "chat-export": UNSAVED if history.chat is None else "",
             "message-edit": edit or no_question,
@@ -636,8 +640,8 @@ class ChatScreen(Screen[None]):
             if target is not None:
                 self.open_at(target)
 
-        forget = self.services.forget_kept
-        screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_kept=forget)
+        forget = self.services.forget_on_disk
+        screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_on_disk=forget)
         self.app.push_screen(screen, closed)
 
     def _is_still_there(self) -> bool:

@@ -53,7 +53,7 @@ _FIELDS = (
     _Field("top_k", "top k", "sample from the top k; 0: all", True),
     _Field("top_p", "top p", "cumulative probability; 1: all"),
     _Field("min_p", "min p", "min. relative to top token; 0: off"),
-    _Field("repetition_penalty", "repetition penalty", "above 1: fewer repeats; 1: off"),
+    _Field("repetition_penalty", "repetition penalty", "above 1: less repetition; 1: off"),
     _Field("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
 )
 
@@ -66,7 +66,7 @@ _THINKS: dict[Thinking, str] = {
     "auto": "auto: follows the chat template",
     "off": "off: answers without thinking",
 }
-_BONUS = {True: "on: extra token after full acceptance", False: "off: one token less per batch"}
+_BONUS = {True: "on: extra token after full acceptance", False: "off: one token fewer per batch"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):

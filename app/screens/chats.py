@@ -63,17 +63,14 @@ class ChatsScreen(ModalScreen[ChatTarget | None]):
         conversation: Conversation,
         *,
         is_searching: bool = False,
-        forget_kept: Callable[[str], object] = lambda _: None,
+        forget_on_disk: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """List the chats of a conversation's store.
+        """List chats, the shown one marked, with the focus in the list or in the search box.
 
-        Args:
-            conversation: Its chat is marked.
-            is_searching: Whether the search box has the focus first.
-            forget_kept: Removes the saved states on disk of one owner; raises `EngineError`.
+        `forget_on_disk` removes the saved states on disk of one owner; it raises `EngineError`.
         """
         super().__init__()
-        self._table = ChatTable(conversation, is_searching, forget_kept)
+        self._table = ChatTable(conversation, is_searching, forget_on_disk)
 
     def compose(self) -> ComposeResult:
         yield self._table
@@ -115,11 +112,11 @@ class ChatTable(ChatList):
         self,
         conversation: Conversation,
         is_searching: bool,
-        forget_kept: Callable[[str], object],
+        forget_on_disk: Callable[[str], object],
     ) -> None:
         super().__init__(conversation, "search all chats  (/)", classes="dialog -list")
         self._is_searching = is_searching
-        self._forget_kept = forget_kept
+        self._forget_on_disk = forget_on_disk
         self._is_archive = False
         self._chats: list[Chat] = []
         self._limit = PAGE
@@ -280,7 +277,7 @@ class ChatTable(ChatList):
     def _forget(self, owner: str) -> None:
         """Remove the states that other models saved for it on disk."""
         try:
-            self._forget_kept(owner)
+            self._forget_on_disk(owner)
         except EngineError as error:
             report(self.app, error)  # a notice may come from a thread, and outlives this screen
 
@@ -295,12 +292,12 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
         # Of the application, so that it continues when the screen is closed.
         begin = partial(screen.app.run_worker, write, thread=True, group="export")
         if is_file(path):
-            confirm(screen, f"{path} exists. Replace it?", begin)
+            confirm(screen, f"{path} already exists. Replace it?", begin)
         else:
             begin()
 
     question = (
-        f"File for the chat; without a folder it goes to {visible(str(folder))}. "
+        f"File for the chat; without a folder, it is saved in {visible(str(folder))}. "
         "The extension sets the format: .md contains the current branch; .jsonl contains "
         "everything and can be imported"
     )

@@ -1,4 +1,4 @@
-"""Completion in the composer: commands behind a slash, files behind an `@`."""
+"""Completion in the composer: commands after a slash, files after an `@`."""
 
 import re
 import time

@@ -129,10 +129,7 @@ def lines_above(
 ) -> list[Line]:
     """A line for each queued message, paste and file, the newest last.
 
-    Args:
-        queued: Messages that wait in the shown chat.
-        parts: Pastes and files, their tokens if known, and whether they are still counted.
-        width: Cells of a line.
+    Each part comes with its tokens, if known, and whether they are still counted.
     """
     lines = [_queued_line(i, message, width) for i, message in enumerate(queued, 1)]
     lines += [_part_line(*part, width) for part in parts]

@@ -138,9 +138,7 @@ class Saving(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
-            yield Static(
-                "saving the states of the chats … this takes a few seconds at most", markup=False
-            )
+            yield Static("saving the states of the chats … (a few seconds at most)", markup=False)
 
 
 class PickScreen(ModalScreen[Key | None]):
@@ -322,7 +320,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
         Binding("d", "choose('shift')", "Drop", id="context-shift",
                 tooltip="Hide the oldest turns from the model"),
         Binding("s", "choose('summarise')", "Summarise", id="context-summarise",
-                tooltip="Replace the oldest turns by a summary for the model"),
+                tooltip="Send the model a summary instead of the oldest turns"),
         Binding("n", "choose('branch')", "New chat", id="context-branch",
                 tooltip="Ask the last question in a new chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="context-down", show=False,
@@ -372,7 +370,7 @@ def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoic
     written = f"the model summarises {oldest}; {undoes}"
     if not can_drop:
         dropped = written = "there are no earlier turns to drop"
-    branched = "with the same system prompt; this chat stays as it is"
+    branched = "with the same system prompt; this chat is not changed"
     if not can_branch:
         branched = "this is the only question: a new chat would be just as full"
     stopped = "nothing changes"

@@ -51,7 +51,7 @@ _CHOICES = (
     ("d", "downloads a model from Hugging Face, fitting models first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),
-    ("esc", "goes to the chat; the model list ({model-list}) leads back here"),
+    ("esc", "goes to the chat; the model list ({model-list}) offers the same choices"),
 )
 
 
@@ -62,7 +62,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         Binding("i", "install", "Install the starter", id="first-install",
                 tooltip="Install the starter model"),
         Binding("d", "browse", "Download a model", id="first-browse",
-                tooltip="Choose a model of the catalogue to download"),
+                tooltip="Choose a catalogue model to download"),
         Binding("o", "open", "Open a file", id="first-open", tooltip="Open a GGUF file by path"),
         Binding("r", "look", "Look again", id="first-look", tooltip="Look for models again"),
         Binding("escape", "dismiss", "Skip", id="first-close",
@@ -170,7 +170,7 @@ class HubScreen(PickScreen[str]):
         verb = "downloads the file, after confirmation" if purpose == "load" else "plans the file"
         super().__init__(
             "on the Hugging Face hub",
-            note="asking the hub …",
+            note="searching the hub …",
             hint=f"{LEGEND}\nenter {verb} · type to search · esc closes",
         )
         self._asked = name
@@ -192,7 +192,7 @@ class HubScreen(PickScreen[str]):
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
         note = "choose a repository (the maker's first, then by downloads)"
-        self.show_all(rows, note=note if rows else "the hub has no GGUF repository with that name")
+        self.show_all(rows, note=note if rows else "no GGUF repository on the hub has that name")
 
     def _read(self, asked: RepositoryName) -> None:
         in_thread(
@@ -232,7 +232,7 @@ class HubScreen(PickScreen[str]):
         verdict = verdict_text(offer.option_of(model))
         question = (
             f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nIt {verdict}.\n"
-            f"It goes into {model.place(folder).parent}."
+            f"It will be saved in {model.place(folder).parent}."
         )
 
         def load() -> None:
@@ -247,7 +247,7 @@ class DownloadScreen(ModalScreen[Path | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="download-stop",
-                tooltip="Stop; the next download continues from there"),
+                tooltip="Stop; starting the download again resumes it"),
     ]  # fmt: skip
 
     def __init__(self, model: HubModel, folder: Path, verdict: str) -> None:
@@ -265,7 +265,7 @@ class DownloadScreen(ModalScreen[Path | None]):
             yield Static(visible(f"It {self._verdict}."), markup=False)
             yield Static("connecting …", id="progress", markup=False)
             yield Static(
-                "esc stops; the next download continues from there",
+                "esc stops; starting the download again resumes it",
                 classes="hint",
                 markup=False,
             )

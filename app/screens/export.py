@@ -41,7 +41,7 @@ class ExportScreen(ModalScreen[None]):
         Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
         Binding("s", "save", "Save", id="export-save", tooltip="Write the text to a file"),
         Binding("i", "install", "Install", id="export-install",
-                tooltip="Write the text to the folder that the program reads"),
+                tooltip="Save the export where the other program looks for it"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
                 tooltip="Next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
@@ -158,7 +158,7 @@ class ExportScreen(ModalScreen[None]):
             self._write(path)
 
     def _ask_over(self, path: Path, then: Callable[[], None]) -> None:
-        confirm(self, f"{path} exists. Replace it?", then)
+        confirm(self, f"{path} already exists. Replace it?", then)
 
     def _write(self, path: Path) -> None:
         found = self._given()

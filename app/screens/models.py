@@ -97,7 +97,7 @@ class ModelsScreen(PickScreen[str]):
         Binding("ctrl+l", "locate", "Folder", id="models-folder", priority=True,
                 tooltip="Show the model's folder"),
         Binding("delete", "remove", "Delete", id="models-delete", priority=True,
-                tooltip="Delete the files of the model; asks first"),
+                tooltip="Delete the model's files, after confirmation"),
         Binding("ctrl+n", "add", "Add", id="models-add", priority=True,
                 tooltip="Install the starter model, or open a file by its path"),
     ]  # fmt: skip

@@ -175,7 +175,7 @@ class PlanSession:
 
     def side_lines(self, plan: Plan, width: int) -> list[Line]:
         """The changes worth a thought, the warnings, and the arguments."""
-        note = (f"no dry run: {self.note}",) if self.note else ()
+        note = (f"the dry run failed: {self.note}",) if self.note else ()
         parts = [
             change_lines(self.changes, width, " · a applies one"),
             warning_section(plan, width, extra=note),

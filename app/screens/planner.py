@@ -69,7 +69,7 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("tab", "app.focus_next", "Table", id="planner-table",
                 tooltip="Go to the table, and back to the settings"),
         Binding("g", "search", "Goal", id="planner-goal",
-                tooltip="Search for the largest context, most exact cache, highest speed, or a "
+                tooltip="Search for the largest context, most exact cache, highest speed, or best "
                         "balance"),
         Binding("m", "choose_model", "Model", id="planner-model",
                 tooltip="Plan another model: from this machine or the catalogue"),
@@ -83,7 +83,8 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Set the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
-                tooltip="Apply a listed change; the first change makes the plan fit"),
+                tooltip="Apply one of the suggested changes; the first in the list makes the plan "
+                        "fit"),
         Binding("u", "undo", "Undo", id="planner-undo", tooltip="Undo the last change"),
         Binding("r", "begin_again", "Reset", id="planner-begin",
                 tooltip="Reset to the loaded model and its values"),
@@ -361,7 +362,11 @@ class PlannerScreen(Screen[Configuration | None]):
         table.present(found, plan.setup)
 
     def _present_refusal(self, error: EngineError) -> None:
-        title = "llama.cpp refuses this" if isinstance(error, PresetError) else error.title
+        title = (
+            "llama.cpp refuses this configuration"
+            if isinstance(error, PresetError)
+            else error.title
+        )
         way_back = "\n\nu undoes the last change." if self.session.past else ""
         self._report.present(partial(refusal_lines, title, f"{error}{way_back}"))
         self.query_one("#plan-side", LinesView).present(lambda _: [])

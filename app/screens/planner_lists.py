@@ -103,7 +103,7 @@ def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> lis
     judged = [
         entry
         if misfit is None
-        else replace(entry, problem=f"it cannot draft for this model: {misfit}")
+        else replace(entry, problem=f"this model cannot be the draft model: {misfit}")
         for entry in models()
         for misfit in (entry.vocabulary and facts_difference(own, entry.vocabulary),)
     ]
@@ -125,7 +125,7 @@ def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: s
     there = named_preset(name, presets_dir)
     if there is not None and not there.is_builtin:
         over = partial(write, replace_existing=True)
-        confirm(screen, f"The preset “{there.name}” exists. Replace it?", over)
+        confirm(screen, f"The preset “{there.name}” already exists. Replace it?", over)
     else:
         write(replace_existing=False)
 
@@ -143,7 +143,7 @@ def goal_list() -> PickScreen[Goal]:
             for goal in Goal
         ],
         note="Chooses context, KV types, layers, experts and batches.\n"
-        "Layers move to RAM only if needed, or if that costs little speed.",
+        "Layers are placed in RAM only if necessary, or if it costs little speed.",
         hint="enter searches · esc closes",
         classes="-short",
     )

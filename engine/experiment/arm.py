@@ -24,7 +24,7 @@ FORM = "PREDICTOR, PREDICTOR:auto or PREDICTOR:fixed:LENGTH"
 class ExperimentError(EngineError):
     """An arm, a prompt set or a results file that cannot be used."""
 
-    title = "This cannot be measured"
+    title = "The measurement cannot start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,9 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
         settings = replace(settings, controller=_controller(rest[0], text))
     if rest[1:]:
         if settings.controller is ControllerName.AUTO or rest[2:]:
-            raise ExperimentError(f"{text!r}: only `fixed` has a length: write {FORM}")
+            raise ExperimentError(
+                f"{text!r} is not valid, because only `fixed` has a draft length: write {FORM}"
+            )
         settings = replace(settings, n_draft=_length(rest[1], text))
     return arm_of(settings)
 
@@ -107,14 +109,17 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
 def _controller(word: str, text: str) -> ControllerName:
     if word not in list(ControllerName):
         raise ExperimentError(
-            f"{text!r}: {word or 'nothing'} is not one of {', '.join(ControllerName)}: write {FORM}"
+            f"{text!r} is not valid, because {word or 'nothing'} is not one of "
+            f"{', '.join(ControllerName)}: write {FORM}"
         )
     return ControllerName(word)
 
 
 def _length(word: str, text: str) -> int:
     if not word.isdecimal() or not 1 <= int(word) <= MAX_DRAFT:
-        raise ExperimentError(f"{text!r}: the length is a number from 1 to {MAX_DRAFT}")
+        raise ExperimentError(
+            f"{text!r} is not valid: the draft length must be a number from 1 to {MAX_DRAFT}"
+        )
     return int(word)
 
 
@@ -138,7 +143,7 @@ def arms_for(predictors: Sequence[str], settings: SpeculationSettings) -> tuple[
     if PredictorName.DRAFT not in usable:
         usable = [name for name in usable if name is not PredictorName.COMBINED]
     if not usable:
-        raise ExperimentError("this model cannot use drafts: only plain decoding is possible")
+        raise ExperimentError("this model cannot use drafts, so there is nothing to compare")
     best = PredictorName.COMBINED if PredictorName.COMBINED in usable else usable[-1]
     automatic = replace(settings, predictor=best, controller=ControllerName.AUTO)
     return arm_of(automatic), *(
@@ -156,8 +161,8 @@ def check_available(arms: Iterable[Arm], predictors: Sequence[str]) -> None:
     """
     wanted = {str(arm.changes["predictor"]) for arm in arms}
     if missing := sorted(wanted - {*predictors, "off"}):
-        needs = "; --draft names a draft model" if "draft" in missing else ""
+        needs = "; --draft specifies a draft model" if "draft" in missing else ""
         raise ExperimentError(
-            f"{', '.join(missing)} cannot be used with this model, only {', '.join(predictors)}"
-            f"{needs}"
+            f"{', '.join(missing)} cannot be used with this model: use "
+            f"{', '.join(predictors)}{needs}"
         )

@@ -134,7 +134,9 @@ def _parsed(line: str, number: int, where: str) -> tuple[str, str]:
     except ValueError as error:
         raise ExperimentError(f"{where} is not JSON: {error}") from error
     if not isinstance(data, dict):
-        raise ExperimentError(f"{where} is {type(data).__name__}: write an object with `prompt`")
+        raise ExperimentError(
+            f"{where} is a JSON {type(data).__name__}: write an object with the key `prompt`"
+        )
     text = data.get("prompt")
     if isinstance(text, str) and text.strip():
         return str(data.get("id", number)), text.strip()

@@ -164,6 +164,7 @@ def check_same_subject(results: Results, subject: Facts, arms: Sequence[str]) ->
     ]
     if differences:
         raise ExperimentError(
-            f"the file has results of another measurement ({'; '.join(differences)}): use the same "
+            f"the file contains results of another measurement ({'; '.join(differences)}): use "
+            "the same "
             "options, or another file for --json"
         )

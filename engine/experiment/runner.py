@@ -166,7 +166,8 @@ class Runner:
             n_crashes = n_crashes + 1 if is_crash else 0
             if n_crashes >= MAX_CRASHES:
                 raise WorkerError(
-                    f"the engine died on {n_crashes} prompts in a row ({record.failure}): earlier "
+                    f"the engine crashed on {n_crashes} prompts in a row ({record.failure}): "
+                    "earlier "
                     "measurements are saved; try fewer arms, or see `kvchat doctor`"
                 )
         return results

@@ -132,12 +132,12 @@ SETTINGS = (
     Setting("prefill threads", "prompt", partial(_threads, "n_threads_batch"), THREADS_COST),
     Setting(
         "flash attention", "deep", _flash_attention,
-        "without it batches round differently from single tokens, so texts can differ at near "
-        "ties, and the scores take memory",
+        "without flash attention, batches round differently from single tokens, so texts can "
+        "differ at near ties; the attention scores need memory",
     ),
     Setting(
         "ubatch", "prompt", _ubatches,
-        "it changes the size of the compute buffer (see `kvchat plan`)",
+        "a change of ubatch changes the size of the compute buffer (see `kvchat plan`)",
     ),
 )  # fmt: skip
 """Threads come first: they change while the model runs, the others take a new context."""
@@ -270,7 +270,7 @@ class Tuner:
         first = Sizes()
         try:
             self._warm_up(first.work("near"))
-            self.doing("the present settings")
+            self.doing("the current settings")
             prompt_s = self._time(self._best, first.work("prompt"))
             self._seconds["near"] = [self._time(self._best, first.work("near"))]
             self._seconds["prompt"] = [prompt_s]
@@ -280,8 +280,8 @@ class Tuner:
         except OutOfTimeError as error:
             if len(self._seconds) < len(START_WORKS):
                 raise TuningError(
-                    f"the {self.budget_s / 60:g} minutes were not enough to measure the "
-                    "present settings, so no preset is written: set more --minutes, tune a "
+                    f"the {self.budget_s / 60:g} minutes were not enough to measure the current "
+                    "settings, so no preset was written: raise --minutes, tune a "
                     "smaller model, or close other programs"
                 ) from error
         except EngineError as error:
@@ -386,8 +386,9 @@ class Tuner:
         ):
             return ""
         return (
-            f"other programs took {outcome.n_others:.1f} of {self.scope.n_logical} cores "
-            "meanwhile, and kvchat adapts to them; close them and tune again for a fixed number"
+            f"other programs used {outcome.n_others:.1f} of {self.scope.n_logical} cores, so "
+            "no fixed thread count was chosen: close these programs and tune "
+            "again"
         )
 
     def _adopt(self, arm: Arm, setting: Setting, blocks: Sequence[Block]) -> None:

@@ -159,7 +159,9 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
         )
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
-        None, f"no arm gains beyond the noise without a loss on a set: {_ratio(best, gains)}"
+        None,
+        f"no setting gains more than the noise without a loss on a prompt set: "
+        f"{_ratio(best, gains)}",
     )
 
 
@@ -167,19 +169,21 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
     """Why nothing can be concluded; None if something can."""
     noise = noise_of(records, tuple(gains))
     if noise is None:
-        return "no prompt can be used: each failed, ended in a loop or was too short"
+        return "no prompt can be used: each failed, repeated itself endlessly or was too short"
     samples = [sample for arm in gains for sample in samples_of(counted(records), arm)]
     if not any(sample.stats.n_verified for sample in samples):
-        return "no arm drafted anything on these prompts, so any difference is noise"
+        return "no predictor drafted anything on these prompts, so any difference is noise"
     if noise >= NOISY:
         return (
-            f"two runs of the same arm differ by {noise:.0%}, so other programs used this machine: "
+            f"two runs with the same settings differ by {noise:.0%}, so other programs used this "
+            "machine: "
             "measure again when it is idle, or with more --blocks"
         )
     n_blocks = min(gain.n_blocks for gain in gains.values())
     if n_blocks < N_DECIDING:
         return (
-            f"{n_blocks} of {N_DECIDING} blocks that decide were measured: raise --prompts or "
+            f"only {n_blocks} of the {N_DECIDING} blocks needed for a verdict were measured: "
+            "raise --prompts or "
             "--blocks"
         )
     return None

@@ -54,18 +54,6 @@ def test_a_reply_goes_on_in_its_own_chat_while_another_is_shown(
     assert controller.history.message(reply.key).finish_reason == FinishReason.END
 
 
-def test_a_chat_in_the_background_stays_locked_until_its_reply_ends(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _, chat_id = left(tmp_path, clock)
-    assert controller.history.store.lock_chat(chat_id) is None
-    clock.now += 30
-    controller.poll()
-    lock = controller.history.store.lock_chat(chat_id)
-    assert lock is not None
-    lock.close()
-
-
 def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean(
     tmp_path: Path, clock: Clock
 ) -> None:

@@ -8,7 +8,7 @@ from app.chat.entries import FAILED, Speaker
 from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import SamplingSettings
 from tests.app.chat.conftest import Clock, contents, loaded
 from tests.support.fakes_app import make_controller
 from tests.support.fakes_client import CONFIGURATION, Script, spelled
@@ -259,15 +259,6 @@ def test_a_chat_keeps_its_own_settings(tmp_path: Path, clock: Clock) -> None:
     controller.open_chat(chat.id)
     assert controller.history.system_prompt == "Rhyme."
     assert controller.history.sampling == sampling
-
-
-def test_speculation_can_be_switched_while_a_reply_runs(tmp_path: Path, clock: Clock) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
-    controller.send("go")
-    controller.set_speculation(SpeculationSettings(predictor=PredictorName.OFF))
-    controller.poll()
-    assert client.speculation.predictor is PredictorName.OFF
-    assert controller.snapshot().predictor == "off"
 
 
 def test_a_question_whose_reply_never_began_joins_the_next(tmp_path: Path, clock: Clock) -> None:

@@ -184,7 +184,7 @@ async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
 async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
     controller, client = make_controller(tmp_path)
     forgotten: list[str] = []
-    given = replace(services(tmp_path), forget_kept=forgotten.append)
+    given = replace(services(tmp_path), forget_on_disk=forgotten.append)
     app = KvchatApp(controller, given, configuration=CONFIGURATION)
     chat = add_chat(controller.history.store, "to go")
     async with app.run_test(size=WIDE) as pilot:

@@ -156,6 +156,15 @@ async def asked(pilot: Pilot[None], *texts: str) -> ChatScreen:
     return screen
 
 
+async def test_another_reply_is_refused_with_the_reason_while_one_runs(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
+    async with app.run_test(size=WIDE) as pilot:
+        await asked(pilot, "first")
+        await pilot.press("ctrl+g")
+        assert any("when this reply is done" in notice.message for notice in app._notifications)
+    assert len(client.requests) == 1
+
+
 async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG, "more", "last"), tps=1))
     async with app.run_test(size=NARROW) as pilot:

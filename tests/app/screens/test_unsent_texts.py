@@ -101,3 +101,16 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
         chat.outbox.save()
         chat.conversation.history.store.flush()
         assert unsent(chat.conversation.history.store) == ["not lost"]
+
+
+@pytest.mark.faults
+async def test_a_fault_while_a_queued_text_is_sent_loses_no_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = make_app(tmp_path, Script(replies=("word " * 40,), tps=20))
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        for text in ("first", "second"):
+            await ask(pilot, chat, text)
+        monkeypatch.setattr(chat.conversation, "send", None)
+        await wait_until(pilot, lambda: chat.composer.text == "second")
