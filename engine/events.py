@@ -68,7 +68,7 @@ class Loaded:
     """Things the user should know, such as a fallback that was taken."""
     elapsed_s: float = 0.0
     blindness: str = ""
-    """Why no image can go with a message, in words that follow `is an image, and`; empty where it
+    """Why no image can go with a message, in words that follow `is an image, but`; empty where it
     can."""
     n_threads: tuple[int, int] | None = None
     """Threads of decode steps and of prefills, until `ThreadsChanged` says otherwise."""

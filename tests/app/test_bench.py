@@ -204,7 +204,7 @@ def test_ctrl_c_keeps_whole_prompts(
 
 @pytest.mark.parametrize(
     ("ratios", "reason"),
-    [([1.5] * 6, ""), ([1.5] * 5, "5 of 6 blocks"), ([], "no prompt can be used")],
+    [([1.5] * 6, ""), ([1.5] * 5, "5 of the 6 blocks"), ([], "no prompt can be used")],
 )
 def test_a_recommendation_is_written_where_there_is_one(
     ratios: list[float], reason: str, tmp_path: Path

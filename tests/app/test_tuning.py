@@ -180,7 +180,7 @@ def test_without_time_for_the_settings_as_they_are_there_is_no_preset_and_advice
 ) -> None:
     code, _, err = tune(FakeMachine(slowness=1e4), "tiny")
     assert code == 1
-    assert "more --minutes" in err
+    assert "raise --minutes" in err
     assert not paths.presets_dir().exists()
 
 

@@ -1,6 +1,6 @@
 """Requests to one language model server: its key, its refusals, and the progress of a reply."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -130,7 +130,7 @@ class Http:
         body: Mapping[str, object],
         cancellation: Cancellation,
         reply: ServedReply,
-    ) -> Iterator[Mapping[str, object]]:
+    ) -> Generator[Mapping[str, object], None, None]:
         """The server-sent events of a reply, until it or `cancellation` ends.
 
         Cancelling cuts the connection, which tells the server to stop.

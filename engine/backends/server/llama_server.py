@@ -3,6 +3,7 @@
 import base64
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from engine.backends.server.facts import ServerFacts
@@ -72,12 +73,13 @@ class LlamaServer:
         if len(self._facts.models) > 1:
             body["model"] = self._facts.model
         counted = _Rounds(reply)
-        for told in self._http.stream("/completion", body, cancellation, reply):
-            if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-            yield from self._told(told, reply, counted)
-            if reply.reason is not None:
-                break
+        with closing(self._http.stream("/completion", body, cancellation, reply)) as stream:
+            for told in stream:
+                if (error := told.get("error")) is not None:
+                    raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
+                yield from self._told(told, reply, counted)
+                if reply.reason is not None:
+                    break
         if reply.reason is not None:
             self._complete_ids(reply)
 

@@ -6,6 +6,7 @@ count comes at the end, or never.
 
 import time
 from collections.abc import Generator, Mapping
+from contextlib import closing
 
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
@@ -45,23 +46,25 @@ class OpenAI:
         """
         request = reply.request
         path = CHAT if request.has_template else RAW
-        stream = self._http.stream(path, self._body(request, reply.seed), cancellation, reply)
+        body = self._body(request, reply.seed)
         first_at = last_at = 0.0
-        for told in stream:
-            if (error := told.get("error")) is not None:
-                raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-            n_tokens = self._take_usage(told, reply)
-            thought, text, reason = _choice(told)
-            if said := reply.woven(thought, text):
-                last_at = time.monotonic()
-                first_at = first_at or last_at
-                yield from reply.begun()
-                yield reply.commit_text(said, n_tokens=n_tokens)
-                yield from reply.cells()
-            else:
-                reply.n_emitted += n_tokens  # the count comes behind the text
-            if reason:
-                reply.reason = self._reason(reason, told)
+        # Closed here: after an error its frame holds it, and with it the connection.
+        with closing(self._http.stream(path, body, cancellation, reply)) as stream:
+            for told in stream:
+                if (error := told.get("error")) is not None:
+                    raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
+                n_tokens = self._take_usage(told, reply)
+                thought, text, reason = _choice(told)
+                if said := reply.woven(thought, text):
+                    last_at = time.monotonic()
+                    first_at = first_at or last_at
+                    yield from reply.begun()
+                    yield reply.commit_text(said, n_tokens=n_tokens)
+                    yield from reply.cells()
+                else:
+                    reply.n_emitted += n_tokens  # the count comes behind the text
+                if reason:
+                    reply.reason = self._reason(reason, told)
         self._time(reply, last_at - first_at)
         yield from reply.cells()
 

@@ -272,7 +272,7 @@ async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
         assert screen.composer.text == "what is @a.png ?"
         assert f"an image, and {blind}" in beside(screen)
         said = [notice.message for notice in app._notifications]
-        assert said == [f"@a.png is an image, and {blind}"]
+        assert said == [f"@a.png is an image, but {blind}"]
 
 
 async def test_a_text_that_was_emptied_comes_back_with_the_key_that_the_composer_names(

@@ -296,7 +296,7 @@ def test_models_of_another_vocabulary_come_last_with_the_reason(
         listed = drafts_for(read_model(target), lambda: found)
         assert [entry.path for entry in listed] == [target, other]
         assert listed[0].problem is None
-        assert "for this model: tokenizer.ggml" in (listed[1].problem or "")
+        assert "draft model: tokenizer.ggml" in (listed[1].problem or "")
 
 
 async def test_a_draft_model_is_chosen_from_the_chat(

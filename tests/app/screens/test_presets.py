@@ -101,7 +101,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
         await shows(pilot, screen, "no model is loaded: enter")
         assert "✗" not in report_of(screen)
         title = plain(screen.query_one(TitleBar).lines[0])
-        assert title == " presets  no model is loaded: a preset asks for a model"
+        assert title == " presets  no model is loaded: loading a preset asks for a model"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 

@@ -50,8 +50,8 @@ def test_an_arm_changes_only_what_its_name_says(text: str, name: str) -> None:
         ("lookup:fixed:40", "from 1 to 16"),
         ("lookup:fixed:0", "from 1 to 16"),
         ("lookup:fixed:x", "from 1 to 16"),
-        ("lookup:auto:3", "only `fixed` has a length"),
-        ("lookup:fixed:4:5", "only `fixed` has a length"),
+        ("lookup:auto:3", "only `fixed` has a draft length"),
+        ("lookup:fixed:4:5", "only `fixed` has a draft length"),
     ],
 )
 def test_an_unknown_arm_is_refused_with_those_that_exist(text: str, words: str) -> None:
@@ -73,7 +73,7 @@ def test_a_benchmark_compares_what_the_model_can_use() -> None:
     assert names == ["suffix:auto", *(f"{name}:fixed:{n}" for name in ("lookup", "suffix")
                                       for n in (2, 4, 8))]  # fmt: skip
     assert arms_for((*USUAL, "draft"), BASE)[0].name == "combined:auto"
-    with pytest.raises(ExperimentError, match="only plain decoding"):
+    with pytest.raises(ExperimentError, match="nothing to compare"):
         arms_for(("off",), BASE)
 
 

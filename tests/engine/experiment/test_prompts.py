@@ -46,7 +46,7 @@ def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("", "no prompts"), ("\n \n", "no prompts"), ("{", "line 1 is not JSON"), ("[1]", "is list"),
+    [("", "no prompts"), ("\n \n", "no prompts"), ("{", "line 1 is not JSON"), ("[1]", "JSON list"),
      ("[" * 100_000, "not JSON")],
 )  # fmt: skip
 def test_what_is_no_jsonl_is_refused_with_the_line(

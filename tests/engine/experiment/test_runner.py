@@ -195,7 +195,7 @@ def test_a_prompt_that_fails_or_ends_the_engine_does_not_end_the_benchmark(
 def test_an_engine_that_keeps_dying_ends_the_benchmark_and_loses_nothing() -> None:
     saved: list[Results] = []
     client = Failing(two=DIED, three=DIED, four=DIED)
-    with pytest.raises(WorkerError, match="died on 3 prompts in a row"):
+    with pytest.raises(WorkerError, match="crashed on 3 prompts in a row"):
         runner(client).run(UNITS, EMPTY, saved.append)
     assert [each.failure is None for each in saved[-1].prompts] == [True, False, False, False]
 

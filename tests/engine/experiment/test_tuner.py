@@ -77,7 +77,7 @@ def test_it_ends_in_its_time_on_any_machine_with_a_result_or_a_reason(
         tuner.run()
         assert set(recorded.saved[0].chosen_tps) == {"near", "prompt"}
     else:
-        with pytest.raises(TuningError, match="more --minutes"):
+        with pytest.raises(TuningError, match="raise --minutes"):
             tuner.run()
         assert not recorded.saved
     assert machine.now_s <= 60 * minutes
@@ -163,7 +163,7 @@ def test_beside_other_programs_threads_are_left_to_kvchat_where_it_chooses_them(
     outcome = tuned(FakeMachine(starved, n_others=2.0), minutes=3)
     one = result(outcome, "decode threads", "1 thread")
     assert (one.verdict, one.gain) == ("not tried", None)
-    assert "other programs took 2.0 of 4 cores" in one.reason
+    assert "other programs used 2.0 of 4 cores" in one.reason
     assert outcome.is_busy
     assert "n_threads" not in outcome.changes
     named = replace(START, n_threads=4, n_threads_batch=4)

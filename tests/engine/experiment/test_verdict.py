@@ -152,7 +152,7 @@ def test_arms_that_are_equal_to_plain_decoding_are_never_called_faster(seed: int
 def test_few_blocks_decide_nothing() -> None:
     advice = advised({AUTO: 2.0, SHORT: 1.5, LONG: 1.5}, n=5)
     assert advice.is_open
-    assert "5 of 6 blocks" in advice.reason
+    assert "5 of the 6 blocks" in advice.reason
 
 
 def test_without_a_prompt_that_counts_nothing_is_recommended() -> None:
@@ -176,7 +176,7 @@ def test_where_nothing_was_drafted_nothing_is_recommended(ratio: float) -> None:
     made = undrafted(record({AUTO: [ratio] * 6, SHORT: [1 / ratio] * 6}))
     advice = recommend([made], [AUTO, SHORT])
     assert advice.is_open
-    assert "no arm drafted anything" in advice.reason
+    assert "no predictor drafted anything" in advice.reason
     gain = total_gain([made], AUTO)
     assert gain is not None
     assert gain.median == 1.0

@@ -1,5 +1,6 @@
 """Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
 
+import gc
 import json
 import logging
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from psutil import Process
 
 from engine.backends.server import http
 from engine.backends.server.http import (
@@ -191,6 +193,18 @@ def test_a_reply_that_breaks_is_reported_and_what_came_is_there(
         assert reply.n_asked == 1, "nothing is asked again once a token came"
         server.misdeed = "none"
         assert reply_of(server).text == WHOLE
+
+
+@pytest.mark.parametrize("kind", ["OpenAI", "llama-server"])
+def test_after_an_error_no_connection_stays_open(kind: Kind) -> None:
+    with serving(kind) as server:
+        gc.disable()  # the error holds the frames that read the stream
+        try:
+            assert reply_of(server, "gives up").fault is not None
+            ports = [each.raddr.port for each in Process().net_connections() if each.raddr]
+        finally:
+            gc.enable()
+        assert int(server.url.rpartition(":")[2]) not in ports
 
 
 @pytest.mark.parametrize("misdeed", [*DRIPS, "slow"])
