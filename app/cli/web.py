@@ -23,7 +23,7 @@ PORT = 8765
 MOST_PORT = 65535
 WORD_BYTES = 16
 HOW_TO_INSTALL = (
-    "`pip install 'kvchat[web]'`, from a checkout `.venv/bin/python -m pip install -e '.[web]'`"
+    "`pip install 'kvchat[web]'` (in a checkout: `.venv/bin/python -m pip install -e '.[web]'`)"
 )
 
 

@@ -29,9 +29,9 @@ GLOSSARY = (
     "drafts."),
     ("coupled", "Verification above temperature 0: the random number of a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
-    ("time saved", "Time of rounds with a draft compared with steps without drafts measured "
-                   "nearby; a dash if nothing was drafted, or if the difference is within "
-                   "the noise."),
+    ("time saved", "Time of the rounds with drafts, compared with steps without drafts "
+                   "measured shortly before or after; a dash if nothing was drafted, or if the "
+                   "difference is within the noise."),
     ("~ and noisy", "Other programs disturb the times: ±35% means that 8 of 10 steps without "
                     "drafts were within 35 % of the expected time; ~ marks affected figures."),
     ("by position", "How often the first, second, third token of a draft is accepted, if all "

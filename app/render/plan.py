@@ -316,8 +316,8 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
     machine = plan.setup.machine
     if not machine.workers:
         return []
-    safe = "in a private network: anyone who can reach a worker can use it"
-    lines: list[Line] = [(Run("start workers first ", "heading-minor"), Run(safe, "muted"))]
+    safe = "on a private network: anyone who can reach a worker can use it"
+    lines: list[Line] = [(Run("start the workers ", "heading-minor"), Run(safe, "muted"))]
     host_width = max(width_of((Run(each.host),)) for each in machine.workers)
     lines += [
         (Run(f"  {each.host:<{host_width}}  ", "strong"), Run(each.command()))
@@ -332,9 +332,10 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
         )
         text = (
             f"{fmt.nbytes(sent.token_bytes)} per token: {1000 * token_s:.2g} ms at {gbps:g} Gbit/s "
-            f"and {fmt.counted(sent.n_waits, 'wait')}, at most {fmt.rate(1 / token_s)} tok/s; "
-            f"1,000 prompt tokens {fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), weights "
-            f"{fmt.nbytes(sent.load_bytes)} once ({load})"
+            f"plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
+            f"{fmt.rate(1 / token_s)} tok/s; 1,000 prompt tokens send "
+            f"{fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), loading the weights "
+            f"{fmt.nbytes(sent.load_bytes)} ({load})"
         )
         lines += hanging((Run("over the network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]

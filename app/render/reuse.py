@@ -80,7 +80,7 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
         took = restored if is_restored else "already in the context"
         yield "reused", _took(took, "a prefill", prompt.reused_prefill_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "read", _took(took, "restoring as many tokens", prompt.computed_restore_s)
+    yield "rest", _took(took, "restoring as many tokens", prompt.computed_restore_s)
 
 
 def _counts(prompt: PromptReady) -> Line:
@@ -91,7 +91,7 @@ def _counts(prompt: PromptReady) -> Line:
         (prompt.n_cold, "from disk"),
     )
     whole = fmt.counted(prompt.n_prompt, "token")
-    return (Run(f"{whole}: {found or 'nothing reused'}, {fmt.count(prompt.n_read)} read"),)
+    return (Run(f"{whole}: {found or 'nothing reused'}, {fmt.count(prompt.n_read)} computed"),)
 
 
 def _quoted(text: str) -> Run:

@@ -82,7 +82,7 @@ WITHOUT_MODEL = {
     "{app-help}": "all keys, and a glossary",
 }
 """What can be done without a model."""
-UNSAVED = "the chat is saved with its first question"
+UNSAVED = "a chat is saved when you send its first question"
 BEING_WRITTEN = "A reply is running: {reply-stop} stops it."
 
 NEEDS_MODEL = (
@@ -721,7 +721,7 @@ class ChatScreen(Screen[None]):
         if history.chat is not None:
             ask_export(self, history.store, history.chat)
         else:
-            self.notify(f"There is nothing to export: {UNSAVED}.")
+            self.notify(f"There is nothing to export yet: {UNSAVED}.")
 
     def action_sidebar(self) -> None:
         """Show the sidebar or hide it, and remember that; on a narrow screen, list the chats."""

@@ -60,7 +60,7 @@ _FIELDS = (
 
 _VERIFICATIONS: dict[Verification, str] = {
     "coupled": "coupled: same text as without drafts",
-    "rejection": "rejection: accepts more, other text",
+    "rejection": "rejection: accepts more drafts; the text changes",
 }
 _THINKS: dict[Thinking, str] = {
     "auto": "auto: follows the chat template",

@@ -446,7 +446,7 @@ class PrefixCache:
             if fault.will_restart
             else "nothing more is written to disk until the model is loaded again"
         )
-        self.note(f"The cache hit {fault}; {what}.", is_problem=True)
+        self.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
 
     def _look(self) -> None:
         """What is due now and then: budgets, the files of others, the times of use."""

@@ -109,7 +109,7 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
 def _controller(word: str, text: str) -> ControllerName:
     if word not in list(ControllerName):
         raise ExperimentError(
-            f"{text!r} is not valid, because {word or 'nothing'} is not one of "
+            f"{text!r} is not valid, because the part after the colon must be one of "
             f"{', '.join(ControllerName)}: write {FORM}"
         )
     return ControllerName(word)

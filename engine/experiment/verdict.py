@@ -152,7 +152,9 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     if fixed is not None:
         rival = 0.0 if automatic is None else safe[automatic]
         if safe[fixed] * (1 - AUTO_MARGIN) > rival:
-            return Recommendation(fixed, f"{_ratio(fixed, gains)}, and it loses on no prompt set")
+            return Recommendation(
+                fixed, f"{_ratio(fixed, gains)}, and it is slower on none of the prompt sets"
+            )
     if automatic is not None:
         return Recommendation(
             automatic, f"{_ratio(automatic, gains)}, and it adapts to other texts"
@@ -160,7 +162,7 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
-        f"no setting gains more than the noise without a loss on a prompt set: "
+        "every setting that gains more than the noise is slower on at least one prompt set: "
         f"{_ratio(best, gains)}",
     )
 

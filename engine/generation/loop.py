@@ -58,7 +58,7 @@ from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
-FIRST_TOKEN = "the first token comes with the prompt"
+FIRST_TOKEN = "the prefill produces the first token"
 
 Events = Generator[Item, Computed | None, None]
 

@@ -183,7 +183,7 @@ class Ledger:
         for gpu in self.gpus:
             nbytes, bounds = gpu_overhead(gpu)
             if self._terms[gpu] and nbytes:
-                note = "its driver" + ", grows with the card" * gpu.runs_cuda
+                note = "GPU driver" + "; more on larger cards" * gpu.runs_cuda
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:

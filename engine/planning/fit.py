@@ -16,10 +16,10 @@ from engine.planning.workers import with_workers
 from engine.policy.known import Known, Standing
 
 GOAL_TEXTS = {
-    Goal.CONTEXT: "the most tokens, then the cache with most bits",
-    Goal.QUALITY: "most cache bits, largest batches, then most tokens",
-    Goal.SPEED: "a draft model, most cache bits, then the fastest layers",
-    Goal.BALANCED: "a balance of 32k tokens, cache bits and speed",
+    Goal.CONTEXT: "the largest context, then the most precise cache",
+    Goal.QUALITY: "the most precise cache, then large batches, then context",
+    Goal.SPEED: "the draft model, the most precise cache, then the fastest layer placement",
+    Goal.BALANCED: "a balance of 32k tokens, cache precision and speed",
 }
 SettingName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]
 

@@ -126,7 +126,7 @@ class CacheKeeper:
             if fault.will_restart
             else "it stays off until the model is loaded again"
         )
-        self._report(loaded, f"The cache hit {fault}; {what}.")
+        self._report(loaded, f"An error occurred in the cache: {fault}; {what}.")
 
     def _next_errand(self) -> Errand | None:
         """What was asked first, or nothing where nothing is asked for a while."""

@@ -20,13 +20,13 @@ def said(prompt: PromptReady | None, width: int = 90) -> list[str]:
 
 def test_a_prompt_says_where_it_came_from_what_differed_and_what_each_part_took() -> None:
     assert said(EDITED) == [
-        "prompt 1,163 tokens: 800 from the context, 100 from another slot, 50 from disk, 213 read",
+        "prompt 1,163 tokens: 800 from the context, 100 from another slot, 50 from disk, 213 computed",
         "why    question 2 changed",
         "at     token 951, after “user␊”",
         "was    “Why␛[2J”",
         "is     “How”",
         "reused restored in 12 ms; a prefill takes 7.6 s",
-        "read   computed in 410 ms; restoring as many tokens takes 3.0 ms",
+        "rest   computed in 410 ms; restoring as many tokens takes 3.0 ms",
     ]
     assert reuse_text(EDITED).splitlines() == said(EDITED, 200)
 

@@ -87,7 +87,7 @@ async def test_a_goal_is_searched_and_explained_until_a_option_turns(
         await ready(pilot, screen, machine=PlannedMachine((400 * MIB,)), margin_bytes=0)
         await pilot.press("g")
         assert isinstance(app.screen, PickScreen)
-        assert "most cache bits" in rows_of(app.screen)
+        assert "most precise cache" in rows_of(app.screen)
         await pilot.press("enter")
         await shows(pilot, screen, "found for context")
         assert screen.plan is not None
