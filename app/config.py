@@ -177,8 +177,8 @@ class EngineDefaults(_Section):
     projector: Literal["auto", "off"] = "auto"
     """`auto`: load the image projector (`mmproj`) from the model's folder; `off`: load none."""
     use_extra_buffers: bool = True
-    """Allow repacked and AMX weight buffers; kvchat turns it off if this build of llama.cpp
-    crashes with them."""
+    """Allow repacked and AMX weight buffers; kvchat turns this off if this llama.cpp
+    build crashes with them."""
 
 
 class CacheDefaults(_Section):
@@ -191,7 +191,7 @@ class CacheDefaults(_Section):
     cold: Size = 8192 * MIB
     """Disk space for the saved states of all models together; 0 saves no states on disk."""
     min_tokens: int = Field(default=32, ge=1)
-    """Save a state only if it adds at least this many tokens."""
+    """Save a state only if it adds at least this many new tokens."""
     checkpoint_tokens: int = Field(default=512, ge=0)
     """Save the state during a reply after every N tokens; 0: only at the end."""
     reserve: Size = 512 * MIB
