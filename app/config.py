@@ -93,8 +93,8 @@ class UISettings(_Section):
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
     """Characters that draw graphs; `ascii` suits screen readers and fonts with few symbols."""
     tint: Literal["off", "source", "verdict"] = "off"
-    """Colour the tokens of replies by predictor (`source`) or by whether they were accepted
-    (`verdict`)."""
+    """Token colours in replies; `source`: by predictor; `verdict`: accepted or rejected; `off`: no
+    colours."""
     sidebar: bool = True
     """Show the list of chats beside the transcript on wide screens."""
     animation: Literal["full", "basic", "none"] = "basic"
@@ -113,11 +113,11 @@ class ChatDefaults(_Section):
     min_p: MinP = 0.05
     """Drop tokens below this fraction of the most likely token's probability; 0 drops none."""
     repetition_penalty: RepetitionPenalty = 1.0
-    """Above 1, makes recent tokens less likely; 1 is off."""
+    """Penalty for recent tokens: above 1, they become less likely; 1: no penalty."""
     thinking: Thinking = "auto"
-    """Whether reasoning models think before they answer: `auto` follows the chat template."""
+    """Whether reasoning models think before they answer; `auto`: as the chat template decides."""
     thinking_budget: Count = 0
-    """Maximum thinking tokens of a reply, after which kvchat ends the thinking; 0: no limit."""
+    """Maximum thinking tokens per reply; kvchat then ends the thinking; 0: no limit."""
     system_prompt: str = ""
     """System prompt of new chats; empty: no system prompt."""
     max_tokens: int | None = Field(default=None, gt=0)
@@ -127,8 +127,8 @@ class ChatDefaults(_Section):
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
     """Seed of every reply, for reproducible text; if unset, each reply uses a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
-    """Open the last chat at the start: only if its reply was cut (`cut`), always (`last`), or
-    `never`."""
+    """Whether kvchat opens the last chat at startup: `cut`: only if its reply was cut off;
+    `last`: always; `never`: not at all."""
 
     def sampling(self) -> SamplingSettings:
         """These settings as the sampler takes them."""
@@ -142,13 +142,14 @@ class SpeculationDefaults(_Section):
     predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
     """Predictor that proposes draft tokens; `draft` needs a draft model."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
-    """`fixed` drafts `n_draft` tokens per round; `auto` chooses the length from measured costs and
+    """`fixed`: `n_draft` tokens in every round; `auto`: a length chosen from measured costs and
     acceptance."""
     n_draft: DraftLength = 3
     """Tokens drafted per round by the `fixed` controller."""
     verification: Verification = "coupled"
-    """How drafts are verified above temperature 0: `coupled` produces the same text for a seed as
-    without drafts; `rejection` accepts more drafts but preserves only the distribution."""
+    """How drafts are verified above temperature 0; `coupled`: for a given seed, the text is the
+    same as without drafts; `rejection`: more drafts are accepted, but only the distribution is
+    the same."""
     bonus_token: bool = True
     """Add one token sampled from the model after a fully accepted draft."""
 
@@ -161,9 +162,9 @@ class ModelSettings(_Section):
     """Folders and default of the models."""
 
     folders: tuple[FolderPath, ...] = Field(default=(), strict=False)
-    """Folders to scan for models, in addition to the usual ones."""
+    """Folders to scan for models, in addition to the default folders."""
     default: str | None = None
-    """Model that `kvchat` opens without an argument: a path, or a name from `kvchat models`."""
+    """Model that `kvchat` loads if no model is given: a path, or a name from `kvchat models`."""
 
 
 class EngineDefaults(_Section):
@@ -172,12 +173,12 @@ class EngineDefaults(_Section):
     n_ctx: ContextLength | Literal["auto"] = "auto"
     """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to 8,192."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Threads for decoding, 1 to 1024; `auto` adapts the number to the load of the machine."""
+    """Threads for decoding; `auto` adapts their number to the load of the machine."""
     projector: Literal["auto", "off"] = "auto"
-    """Load the projector for images (mmproj) that is in the model's folder."""
+    """`auto`: load the image projector (`mmproj`) from the model's folder; `off`: load none."""
     use_extra_buffers: bool = True
-    """Allow repacked and AMX weight buffers; kvchat turns it off if this build of llama.cpp
-    crashes with them."""
+    """Allow repacked and AMX weight buffers; kvchat turns this off if this llama.cpp
+    build crashes with them."""
 
 
 class CacheDefaults(_Section):
@@ -190,14 +191,14 @@ class CacheDefaults(_Section):
     cold: Size = 8192 * MIB
     """Disk space for the saved states of all models together; 0 saves no states on disk."""
     min_tokens: int = Field(default=32, ge=1)
-    """Save a state only if it adds at least this many tokens."""
+    """Save a state only if it adds at least this many new tokens."""
     checkpoint_tokens: int = Field(default=512, ge=0)
     """Save the state during a reply after every N tokens; 0: only at the end."""
     reserve: Size = 512 * MIB
     """RAM to leave free for other programs; if less is free, states are removed from RAM."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
-    """Slots: chats or branches in the context at once, each with its own KV cache; `n_slots` of
-    a preset overrides this."""
+    """Number of chats or branches in the context at the same time, each with its own KV cache;
+    `n_slots` in a preset overrides it."""
 
     def cache(self, folder: Path) -> CacheSettings:
         """These settings as the engine takes them.

@@ -73,6 +73,8 @@ class SettingDefinition:
     is_number: bool = False
     is_long: bool = False
     """Whether it is a text of several lines."""
+    markdown: str = ""
+    """The meaning with backticks, for the page."""
 
     @property
     def effect(self) -> str:
@@ -149,7 +151,7 @@ def _of_section(section: str) -> Iterator[SettingDefinition]:
         yield SettingDefinition(
             section,
             key,
-            meanings.get(key, ""),
+            meanings.get(key, "").replace("`", ""),
             getattr(defaults, key),
             choices=() if numbers else choices,
             allowed=", or ".join(filter(None, (", ".join(choices), numbers))),
@@ -157,6 +159,7 @@ def _of_section(section: str) -> Iterator[SettingDefinition]:
             is_size=kind == Size,
             is_number=bool(numbers) or kind == Size,
             is_long=f"{section}.{key}" in _LONG_TEXTS,
+            markdown=meanings.get(key, ""),
         )
 
 
@@ -171,7 +174,7 @@ def _meanings(table: type) -> dict[str, str]:
         for field, below in pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
                 text = ast.literal_eval(below.value)
-                found[ast.unparse(field.target)] = " ".join(text.replace("`", "").split())
+                found[ast.unparse(field.target)] = " ".join(text.split())
     return found
 
 

@@ -52,7 +52,7 @@ def keys_table() -> str:
 def _setting_row(each: SettingDefinition) -> Sequence[str]:
     default = each.spell(each.default)
     name = f"`{each.section}.{each.key}`"
-    return name, f"`{default}`" if default else "", each.allowed, each.meaning, each.effect
+    return name, f"`{default}`" if default else "", each.allowed, each.markdown, each.effect
 
 
 def _key_row(each: Action) -> Sequence[str]:
@@ -63,7 +63,7 @@ def _key_row(each: Action) -> Sequence[str]:
 def _shown(key: str) -> str:
     *modifiers, last = key.split("+")
     character = key_to_character(last) or ""
-    name = character if character.isprintable() else ""
+    name = character if character.isprintable() and not character.isspace() else ""
     return "+".join((*modifiers, name or _KEY_NAMES.get(last, last)))
 
 

@@ -53,9 +53,9 @@ class CacheScreen(Screen[None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     AUTO_FOCUS = "#states"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="cache-back", tooltip="Back to the chat"),
+        Binding("escape", "leave", "Back", id="cache-back", tooltip="Go back to the chat"),
         Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
-                tooltip="List saved states by chat, or one by one"),
+                tooltip="Switch between the list of chats and the list of states"),
         Binding("p", "pin", "Pin", id="cache-pin",
                 tooltip="Pin the marked state, or all states of the marked chat, against eviction; "
                 "press again to unpin"),
@@ -68,13 +68,14 @@ class CacheScreen(Screen[None]):
         Binding("c", "clear", "Clear all", id="cache-clear",
                 tooltip="Drop all states saved for the loaded model and its settings"),
         Binding("w", "why", "Why prefill", id="cache-why", show=False,
-                tooltip="Scroll through the reasons for the last prefill; at the end, start over"),
+                tooltip="Scroll through the reasons for the last prefill; at the end, return to "
+                "the start"),
         Binding("f6", "leave", "Back", id="cache-back-too", show=False, priority=True,
-                tooltip="Back to the chat"),
+                tooltip="Go back to the chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="cache-down", show=False,
-                tooltip="The row below"),
+                tooltip="Go to the row below"),
         Binding("k", "app.simulate_key('up')", "Up", id="cache-up", show=False,
-                tooltip="The row above"),
+                tooltip="Go to the row above"),
     ]  # fmt: skip
 
     def __init__(self, conversation: Conversation) -> None:

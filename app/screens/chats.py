@@ -53,9 +53,9 @@ class ChatsScreen(ModalScreen[ChatTarget | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         CLOSE,
         Binding("j", "app.simulate_key('down')", "Down", id="chats-down", show=False,
-                tooltip="Next chat"),
+                tooltip="Go to the next chat"),
         Binding("k", "app.simulate_key('up')", "Up", id="chats-up", show=False,
-                tooltip="Previous chat"),
+                tooltip="Go to the previous chat"),
     ]  # fmt: skip
 
     def __init__(
@@ -92,14 +92,14 @@ class ChatTable(ChatList):
     BINDINGS: ClassVar[list[BindingType]] = [
         CLOSE,
         Binding("slash", "search", "Search", id="chats-search",
-                tooltip='Search all chats: words, parts of words, "whole phrases"'),
+                tooltip='Search all chats for words, parts of words or "whole phrases"'),
         Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
                 tooltip="Search all chats"),
-        Binding("r", "rename", "Rename", id="chats-rename", tooltip="Give the chat a title"),
+        Binding("r", "rename", "Rename", id="chats-rename", tooltip="Give the chat another title"),
         Binding("a", "archive", "Archive", id="chats-archive",
                 tooltip="Archive the chat, or restore it from the archive"),
         Binding("A", "show_archive", "The archive", id="chats-show-archive",
-                tooltip="Switch between the archive and the list"),
+                tooltip="Switch between archived chats and the other chats"),
         Binding("x", "export", "Export", id="chats-export",
                 tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
         Binding("d", "delete", "Delete", id="chats-delete",

@@ -95,7 +95,7 @@ class AskLine(ModalScreen[str | None]):
     """Asks for one line; its result is None when it is left with esc."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Cancel", id="ask-cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss", "Cancel", id="ask-cancel", tooltip="Cancel"),
     ]
 
     def __init__(self, question: str, value: str = "") -> None:
@@ -116,8 +116,8 @@ class AskYes(ModalScreen[bool]):
     """Asks whether something is to be done."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Do it"),
-        Binding("n,escape", "answer(False)", "No", id="ask-no", tooltip="Change nothing"),
+        Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Confirm"),
+        Binding("n,escape", "answer(False)", "No", id="ask-no", tooltip="Cancel"),
     ]
 
     def __init__(self, question: str) -> None:
@@ -316,7 +316,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stop')", "Stop", id="context-stop",
-                tooltip="Change nothing"),
+                tooltip="Cancel without changing the chat"),
         Binding("d", "choose('shift')", "Drop", id="context-shift",
                 tooltip="Hide the oldest turns from the model"),
         Binding("s", "choose('summarise')", "Summarise", id="context-summarise",
@@ -324,9 +324,9 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
         Binding("n", "choose('branch')", "New chat", id="context-branch",
                 tooltip="Ask the last question in a new chat"),
         Binding("j", "app.simulate_key('down')", "Down", id="context-down", show=False,
-                tooltip="Next choice"),
+                tooltip="Go to the next choice"),
         Binding("k", "app.simulate_key('up')", "Up", id="context-up", show=False,
-                tooltip="Previous choice"),
+                tooltip="Go to the previous choice"),
     ]  # fmt: skip
 
     def __init__(self, why: str, choices: ContextFullOptions) -> None:

@@ -64,7 +64,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
         Binding("d", "browse", "Download a model", id="first-browse",
                 tooltip="Choose a catalogue model to download"),
         Binding("o", "open", "Open a file", id="first-open", tooltip="Open a GGUF file by path"),
-        Binding("r", "look", "Look again", id="first-look", tooltip="Look for models again"),
+        Binding("r", "look", "Look again", id="first-look", tooltip="Scan for models again"),
         Binding("escape", "dismiss", "Skip", id="first-close",
                 tooltip="Go to the chat without a model"),
     ]  # fmt: skip
@@ -247,7 +247,7 @@ class DownloadScreen(ModalScreen[Path | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="download-stop",
-                tooltip="Stop; starting the download again resumes it"),
+                tooltip="Stop the download; starting it again resumes it"),
     ]  # fmt: skip
 
     def __init__(self, model: HubModel, folder: Path, verdict: str) -> None:

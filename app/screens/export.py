@@ -36,16 +36,16 @@ class ExportScreen(ModalScreen[None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/export.tcss"]
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", id="export-close", tooltip="Back to the plan"),
+        Binding("escape", "dismiss", "Close", id="export-close", tooltip="Go back to the plan"),
         Binding("c", "copy", "Copy", id="export-copy", tooltip="Copy the text"),
         Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
         Binding("s", "save", "Save", id="export-save", tooltip="Write the text to a file"),
         Binding("i", "install", "Install", id="export-install",
                 tooltip="Save the export where the other program looks for it"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
-                tooltip="Next format"),
+                tooltip="Show the next format"),
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
-                tooltip="Previous format"),
+                tooltip="Show the previous format"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="export-up",
                 priority=True, tooltip="Scroll the text up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="export-down",

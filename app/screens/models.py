@@ -87,7 +87,7 @@ class ModelsScreen(PickScreen[str]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "next_tab", "List", id="models-tab", priority=True,
-                tooltip="Switch lists: this machine, catalogue"),
+                tooltip="Switch between the models of this machine and the catalogue"),
         Binding("left", "quantize(-1)", "Smaller", id="models-smaller", priority=True,
                 tooltip="Show catalogue models in a smaller quantisation"),
         Binding("right", "quantize(1)", "Larger", id="models-larger", priority=True,

@@ -47,7 +47,8 @@ class PresetsScreen(Screen[Configuration | None]):
     CSS_PATH: ClassVar[list[str | PurePath]] = ["../styles/planner.tcss", "../styles/presets.tcss"]
     HORIZONTAL_BREAKPOINTS = WIDTHS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="presets-back", tooltip="Go back without loading"),
+        Binding("escape", "leave", "Back", id="presets-back",
+                tooltip="Go back without loading a preset"),
         Binding("enter", "load", "Load", id="presets-load", priority=True,
                 tooltip="Load the model with this preset"),
         Binding("r", "rename", "Rename", id="presets-rename", tooltip="Rename the preset"),
@@ -56,11 +57,11 @@ class PresetsScreen(Screen[Configuration | None]):
         Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
                 tooltip="Delete the file of the preset"),
         Binding("x", "export", "Export", id="presets-export",
-                tooltip="Show the arguments for llama-server"),
+                tooltip="Show the preset as arguments of llama-server"),
         Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
-                tooltip="Next preset"),
+                tooltip="Go to the next preset"),
         Binding("k", "app.simulate_key('up')", "Up", id="presets-up", show=False,
-                tooltip="Previous preset"),
+                tooltip="Go to the previous preset"),
         Binding("pageup", "scroll_preview(-1)", "Page up", id="presets-page-up", show=False,
                 priority=True, tooltip="Scroll the preview up"),
         Binding("pagedown", "scroll_preview(1)", "Page down", id="presets-page-down", show=False,

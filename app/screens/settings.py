@@ -190,7 +190,7 @@ class EditScreen(ModalScreen[str | None]):
     """Asks for a value and shows what is wrong with it while it is typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Change nothing"),
+        Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Cancel"),
         Binding("ctrl+s", "save", "Save", id="edit-save", priority=True,
                 tooltip="Save the value in the settings"),
     ]  # fmt: skip

@@ -25,19 +25,19 @@ class PlanOptions(InkLines, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "choose(-1)", "Up", id="planner-up", show=False,
-                tooltip="The setting above"),
+                tooltip="Go to the setting above"),
         Binding("down,j", "choose(1)", "Down", id="planner-down", show=False,
-                tooltip="The setting below"),
+                tooltip="Go to the setting below"),
         Binding("home", "choose_end(0)", "First", id="planner-first", show=False,
-                tooltip="The first setting"),
+                tooltip="Go to the first setting"),
         Binding("end", "choose_end(-1)", "Last", id="planner-last", show=False,
-                tooltip="The last setting"),
+                tooltip="Go to the last setting"),
         Binding("left,minus", "turn(-1)", "Less", id="planner-less", show=False,
-                tooltip="Previous value"),
+                tooltip="Choose the previous value"),
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
-                tooltip="Next value"),
+                tooltip="Choose the next value"),
         Binding("space", "type", "Type", id="planner-type", show=False,
-                tooltip="Type a value; a digit key also starts typing"),
+                tooltip="Type a value; you can also start with a digit"),
     ]  # fmt: skip
 
     @dataclass
@@ -242,13 +242,13 @@ class PlanTable(InkLines, can_focus=True):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1, 0)", "Better", id="planner-table-up", show=False,
-                tooltip="More precise KV types"),
+                tooltip="Go to more precise K/V types"),
         Binding("down,j", "move(1, 0)", "Smaller", id="planner-table-down", show=False,
-                tooltip="Smaller KV types"),
+                tooltip="Go to smaller K/V types"),
         Binding("left", "move(0, -1)", "Shorter", id="planner-table-left", show=False,
-                tooltip="A shorter context"),
+                tooltip="Go to a shorter context"),
         Binding("right", "move(0, 1)", "Longer", id="planner-table-right", show=False,
-                tooltip="A longer context"),
+                tooltip="Go to a longer context"),
     ]  # fmt: skip
 
     @dataclass

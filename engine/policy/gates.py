@@ -45,22 +45,22 @@ class Gates:
 
     max_nll_delta: Loss = 0.014
     """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. A rotated 4-bit
-    cache costs robust models 0.0022 to 0.004, and models that it breaks more than 1."""
+    cache costs robust models 0.0022 to 0.004; on models that it breaks, the cost is above 1."""
     max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
-    """Maximum ratio of the perplexities, exp(increase of the loss); the stricter of this limit and
-    max_nll_delta applies."""
+    """Maximum perplexity divided by that of the reference, exp(increase of the loss); the stricter
+    of this limit and `max_nll_delta` applies."""
     max_mean_kl: Loss = 0.021
     """Maximum mean KL divergence in nats. With q8_0, robust model families stay below 0.04;
     sensitive families reach 0.1 and more."""
     max_p999_kl: Loss = 1.05
-    """Maximum KL divergence in nats at the 99.9th percentile of tokens. At 1.05, a token that the
-    reference is certain of keeps a third of its probability."""
+    """Maximum KL divergence in nats at the 99.9th percentile of tokens. At 1.05, a token with
+    probability 1 in the reference still gets a third."""
     min_same_top: Share = 0.965
     """Minimum share of positions with the same most likely token. At 0.965, 1 token in 28 may
-    differ; models that a cache type breaks reach only 0.68 to 0.75."""
+    differ; if a cache type breaks a model, the share is only 0.68 to 0.75."""
     max_needle_loss: Share = 0.1
-    """Maximum share of retrieval questions that are lost, of those that the reference answers.
-    Rounding alone can lose 1 in 10."""
+    """Maximum share of wrong answers among the retrieval questions that the reference answers
+    correctly. Rounding alone can cause 1 in 10."""
     max_long_kl: Loss = 0.035
     """Maximum mean KL divergence in nats beyond 8,192 tokens, or at the farthest position that was
     measured."""
@@ -73,8 +73,8 @@ class PolicySettings(Gates):
     __pydantic_config__ = STRICT
 
     probe_days: Annotated[float, Bounds(ge=0, le=36500)] = 30.0
-    """Days after which kvchat suggests a new measurement; 0 never does. Driver and firmware
-    updates change speeds."""
+    """Days after which kvchat suggests a new measurement; 0: never. Driver and firmware
+    updates can change speeds."""
 
 
 @dataclass(frozen=True, slots=True)
