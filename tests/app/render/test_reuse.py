@@ -14,13 +14,14 @@ EDITED = PromptReady(
 )  # fmt: skip
 
 
-def said(prompt: PromptReady | None, width: int = 90) -> list[str]:
+def said(prompt: PromptReady | None, width: int = 96) -> list[str]:
     return [plain(line) for line in reuse_lines(CockpitSnapshot(prompt=prompt), width)]
 
 
 def test_a_prompt_says_where_it_came_from_what_differed_and_what_each_part_took() -> None:
     assert said(EDITED) == [
-        "prompt 1,163 tokens: 800 from the context, 100 from another slot, 50 from disk, 213 computed",
+        "prompt 1,163 tokens: 800 from the context, 100 from another slot, 50 from disk, "
+        "213 computed",
         "why    question 2 changed",
         "at     token 951, after “user␊”",
         "was    “Why␛[2J”",
