@@ -230,7 +230,7 @@ def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) ->
     assert comparison.gain is not None
     assert comparison.gain.median <= (chat.finished.stats.tokens_per_round or 1.0) + 0.01
     if not chat.finished.stats.n_verified:
-        assert "neither arm drafted" in said
+        assert "neither side drafted" in said
 
 
 def beside_plain(finished: Finished) -> Comparison:
