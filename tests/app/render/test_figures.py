@@ -253,7 +253,7 @@ def test_what_is_known_is_shown_without_a_doubt() -> None:
     shown, said = panels(chat), of_the_reply(chat)
     assert all("+9.0 s" in row for row in rows(shown, "time saved"))
     assert "2.5x · accept 100%" in shown
-    assert "2.5x against steps without drafts of 100.0 ms: 9.0 s ± 0.30 s saved" in said
+    assert "2.5x against 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in said
     assert "noisy" not in shown
     assert "~" not in shown + said
 
