@@ -212,7 +212,7 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"enlarge it to at least {COLUMNS}x{LINES}, better {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = f"enlarge it to at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -309,7 +309,7 @@ def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str,
     match error:
         case EngineStoppedError(event=stopped):
             return (
-                f"{model.stem} ended the engine: {_exit_of(stopped)}; its log is {log_path}",
+                f"the engine stopped with {model.stem}: {_exit_of(stopped)}; see {log_path}",
                 rebuild_advice(stopped.exit_code),
             )
         case EngineTimeoutError():

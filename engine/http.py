@@ -284,7 +284,7 @@ def _reason(error: Exception, limit_s: float) -> HttpError:
             )
         case _, ssl.SSLError():
             return HttpError(
-                f"does not use TLS ({cause.reason}): use http:// if the server has no TLS"
+                f"cannot be reached over TLS ({cause.reason}): write http:// if it does not use TLS"
             )
         case httpx.ConnectTimeout(), _:
             return UnreachableError("the connection took too long")

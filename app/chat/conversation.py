@@ -30,7 +30,7 @@ from app.chat.trimming import Summariser, TokenCounts, is_surely_longer, n_token
 from app.chat.update import PRELOAD, ChatUpdate, EngineLease, Notice, Severity
 from app.config import ChatDefaults
 from app.store.chats import ChatStore
-from app.store.errors import ChatInUseError, StoreError
+from app.store.errors import ChatGoneError, ChatInUseError, StoreError
 from app.store.records import Chat, StoredMessage
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.errors import ContextFullError, EngineError
@@ -58,6 +58,8 @@ WITHOUT_ENGINE = "{engine-restart} tries again, {model-list} opens another model
 RESTARTS = "The engine restarts automatically."
 STOPPED = "{engine-restart} restarts the engine."
 NO_CHAT = 0
+RETRY_S = 2.0
+"""Interval between attempts to save an ended reply."""
 """In place of a chat's id: the context holds something else."""
 ReplyOrNone = TypeVar("ReplyOrNone", RunningReply, RunningReply | None)
 
@@ -105,6 +107,9 @@ class Conversation:
         self._update = ChatUpdate(is_rebuilt=True)
         self._store = store
         self._clock = clock
+        self._unsaved: dict[int, StoredMessage] = {}
+        """Ended replies that could not be saved, by their ids."""
+        self._retry_at = 0.0
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
         store.on_error = self._store_errors.put
         self._events: deque[Event] = deque()
@@ -252,6 +257,7 @@ class Conversation:
     def begin_close(self) -> None:
         """Save what came and begin to end the engine; then wait for `client.has_ended`."""
         self._cut(CUT_BY_CLOSE)
+        self._save_again()
         self.client.begin_close()
 
     def close(self) -> None:
@@ -534,6 +540,8 @@ class Conversation:
         for reply in self.running.values():
             if reply.is_due(self._clock()):
                 self._store.write_partial(reply.message_id, reply.text, reply.token_ids)
+        if self._unsaved and self._clock() >= self._retry_at:
+            self._save_again()
         with suppress(Empty):
             while True:
                 self.report(self._store_errors.get_nowait())
@@ -637,12 +645,27 @@ class Conversation:
     def _end(self, reply: RunningReply, reason: str, event: Finished | None) -> None:
         del self.running[reply.message_id]
         ended = reply.ended(reason, event)
+        self._unsaved.pop(ended.id, None)
         self._spans.keep(reply.message_id, reply.spans, ended.content)
         try:
             ended = self._store.finish_message(ended) or ended
         except StoreError as error:
+            self._unsaved[ended.id] = ended
+            self._retry_at = self._clock() + RETRY_S
             self.report(error)
         self._release(reply, ended)
+
+    def _save_again(self) -> None:
+        """Save the ended replies that could not be saved, until the first that cannot be now."""
+        self._retry_at = self._clock() + RETRY_S
+        for ended in [each for key, each in self._unsaved.items() if key not in self.running]:
+            try:
+                self._store.finish_message(ended)
+            except ChatGoneError:
+                pass  # it was deleted
+            except StoreError:
+                return  # reported when its reply ended
+            del self._unsaved[ended.id]
 
     def _report_end(self, reply: RunningReply, event: Finished) -> None:
         is_full = event.reason is FinishReason.CONTEXT

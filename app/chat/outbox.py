@@ -3,6 +3,7 @@
 No Textual here. Every text is saved at all times: as unsent text of its chat, or as a message.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from app.chat.conversation import Conversation
 from app.chat.history import short_title
 from app.chat.snapshot import NO_MODEL, Phase
 from app.chat.update import Notice
-from app.store.errors import StoreError
+from app.store.errors import ChatGoneError, StoreError
 from app.store.records import StoredMessage, UnsentText
 from engine.errors import EngineError
 
@@ -55,6 +56,8 @@ class Outbox:
         self._store.unsent_of = self._stays_unsent
         self._texts: dict[int | None, UnsentText] = {}
         self._saved: dict[int | None, UnsentText] = {}
+        self._failed: deque[int | None] = deque()
+        """Chats whose text could not be saved, filled by the thread of the store."""
         self._sent = (NOTHING, "")
         """The text sent last and the message it became: the engine may refuse it."""
         self._has_suggested_slots = False
@@ -124,13 +127,14 @@ class Outbox:
         """Save the unsent texts that changed, the queued ones among them."""
         chats = {*self._texts, *(message.chat_id for message in self.queue)}
         unsent = {chat_id: text for chat_id in chats if (text := self._unsent_in(chat_id))}
+        failed = {self._failed.popleft() for _ in range(len(self._failed))}
         changed = {
             chat_id: unsent.get(chat_id, NOTHING)
-            for chat_id in {*unsent, *self._saved}
-            if unsent.get(chat_id) != self._saved.get(chat_id)
+            for chat_id in {*unsent, *self._saved, *failed}
+            if chat_id in failed or unsent.get(chat_id) != self._saved.get(chat_id)
         }
         if changed:
-            self._store.save_unsent(changed)
+            self._store.save_unsent(changed, lambda: self._failed.extend(changed))
             self._saved = unsent
 
     def _unsent_in(self, chat_id: int | None) -> UnsentText:
@@ -148,7 +152,7 @@ class Outbox:
         if old == new:
             return False
         self.chat_id = new
-        if old is not None and not self._is_stored(old):
+        if old is not None and self._is_gone(old):
             self._move(old, new)
         if new is not None:
             self._read_again(new)
@@ -164,12 +168,15 @@ class Outbox:
             self._set(chat_id, stored)
             self._saved[chat_id] = stored
 
-    def _is_stored(self, chat_id: int) -> bool:
+    def _is_gone(self, chat_id: int) -> bool:
+        """Whether a chat was deleted; False too if the database cannot be read now."""
         try:
             self._store.chat(chat_id)
+        except ChatGoneError:
+            return True
         except StoreError:
             return False
-        return True
+        return False
 
     def _move(self, old: int | None, new: int | None) -> None:
         """Move what is written and waits in one chat to another, before what is there."""
@@ -253,7 +260,7 @@ class Outbox:
         """Return a text and those queued after it to their chat, or to the shown one."""
         queued = [message.unsent for message in self._queued_in(chat_id)]
         self.queue = [message for message in self.queue if message.chat_id != chat_id]
-        is_there = chat_id is None or chat_id == self.chat_id or self._is_stored(chat_id)
+        is_there = chat_id is None or chat_id == self.chat_id or not self._is_gone(chat_id)
         target = chat_id if is_there else self.chat_id
         self._set(target, together(first, *queued, self._texts.get(target, NOTHING)))
 

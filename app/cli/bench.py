@@ -27,7 +27,7 @@ bench_options = joined(
                       "PREDICTOR:fixed:LENGTH; repeatable. [auto, and lengths 2, 4 and 8 of each "
                       "predictor]"),
     click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
-                 help="Blocks of each arm per prompt: plain, arm, arm, plain."),
+                 help="Blocks per prompt and arm; four replies each: plain, arm, arm, plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens per reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),

@@ -30,9 +30,9 @@ class Question:
 
 
 compare_options = joined(
-    click.option("--first", default="plain", show_default=True, metavar="ARM", help="First arm."),
-    click.option("--second", metavar="ARM",
-                 help="Second arm. [predictor and controller of the settings]"),
+    click.option("--first", default="plain", show_default=True, metavar="SIDE", help="First side."),
+    click.option("--second", metavar="SIDE",
+                 help="Second side. [predictor and controller of the settings]"),
     click.option("--blocks", default=6, show_default=True, type=Count(),
                  help="Maximum number of blocks of four replies; 6 decide most comparisons."),
     click.option("--max-tokens", default=128, show_default=True, type=Count(2),
@@ -64,7 +64,7 @@ def command(
 ) -> int:
     """Answer PROMPT in turns with two settings; report which is faster and whether texts differ.
 
-    An ARM is PREDICTOR[:CONTROLLER[:LENGTH]]. A block is four replies: first, second, second,
+    A SIDE is PREDICTOR[:CONTROLLER[:LENGTH]]. A block is four replies: first, second, second,
     first. PROMPT defaults to standard input. With --text, control characters in replies are shown
     as symbols on a terminal; a pipe gets them unchanged.
 

@@ -32,8 +32,8 @@ fit_options = joined(
                       "cache-quality, else f16,q8_0,q4_0]"),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
-                 help="Weights in RAM: none; only as many as needed to fit (partial); any number "
-                      "that helps the goal (any); or all (full)."),
+                 help="Weights that may stay in RAM. none: no weights; partial: only what does not "
+                 "fit on the GPU; any: as much as helps the goal; full: all."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
                  show_default=True, help="Program that runs the model."),
     click.option("--format", "format_name", metavar="NAME",

@@ -42,7 +42,7 @@ def command(
     """Make a preset from another program's settings.
 
     FILE is a llama-server command line, a script, systemd unit or compose file that contains one,
-    an environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults of
+    an environment file, a models preset (INI), a llama-swap configuration, LM Studio's defaults for
     a model, an Ollama Modelfile, or koboldcpp settings. The preset is printed to standard output.
     Settings that a preset cannot hold are listed on standard error.
 

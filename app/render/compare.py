@@ -97,8 +97,8 @@ def _speed(comparison: Comparison) -> Line:
         return NOT_YET
     if not comparison.has_drafts:
         return (
-            Run("neither arm drafted", "strong"),
-            Run(f" ({gain.measured:.2f}x): the difference is noise of the machine", "muted"),
+            Run("neither side drafted", "strong"),
+            Run(f" ({gain.measured:.2f}x): the difference is machine noise", "muted"),
         )
     return (*_verdict(gain, *comparison.arms), Run(_unexplained(gain), "muted"))
 

@@ -258,7 +258,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
         case "chats":
             n = speed.n_replies or 0
             last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
-            how = f"{last}, with any settings and load"
+            how = f"{last}, whatever the settings and other programs were"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":

@@ -69,9 +69,9 @@ def _saved(stats: GenerationStats) -> str:
     saved_s, error_s, plain_s = stats.saved_s, stats.saved_error_s, stats.plain_step_s
     if saved_s is None or error_s is None or plain_s is None:
         return ""
-    against = f"steps without drafts of {1000 * plain_s:.1f} ms"
+    against = f"{1000 * plain_s:.1f} ms per step without drafts"
     if fmt.is_noisy(stats.plain_spread):
-        against += f", which vary by {fmt.percent(stats.plain_spread)}"
+        against += f", which varies by {fmt.percent(stats.plain_spread)}"
     speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
     if speedup is None:
         return f"no clear gain or loss against {against}: noise is ±{fmt.seconds(error_s)}"

@@ -312,7 +312,9 @@ class EntryLines:
 
 def _above(n_chars: int) -> str:
     chars = fmt.counted(n_chars, "character")
-    return f"… {chars} above are not shown, but saved, sent and exported"
+    return (
+        f"… {chars} above are hidden on this screen only: the model gets them, exports contain them"
+    )
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:

@@ -77,7 +77,7 @@ N_QUESTIONS = 200
 """Earlier questions that the up key shows."""
 
 WITHOUT_MODEL = {
-    "{model-list}": "opens or installs a model, or adds a file",
+    "{model-list}": "opens or installs a model, or opens a GGUF file",
     "{model-plan}": "plans the memory and speed of a model",
     "{app-help}": "all keys, and a glossary",
 }

@@ -64,7 +64,7 @@ class CompareScreen(Screen[None]):
                 tooltip="Run one more block of four replies; a verdict needs six blocks"),
         Binding("R", "run(5)", "5 times", id="compare-run-five",
                 tooltip="Run up to five more blocks, until the faster side is known"),
-        Binding("tab", "app.focus_next", "Arm", id="compare-side",
+        Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Select the other side; f5, f7, f8 and f10 change the selected side"),
         Binding("enter", "choose", "Choose", id="compare-choose",
                 tooltip="Choose the predictor and controller of the selected side"),
@@ -89,7 +89,7 @@ class CompareScreen(Screen[None]):
 
     def __init__(
         self,
-        controller: Conversation,
+        conversation: Conversation,
         composed: str,
         *,
         folder: Path,
@@ -98,23 +98,23 @@ class CompareScreen(Screen[None]):
         """Compare plain decoding with the chat's settings.
 
         Args:
-            controller: The chat, whose engine answers; it must be idle.
+            conversation: The chat, whose engine answers; it must be idle.
             composed: The text in the chat's composer; empty proposes its last question.
             folder: Where the files are that a prompt names.
             tint: How tokens are coloured.
         """
         super().__init__()
-        self._controller = controller
-        self._proposed = prompt_of(controller, composed, folder)
+        self._conversation = conversation
+        self._proposed = prompt_of(conversation, composed, folder)
         self._is_repeated = not composed.strip()
         """Whether the proposed prompt is the chat's last question."""
         self._request = GenerationRequest(
-            (), sampling=controller.history.sampling, max_tokens=MAX_TOKENS
+            (), sampling=conversation.history.sampling, max_tokens=MAX_TOKENS
         )
         """What both arms answer; without messages until the user starts."""
         self._folder = folder
         self._tint: TintMode = tint if tint != "off" else "source"
-        self.arms = (PLAIN, drafting_arm(controller.speculation))
+        self.arms = (PLAIN, drafting_arm(conversation.speculation))
         self._answers = (AnswerText(), AnswerText())
         self.comparison = self._new_comparison()
 
@@ -156,14 +156,16 @@ class CompareScreen(Screen[None]):
 
     def _take_prompt(self) -> bool:
         """Use the written prompt from now on; False if there is none."""
-        controller, written = self._controller, self.prompt.written
+        conversation, written = self._conversation, self.prompt.written
         is_repeated = self._is_repeated and written == self._proposed
         limit = self._request.max_tokens or MAX_TOKENS
         try:
             text = (
-                "" if is_repeated else written_message(written, self._folder, controller.blindness)
+                ""
+                if is_repeated
+                else written_message(written, self._folder, conversation.blindness)
             )
-            request = request_of(controller, text, max_tokens=limit)
+            request = request_of(conversation, text, max_tokens=limit)
         except EngineError as error:
             report(self, error)
             return False
@@ -209,7 +211,7 @@ class CompareScreen(Screen[None]):
 
     def action_run(self, n_blocks: int) -> None:
         if not self.comparison.is_running:
-            problem = obstacle(self._controller)
+            problem = obstacle(self._conversation)
             if problem is not None:
                 self.notify(problem, severity="warning")
                 return
@@ -219,7 +221,7 @@ class CompareScreen(Screen[None]):
             if is_asking:
                 self.remove_class("-asking")
                 self.query_one("#answer-1").focus()
-            self._controller.lease = self.comparison
+            self._conversation.lease = self.comparison
         self.comparison.add_blocks(n_blocks)
         self.show_now()
 
@@ -235,7 +237,7 @@ class CompareScreen(Screen[None]):
     # --- the arms ---
 
     def action_choose(self) -> None:
-        loaded = self._controller.loaded
+        loaded = self._conversation.loaded
         if loaded is None or self._is_busy():
             return
         now = self._focused_arm
@@ -244,11 +246,11 @@ class CompareScreen(Screen[None]):
             if arm != now:
                 self._change(arm)
 
-        choices = arm_choices(loaded.predictors, self._controller.speculation)
+        choices = arm_choices(loaded.predictors, self._conversation.speculation)
         ask(self, arm_list(choices, now), chosen)
 
     def action_predictor(self) -> None:
-        loaded = self._controller.loaded
+        loaded = self._conversation.loaded
         names = [PredictorName(name) for name in loaded.predictors] if loaded else []
         if names:
             now = self._settings.predictor
@@ -296,7 +298,7 @@ class CompareScreen(Screen[None]):
     @property
     def _settings(self) -> SpeculationSettings:
         """The settings of the arm in focus."""
-        return self._focused_arm.of(self._controller.speculation)
+        return self._focused_arm.of(self._conversation.speculation)
 
     def _change(self, arm: Arm) -> None:
         first, second = self.arms
@@ -315,12 +317,12 @@ class CompareScreen(Screen[None]):
         return self.comparison.is_running
 
     def _new_comparison(self) -> Comparison:
-        controller = self._controller
+        conversation = self._conversation
         return Comparison(
-            controller.client,
+            conversation.client,
             self._request,
             self.arms,
-            speculation=controller.speculation,
+            speculation=conversation.speculation,
         )
 
 
@@ -372,4 +374,4 @@ def arm_list(choices: Sequence[Arm], now: Arm) -> PickScreen[Arm]:
         )
         for arm in choices
     ]
-    return PickScreen("predictor and controller of this arm", rows, mark=now)
+    return PickScreen("predictor and controller of this side", rows, mark=now)

@@ -393,10 +393,17 @@ class ChatStore:
             if self._new_lock is not None:
                 return
 
-    def save_unsent(self, texts: Mapping[int | None, UnsentText]) -> None:
-        """Save the unsent texts of these chats, soon; returns at once."""
+    def save_unsent(
+        self,
+        texts: Mapping[int | None, UnsentText],
+        on_failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Save the unsent texts of these chats, soon; returns at once.
+
+        If that fails, the writer's thread calls `on_failed`.
+        """
         index = self._new_index
-        self._writer.later(lambda db: sql.save_unsent(db, texts, index))
+        self._writer.later(lambda db: sql.save_unsent(db, texts, index), on_failed)
 
     def flush(self) -> None:
         """Wait until everything is written that was to be written before.

@@ -101,10 +101,17 @@ class Writer:
         if isinstance(error, StoreError):
             self._report(error)
 
-    def later(self, job: Callable[[sqlite3.Connection], None]) -> None:
-        """Run `job` in a transaction soon; returns at once, and errors are reported as above."""
+    def later(
+        self,
+        job: Callable[[sqlite3.Connection], None],
+        on_failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Run `job` in a transaction soon; returns at once, and errors are reported as above.
+
+        After an error the writer's thread calls `on_failed`.
+        """
         if not self._is_closed:
-            self._jobs.put(lambda: self._try(job))
+            self._jobs.put(lambda: self._try(job, on_failed))
 
     def write_partial(self, message_id: int, content: str, token_ids: Sequence[int]) -> None:
         """Note the text so far of a reply, written within `FLUSH_S` seconds; returns at once."""
@@ -233,12 +240,18 @@ class Writer:
             return
         self._try(lambda connection: _update_partials(connection, partials))
 
-    def _try(self, job: Callable[[sqlite3.Connection], None]) -> None:
+    def _try(
+        self,
+        job: Callable[[sqlite3.Connection], None],
+        on_failed: Callable[[], None] = lambda: None,
+    ) -> None:
         try:
             self._transact(job)
         except StoreError as error:
+            on_failed()
             self._report(error)
         except Exception as error:  # noqa: BLE001  the next jobs have to be done
+            on_failed()
             self._report(self._fault(error))
 
     def _fault(self, error: Exception) -> StoreError:

@@ -99,9 +99,9 @@ class CallbackBackend(BaseBackend):
         wanted = (len(draft) + 1, self.vocabulary.n_tokens)
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
-                f"the target function returned {given.dtype} of shape {list(given.shape)}; "
-                f"expected were logits of shape {list(wanted)}: one row after the tokens so "
-                f"far, and one after each of the {len(draft)} drafted tokens"
+                f"the target function returned {given.dtype} of shape {list(given.shape)} instead "
+                f"of logits of shape {list(wanted)}: one row after the tokens so far, and one "
+                f"after each of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():

@@ -171,7 +171,9 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
     """Why nothing can be concluded; None if something can."""
     noise = noise_of(records, tuple(gains))
     if noise is None:
-        return "no prompt can be used: each failed, repeated itself endlessly or was too short"
+        return (
+            "no prompt can be used: every reply failed, repeated itself endlessly or was too short"
+        )
     samples = [sample for arm in gains for sample in samples_of(counted(records), arm)]
     if not any(sample.stats.n_verified for sample in samples):
         return "no predictor drafted anything on these prompts, so any difference is noise"

@@ -241,7 +241,7 @@ class _HeaderReader:
         self._n_text_bytes += self.at - start
         if self._n_text_bytes > MAX_TEXT_BYTES:
             raise self._error(
-                start, f"up to {what}, its strings are longer than {MAX_TEXT_BYTES} bytes in total"
+                start, f"its strings exceed {MAX_TEXT_BYTES} bytes in total at {what}"
             )
         return text
 
@@ -271,7 +271,8 @@ class _HeaderReader:
     def _check_total(self, at: int, key: str, n_elements: int, limit: int) -> None:
         if n_elements > limit:
             raise self._error(
-                at, f"up to {key!r}, its arrays have {n_elements} elements; the limit is {limit}"
+                at,
+                f"its arrays have {n_elements} elements in total at {key!r}; the limit is {limit}",
             )
 
     def _skip_strings(self, key: str, count: int) -> None:
@@ -317,8 +318,8 @@ class _HeaderReader:
             if tensor.offset != expected:
                 raise ModelFileError(
                     f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
-                    f"the data instead of {expected}: a gap, an overlap, or not a multiple of "
-                    f"{header.alignment}"
+                    f"the data instead of byte {expected}; tensors must follow each other without "
+                    f"gaps and start at multiples of {header.alignment}"
                 )
             end = header.data_start + tensor.offset + tensor.nbytes
             if end > size:
@@ -582,8 +583,8 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
     claimed = parts[0].header.values.get("split.tensors.count", len(names))
     if not claimed == len(names) == len(set(names)):
         raise ModelFileError(
-            f"{parts[0].path.name} declares {claimed} tensors in {count} parts, which have "
-            f"{len(names)}, {len(set(names))} of them distinct: they belong to different models"
+            f"{parts[0].path.name} declares {claimed} tensors, but its {count} parts contain "
+            f"{len(names)} ({len(set(names))} different names): they belong to different models"
         )
 
 

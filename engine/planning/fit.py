@@ -18,7 +18,7 @@ from engine.policy.known import Known, Standing
 GOAL_TEXTS = {
     Goal.CONTEXT: "the largest context, then the most precise cache",
     Goal.QUALITY: "the most precise cache, then large batches, then context",
-    Goal.SPEED: "the draft model, the most precise cache, then the fastest layer placement",
+    Goal.SPEED: "a draft model if there is one, the most precise cache, then the fastest layers",
     Goal.BALANCED: "a balance of 32k tokens, cache precision and speed",
 }
 SettingName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]

@@ -15,7 +15,7 @@ from engine.presets.export import Exported, ExportRequest, Imported, ImportReque
 from engine.presets.fields import FieldRow, Fields
 
 PROGRAM = "LM Studio"
-SOURCE = "LM Studio's defaults of a model"
+SOURCE = "LM Studio's default settings for a model"
 FOLDER = Path(".internal", "user-concrete-model-default-config")
 HOMES = (".lmstudio", "lm-studio")
 KV_TYPES = ("f32", "f16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
@@ -233,7 +233,7 @@ def _as_list(values: Mapping[str, object]) -> list[Fields]:
 
 FORMAT = export.Format(
     "lm-studio",
-    "LM Studio defaults of the model, JSON",
+    "LM Studio defaults for the model, JSON",
     lambda request: f"{request.configuration.model_path.name}.json",  # it looks for that name
     render,
     lambda request: any(

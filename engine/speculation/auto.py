@@ -361,8 +361,8 @@ class AutoController:
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
-            f"off: a drafted token costs {self._added_steps(1)[0]:.2f} of a decode step, "
-            f"and about {shares[0]:.0%} are accepted (so far {n_right:,} of {n_tried:,})"
+            f"off: drafting a token costs {self._added_steps(1)[0]:.2f} of a decode step, but only "
+            f"about {shares[0]:.0%} of drafts are accepted ({n_right:,} of {n_tried:,} so far)"
         )
 
     def _said(self, shares: Sequence[float], length: int) -> str:

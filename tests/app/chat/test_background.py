@@ -4,6 +4,7 @@ import pytest
 
 from app.chat.conversation import Conversation
 from app.store.chats import ChatStore
+from app.store.errors import StoreError
 from app.store.records import StoredMessage
 from engine.events import Failed, FinishReason
 from tests.app.chat.conftest import Clock, loaded
@@ -113,3 +114,24 @@ def test_a_reply_whose_end_cannot_be_handled_is_over_and_its_text_is_saved(
         [chat] = store.list_chats()
         assert chat.head_id is not None
         assert store.path_to(chat.head_id)[-1].content == "alpha " * 9
+
+
+def test_a_reply_that_ends_on_a_full_disk_is_saved_once_there_is_space(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, _ = loaded(tmp_path, clock, Script(replies=("alpha " * 9,)))
+
+    def full(message: StoredMessage) -> None:
+        raise StoreError("no space is left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.history.store, "finish_message", full)
+        controller.send("one")
+        assert any("no space" in each.message for each in controller.poll().notices)
+    clock.now += 3
+    controller.poll()
+    with ChatStore(tmp_path / "chats.db") as store:
+        [chat] = store.list_chats()
+        assert chat.head_id is not None
+        found = store.path_to(chat.head_id)[-1]
+        assert (found.content, found.finish_reason) == ("alpha " * 9, FinishReason.END)

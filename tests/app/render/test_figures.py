@@ -230,7 +230,7 @@ def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) ->
     assert comparison.gain is not None
     assert comparison.gain.median <= (chat.finished.stats.tokens_per_round or 1.0) + 0.01
     if not chat.finished.stats.n_verified:
-        assert "neither arm drafted" in said
+        assert "neither side drafted" in said
 
 
 def beside_plain(finished: Finished) -> Comparison:
@@ -253,7 +253,7 @@ def test_what_is_known_is_shown_without_a_doubt() -> None:
     shown, said = panels(chat), of_the_reply(chat)
     assert all("+9.0 s" in row for row in rows(shown, "time saved"))
     assert "2.5x · accept 100%" in shown
-    assert "2.5x against steps without drafts of 100.0 ms: 9.0 s ± 0.30 s saved" in said
+    assert "2.5x against 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in said
     assert "noisy" not in shown
     assert "~" not in shown + said
 

@@ -1,7 +1,7 @@
 """A text is in the input or a message, never both and never neither, whenever kvchat is killed."""
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,3 +114,26 @@ async def test_a_fault_while_a_queued_text_is_sent_loses_no_text(
             await ask(pilot, chat, text)
         monkeypatch.setattr(chat.conversation, "send", None)
         await wait_until(pilot, lambda: chat.composer.text == "second")
+
+
+async def test_a_text_that_could_not_be_saved_is_saved_with_the_next_attempt(
+    tmp_path: Path,
+) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        chat = await ready(pilot)
+        store = chat.conversation.history.store
+        with closing(sqlite3.connect(store.path)) as database:
+            database.execute("ALTER TABLE drafts RENAME TO elsewhere")
+            database.commit()
+            chat.composer.put("written on a full disk")
+            await pilot.pause()
+            chat.outbox.save()
+            with suppress(StoreError):
+                store.flush()
+            database.execute("ALTER TABLE elsewhere RENAME TO drafts")
+            database.commit()
+        chat.outbox.save()
+        with suppress(StoreError):
+            store.flush()
+        assert unsent(store) == ["written on a full disk"]

@@ -208,7 +208,7 @@ def test_a_split_model_is_read_whole_and_refused_incomplete(tmp_path: Path) -> N
     [
         ({"split.no": 0}, "u", "is part 0"),
         ({"split.count": 3}, "u", "of 3, not part 1 of 2"),
-        ({}, "t", "1 of them distinct"),
+        ({}, "t", "1 different names"),
         ({}, "u", "declares 9 tensors in 2 parts"),
     ],
 )
