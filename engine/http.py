@@ -57,7 +57,7 @@ class Watch:
         self.is_over = False
         self.limit_s, self._url, self._report = limit_s, url, report
         self._socket: socket.socket | None = None
-        self._is_cut = False
+        self.is_cut = False
         self._since = time.monotonic()
         self._n_reports = 0
         self._has_ended = threading.Event()
@@ -72,15 +72,15 @@ class Watch:
         """Store the socket that httpcore opened; TLS replaces it."""
         if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
-            if self._is_cut:
+            if self.is_cut:
                 self.cut()
 
     def cut(self) -> None:
         """End the connection, now or as soon as it is open."""
-        self._is_cut = True
+        self.is_cut = True
         if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # SSLSocket.shutdown ends TLS: a read would return ciphertext
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def note_progress(self, limit_s: float) -> None:
         """Start the wait again, with this limit."""
@@ -266,7 +266,14 @@ def _answer(response: "httpx.Response", watch: Watch) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise HttpError("compresses its answer although kvchat asked it not to")
     url = str(response.url)
-    return Answer(response.status_code, url, response.headers, response.iter_raw(), watch)
+    return Answer(response.status_code, url, response.headers, _chunks(response, watch), watch)
+
+
+def _chunks(response: "httpx.Response", watch: Watch) -> Iterator[bytes]:
+    for chunk in response.iter_raw():
+        if watch.is_cut:
+            raise UnreachableError("the connection was cut")
+        yield chunk
 
 
 def _reason(error: Exception, limit_s: float) -> HttpError:
