@@ -21,7 +21,7 @@ Misdeed = Literal[
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
     "gives up", "echoes key", "slow", "too long", "busy", "no address", "names key",
     "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
-    "usage beside choices", "slow counters",
+    "usage beside choices", "slow counters", "no tokenizer",
 ]  # fmt: skip
 DRIPS: Mapping[str, tuple[bytes, bytes]] = {
     "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
@@ -36,7 +36,7 @@ DRIPS: Mapping[str, tuple[bytes, bytes]] = {
 """What is sent first, and then again and again: no time is without a byte, and nothing comes."""
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
-FINE = ("none", "usage beside choices", "slow counters")
+FINE = ("none", "usage beside choices", "slow counters", "no tokenizer")
 """Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
 
@@ -195,6 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
         elif self.path == "/detokenize":
             self._answer(json.dumps({"content": "".join(map(_word, body["tokens"]))}).encode())
+        elif self.path == "/tokenize" and self.told.misdeed == "no tokenizer":
+            self._answer(b'{"error": {"message": "Loading model"}}', 503)
         elif self.path == "/tokenize":
             self._answer(json.dumps({"tokens": [*map(ord, body["content"])]}).encode())
         else:

@@ -269,6 +269,15 @@ def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
             assert (finished.text, finished.token_ids) == (WHOLE, ())
 
 
+def test_a_complete_reply_without_all_ids_needs_no_tokenizer() -> None:
+    with serving("llama-server") as server:
+        server.numbers = {"tokens_predicted": 20}  # more than the ids that are sent
+        reply = reply_of(server, "no tokenizer")
+        assert "/tokenize" in [path for path, _, _ in server.asked]
+    assert reply.fault is None
+    assert (reply.finished.text, reply.finished.token_ids) == (WHOLE, ())
+
+
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
 def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     with serving(kind) as server:
