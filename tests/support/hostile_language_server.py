@@ -21,7 +21,7 @@ Misdeed = Literal[
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
     "gives up", "echoes key", "slow", "too long", "busy", "no address", "names key",
     "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
-    "usage beside choices", "slow counters", "no tokenizer",
+    "usage beside choices", "slow counters", "no tokenizer", "no reason",
 ]  # fmt: skip
 DRIPS: Mapping[str, tuple[bytes, bytes]] = {
     "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
@@ -36,7 +36,7 @@ DRIPS: Mapping[str, tuple[bytes, bytes]] = {
 """What is sent first, and then again and again: no time is without a byte, and nothing comes."""
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
-FINE = ("none", "usage beside choices", "slow counters", "no tokenizer")
+FINE = ("none", "usage beside choices", "slow counters", "no tokenizer", "no reason")
 """Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
 
@@ -331,6 +331,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ends(self) -> list[dict[str, object]]:
         n = len(WORDS)
+        if self.told.misdeed == "no reason":
+            return []
         match self.told.kind:
             case "llama-server":
                 return [{"stop_type": "word", "timings": _timings(n)}]

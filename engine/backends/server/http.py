@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import ContextFullError, ServerError
+from engine.events import FinishReason
 from engine.http import Answer, HttpClient, HttpError, SilentError, UnreachableError, one_line
 from engine.parsing import parse_json
 from engine.requests import Cancellation
@@ -163,6 +164,7 @@ class Http:
         n_progress = n_idle = 0
         for data in answer.events(MAX_EVENT):
             if data == b"[DONE]":
+                reply.reason = reply.reason or FinishReason.END  # some send no finish_reason
                 return
             if not data:
                 answer.watch.limit_s = self.limits.first_s

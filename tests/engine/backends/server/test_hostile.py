@@ -278,6 +278,11 @@ def test_a_complete_reply_without_all_ids_needs_no_tokenizer() -> None:
     assert (reply.finished.text, reply.finished.token_ids) == (WHOLE, ())
 
 
+def test_a_stream_that_is_done_without_a_reason_is_complete(server: LanguageServer) -> None:
+    finished = reply_of(server, "no reason").finished
+    assert (finished.text, finished.reason) == (WHOLE, FinishReason.END)
+
+
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
 def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     with serving(kind) as server:
