@@ -119,7 +119,9 @@ class HubModel:
         return f"{HF_PREFIX}{self.repo}/{self.parts[0].path}{at}"
 
     def place(self, folder: Path) -> Path:
-        """Path of its first file below a folder of models."""
+        """Path of its first file below a folder of models; raises `DownloadError` if outside."""
+        if not _is_repository(self.repo):
+            raise DownloadError(f"{self.repo!r} is not a repository: write owner/repository")
         return folder / self.repo / self.parts[0].file_name
 
     @property
@@ -154,6 +156,11 @@ def parse_repository(name: str) -> RepositoryName | None:
     return RepositoryName(
         match["repo"], match["revision"] or DEFAULT_REVISION, match["quantization"]
     )
+
+
+def _is_repository(name: str) -> bool:
+    match = REPOSITORY.fullmatch(name)
+    return match is not None and match["repo"] == name
 
 
 def file_repository(name: str) -> tuple[RepositoryName, str] | None:
@@ -263,7 +270,9 @@ def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
     found = []
     for entry in islice(entries, MAX_REPOSITORIES):
         match entry:
-            case {"id": str(name), "downloads": int() | None as n_downloads}:
+            case {"id": str(name), "downloads": int() | None as n_downloads} if _is_repository(
+                name
+            ):
                 found.append(HubRepository(name, n_downloads or 0))
     is_other = {each.name: not each.name.lower().startswith(f"{maker.lower()}/") for each in found}
     return sorted(found, key=lambda each: (bool(maker) and is_other[each.name], -each.n_downloads))
@@ -316,6 +325,8 @@ def _part(entry: Mapping[str, object]) -> HubPart | None:
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None
     if not path.lower().endswith(".gguf") or not 0 < size <= MAX_FILE_BYTES:
+        return None
+    if path.startswith("/") or ".." in PurePosixPath(path).parts:
         return None
     digest = lfs.get("oid") if isinstance(lfs, dict) else None
     return HubPart(path, size, None if digest is None else str(digest).lower())
