@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_REDIRECTS = 10
+NEXT_PAGE = re.compile(r'<(?P<url>[^>]+)>;\s*rel="next"')
 MAX_REASON = 500
 """Characters of foreign text that a message repeats."""
 CHECK_EVERY_S = 1.0
@@ -138,6 +139,11 @@ class Answer:
         except ValueError as error:
             raise HttpError(f"sent invalid JSON ({error})") from error
 
+    def next_page(self) -> str | None:
+        """The next page in the header `Link` (RFC 8288); raises `HttpError` as redirects do."""
+        link = NEXT_PAGE.search(self.headers.get("Link", ""))
+        return _joined(self.url, link["url"]) if link else None
+
     def events(self, limit: int) -> Iterator[bytes]:
         """The data of each server-sent event, empty for a comment; an event has at most `limit`."""
         return events(lines(self.chunks, limit), limit)
@@ -247,13 +253,21 @@ class HttpClient:
                 f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
                 "that address if you trust it"
             )
-        old, new = response.url, response.url.join(location)
-        if new.scheme not in ("https", old.scheme):
-            raise HttpError(
-                f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
-                "does not follow: download the file and pass its path"
-            )
-        return str(new)
+        return _joined(str(response.url), location)
+
+
+def _joined(url: str, location: str) -> str:
+    """Where an answer leads to, never out of the encryption."""
+    import httpx
+
+    old = httpx.URL(url)
+    new = old.join(location)
+    if new.scheme not in ("https", old.scheme):
+        raise HttpError(
+            f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
+            "does not follow: download the file and pass its path"
+        )
+    return str(new)
 
 
 @cache

@@ -56,7 +56,6 @@ GB = 1_000_000_000
 PART_SUFFIX = ".part"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
-NEXT_PAGE = re.compile(r'<(?P<url>[^>]+)>;\s*rel="next"')
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes on disk and of all bytes."""
@@ -300,18 +299,18 @@ def _listed(repo: str, revision: str) -> list[HubModel]:
 
 def _entries(what: str, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, object]]:
     """The objects of a listing, page after page."""
-    url, ends_at = f"{endpoint()}/api/models{path}?{urlencode(query)}", time.monotonic() + LISTING_S
+    url: str | None = f"{endpoint()}/api/models{path}?{urlencode(query)}"
+    ends_at = time.monotonic() + LISTING_S
     with _translated(what):
         client = hub_client()
         while url:
             with client.request("GET", url, limit_s=ends_at - time.monotonic()) as answer:
                 _check(answer, what, (200,))
                 entries = answer.json(MAX_PAGE_BYTES)
-                link = NEXT_PAGE.search(answer.headers.get("Link", ""))
+                url = answer.next_page()
             if not isinstance(entries, list):
                 raise DownloadError(f"{what}: {endpoint()} sent no file list: try again later")
             yield from (entry for entry in entries if isinstance(entry, dict))
-            url = link["url"] if link else ""
 
 
 def _check(answer: Answer, what: str, good: tuple[int, ...]) -> None:

@@ -57,6 +57,11 @@ def test_a_redirect_out_of_the_encryption_is_not_followed(
         ):
             pass
         assert not other.asked
+        server.misdeed, server.headers = "none", {"Link": f'<{other.url}>; rel="next"'}
+        with client.request("GET", f"{server.url}/v1/models", limit_s=20) as answer:
+            answer.body(1 << 20)
+            with pytest.raises(HttpError, match="https to http"):
+                answer.next_page()
 
 
 def test_a_cut_connection_over_tls_yields_no_ciphertext(

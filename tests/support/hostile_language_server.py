@@ -60,6 +60,8 @@ class LanguageServer:
     """What a llama-server says of its slot."""
     sees_images: bool = False
     metrics: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers of the answer of `/v1/models`."""
     numbers: dict[str, object] = field(default_factory=dict)
     """Counts and times that take the place of the right ones, wherever they are sent."""
     is_released: threading.Event = field(default_factory=threading.Event)
@@ -157,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self._misbehaves_at_once():
             return
         if self.path == "/v1/models":
-            self._answer(json.dumps({"object": "list", "data": [entry]}).encode())
+            self._answer(
+                json.dumps({"object": "list", "data": [entry]}).encode(), 200, told.headers
+            )
         elif self.path in own[told.kind]:
             self._answer(json.dumps(own[told.kind][self.path]).encode())
         elif self.path == "/metrics" and told.misdeed == "slow counters":

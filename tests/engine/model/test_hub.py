@@ -207,6 +207,19 @@ def test_a_listing_of_several_pages_is_read_to_its_end(hub: Hub) -> None:
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
 
 
+@pytest.mark.parametrize("url", ["http://[x", "http://[::1", "ftp://hub/x", "http://h:x/", "//["])
+def test_a_next_page_that_is_no_address_is_reported(hub: Hub, url: str) -> None:
+    hub.next_page = url
+    with pytest.raises(DownloadError, match=REPO):
+        repository_models(REPO)
+
+
+def test_an_endpoint_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://[x")
+    with pytest.raises(DownloadError, match=r"http://\[x"):
+        repository_models(REPO)
+
+
 def test_files_on_another_host_are_read_without_the_token(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
