@@ -501,8 +501,12 @@ def test_a_key_that_is_a_word_leaves_names_as_they_are(monkeypatch: pytest.Monke
     monkeypatch.setenv(KEY_VARIABLE, "tiny")
     with serving("Ollama") as server:
         session = opened(server, "tiny")
+        server.misdeed = "gone model"
+        fault = ended(session).fault
         session.close()
     assert session.facts.model == "tiny"
+    assert "serves tiny" in session.loaded.notes[0]
+    assert "model tiny not found" in str(fault)
 
 
 def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
