@@ -1,4 +1,4 @@
-"""A server of a language model on this machine that misbehaves as it is told."""
+"""A server of a language model on this machine that misbehaves as a test wants."""
 
 import json
 import shutil
@@ -95,7 +95,7 @@ def serving(
     handler = type("Handler", (_Handler,), {"told": server})
     httpd = ThreadingHTTPServer(("127.0.0.1", port), handler)
     httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are told
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients may leave
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -289,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
             if number == 2 and misdeed not in FINE:
                 self._misbehave(misdeed)
                 return
-        for last in self._ends():
+        for last in self._ends() if misdeed != "no reason" else ():
             self._event(last)
         if self.told.kind not in ("llama-server", "Ollama"):
             self._write(b"data: [DONE]\n\n")
@@ -335,8 +335,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ends(self) -> list[dict[str, object]]:
         n = len(WORDS)
-        if self.told.misdeed == "no reason":
-            return []
         match self.told.kind:
             case "llama-server":
                 return [{"stop_type": "word", "timings": _timings(n)}]

@@ -57,6 +57,8 @@ class LlamaServer:
             ContextFullError: the prompt is longer than a slot's context.
         """
         request = reply.request = self._with_known_ids(reply.request)
+        if request.continues and not reply.start:
+            reply.start = self.spelling(request.continues)
         reply.has_nameless |= bool(request.continues_text)
         body = {
             "prompt": self._prompt(request),

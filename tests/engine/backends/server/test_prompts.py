@@ -53,9 +53,12 @@ def test_an_edited_reply_continues_at_a_server_from_its_new_text() -> None:
     assert finished.token_ids == (), "ids of the new text are not known"
 
 
-@pytest.mark.parametrize(("ids", "text"), [((0, 1), "The cat"), ((), "A dog")])
+@pytest.mark.parametrize(
+    ("ids", "text", "start"),
+    [((0, 1), "The cat", "The cat"), ((), "A dog", "A dog"), ((0, 1), "", "The cat")],
+)
 def test_a_continued_reply_that_is_cancelled_keeps_its_start(
-    ids: tuple[int, ...], text: str
+    ids: tuple[int, ...], text: str, start: str
 ) -> None:
     cancellation = Cancellation()
     with serving("llama-server") as server:
@@ -70,7 +73,7 @@ def test_a_continued_reply_that_is_cancelled_keeps_its_start(
         session.close()
     finished = generation.events[-1]
     assert isinstance(finished, Finished)
-    assert finished.text == f"{text}The cat sat"
+    assert finished.text == f"{start}The cat sat"
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
