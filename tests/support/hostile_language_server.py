@@ -1,4 +1,4 @@
-"""A server of a language model on this machine that misbehaves as it is told."""
+"""A server of a language model on this machine that misbehaves as a test wants."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ Misdeed = Literal[
     "comments", "elsewhere", "gone model", "busy once", "reset once", "no json", "packed",
     "gives up", "echoes key", "slow", "too long", "busy", "no address", "names key",
     "1xx", "header drip", "body drip", "unfinished line", "empty objects", "empty texts",
-    "usage beside choices", "slow counters",
+    "usage beside choices", "slow counters", "no tokenizer", "no reason",
 ]  # fmt: skip
 DRIPS: Mapping[str, tuple[bytes, bytes]] = {
     "1xx": (b"", b"HTTP/1.1 102 Processing\r\n\r\n"),
@@ -36,7 +36,7 @@ DRIPS: Mapping[str, tuple[bytes, bytes]] = {
 """What is sent first, and then again and again: no time is without a byte, and nothing comes."""
 Kind = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
-FINE = ("none", "usage beside choices", "slow counters")
+FINE = ("none", "usage beside choices", "slow counters", "no tokenizer", "no reason")
 """Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
 
@@ -60,6 +60,8 @@ class LanguageServer:
     """What a llama-server says of its slot."""
     sees_images: bool = False
     metrics: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Further headers of the answer of `/v1/models`."""
     numbers: dict[str, object] = field(default_factory=dict)
     """Counts and times that take the place of the right ones, wherever they are sent."""
     is_released: threading.Event = field(default_factory=threading.Event)
@@ -93,7 +95,7 @@ def serving(
     handler = type("Handler", (_Handler,), {"told": server})
     httpd = ThreadingHTTPServer(("127.0.0.1", port), handler)
     httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are told
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients may leave
     scheme = "http"
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -157,7 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self._misbehaves_at_once():
             return
         if self.path == "/v1/models":
-            self._answer(json.dumps({"object": "list", "data": [entry]}).encode())
+            self._answer(
+                json.dumps({"object": "list", "data": [entry]}).encode(), 200, told.headers
+            )
         elif self.path in own[told.kind]:
             self._answer(json.dumps(own[told.kind][self.path]).encode())
         elif self.path == "/metrics" and told.misdeed == "slow counters":
@@ -195,6 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
         elif self.path == "/detokenize":
             self._answer(json.dumps({"content": "".join(map(_word, body["tokens"]))}).encode())
+        elif self.path == "/tokenize" and self.told.misdeed == "no tokenizer":
+            self._answer(b'{"error": {"message": "Loading model"}}', 503)
         elif self.path == "/tokenize":
             self._answer(json.dumps({"tokens": [*map(ord, body["content"])]}).encode())
         else:
@@ -283,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
             if number == 2 and misdeed not in FINE:
                 self._misbehave(misdeed)
                 return
-        for last in self._ends():
+        for last in self._ends() if misdeed != "no reason" else ():
             self._event(last)
         if self.told.kind not in ("llama-server", "Ollama"):
             self._write(b"data: [DONE]\n\n")

@@ -40,6 +40,8 @@ class Hub:
     elsewhere: str = ""
     """Address of another hub, to which requests for files are redirected."""
     page_size: int = 1000
+    next_page: str = ""
+    """Address of the next page that every listing has; empty is the true one."""
     pause_s: float = 0.0
     """Before a file is sent."""
     tokens: list[str | None] = field(default_factory=list)
@@ -79,8 +81,9 @@ class _Handler(BaseHTTPRequestHandler):
         if tree:
             names = (*self.hub.files[repo], *self.hub.listed_twice)
             page, size = int(parse_qs(url.query).get("page", ["0"])[0]), self.hub.page_size
-            more = f'<{self.hub.url}{url.path}?page={page + 1}>; rel="next"'
-            has_more = (page + 1) * size < len(names)
+            following = self.hub.next_page or f"{self.hub.url}{url.path}?page={page + 1}"
+            more = f'<{following}>; rel="next"'
+            has_more = bool(self.hub.next_page) or (page + 1) * size < len(names)
             items = [self._item(repo, name) for name in names[page * size :][:size]]
             return self._json(items, {"Link": more} if has_more else {})
         assert file is not None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from engine.backends.server.served_reply import ServedReply
 from engine.errors import ContextFullError, ServerError
+from engine.events import FinishReason
 from engine.http import Answer, HttpClient, HttpError, SilentError, UnreachableError, one_line
 from engine.parsing import parse_json
 from engine.requests import Cancellation
@@ -108,9 +109,9 @@ class Http:
     def get_json(self, path: str) -> Mapping[str, object]:
         """The JSON object at a path with the key masked; raises `ServerError`."""
         found = self._object(self.get(path), path)
-        if self._key is None or len(self._key) < MIN_SECRET:
+        if self._secret is None:
             return found
-        masked = _replaced(found, self._key)
+        masked = _replaced(found, self._secret)
         assert isinstance(masked, dict), "it was one"
         return masked
 
@@ -163,6 +164,7 @@ class Http:
         n_progress = n_idle = 0
         for data in answer.events(MAX_EVENT):
             if data == b"[DONE]":
+                reply.reason = reply.reason or FinishReason.END  # some send no finish_reason
                 return
             if not data:
                 answer.watch.limit_s = self.limits.first_s
@@ -249,7 +251,12 @@ class Http:
 
     def masked(self, text: str) -> str:
         """A server's text on one line, without the key."""
-        return one_line(text if self._key is None else text.replace(self._key, MASK))
+        return one_line(text if self._secret is None else text.replace(self._secret, MASK))
+
+    @property
+    def _secret(self) -> str | None:
+        """The key if it is long enough to be masked."""
+        return self._key if self._key is not None and len(self._key) >= MIN_SECRET else None
 
 
 def _replaced(value: object, key: str) -> object:

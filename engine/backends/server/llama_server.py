@@ -3,7 +3,7 @@
 import base64
 from collections import OrderedDict
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
 from engine.backends.server.facts import ServerFacts
@@ -17,7 +17,7 @@ from engine.backends.server.served_reply import (
     id_of,
     seconds_of,
 )
-from engine.errors import ServerError
+from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason, TokenKind
 from engine.generation.prompt import Piece, ids_within, pieces_of, trim_variants
 from engine.grammar.source import GrammarError, grammar_of, is_lark
@@ -57,6 +57,8 @@ class LlamaServer:
             ContextFullError: the prompt is longer than a slot's context.
         """
         request = reply.request = self._with_known_ids(reply.request)
+        if request.continues and not reply.start:
+            reply.start = self.spelling(request.continues)
         reply.has_nameless |= bool(request.continues_text)
         body = {
             "prompt": self._prompt(request),
@@ -81,7 +83,8 @@ class LlamaServer:
                 if reply.reason is not None:
                     break
         if reply.reason is not None:
-            self._complete_ids(reply)
+            with suppress(EngineError):  # the reply is complete; its ids stay unknown
+                self._complete_ids(reply)
 
     def spelling(self, token_ids: tuple[int, ...]) -> str:
         """The text that ids spell, as the server says."""

@@ -46,6 +46,8 @@ class ServedReply:
     program: str
     """Who drafts, as panels call it."""
     n_ctx: int | None = None
+    start: str = ""
+    """Text of the reply that is continued."""
     asked_at: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
     """Texts as they came."""
@@ -76,7 +78,7 @@ class ServedReply:
 
     @property
     def text(self) -> str:
-        """What came."""
+        """Text that came, without `start`."""
         return "".join(self.parts)
 
     def woven(self, thought: str, text: str) -> str:
@@ -186,7 +188,7 @@ class ServedReply:
         n_prompt = self.n_prompt or 0
         return Finished(
             reason,
-            self.text,
+            self.start + self.text,
             (*self.request.continues, *ids) if is_whole else (),
             self.vocabulary_id,
             self.seed,

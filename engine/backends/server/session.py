@@ -164,6 +164,7 @@ class ServerSession:
             facts.vocabulary_id,
             facts.program,
             facts.n_ctx,
+            request.continues_text,
         )
         generation = ServedGeneration(reply, cancellation)
         self._running.append(generation)

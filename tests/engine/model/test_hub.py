@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,19 @@ def test_a_listing_of_several_pages_is_read_to_its_end(hub: Hub) -> None:
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
 
 
+@pytest.mark.parametrize("url", ["http://[x", "http://[::1", "ftp://hub/x", "http://h:x/", "//["])
+def test_a_next_page_that_is_no_address_is_reported(hub: Hub, url: str) -> None:
+    hub.next_page = url
+    with pytest.raises(DownloadError, match=REPO):
+        repository_models(REPO)
+
+
+def test_an_endpoint_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://[x")
+    with pytest.raises(DownloadError, match=r"http://\[x"):
+        repository_models(REPO)
+
+
 def test_files_on_another_host_are_read_without_the_token(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +282,22 @@ def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
     assert (odd.is_checked, without.is_checked) == (True, False)
     with pytest.raises(DownloadError, match=r"Tiny.*'5'.* is not a checksum"):
         download(odd, tmp_path, nothing)
+
+
+@pytest.mark.parametrize("name", ["/tmp/x/model.gguf", "../x/model.gguf", "a/../../model.gguf"])
+def test_files_outside_their_repository_are_not_offered(hub: Hub, name: str) -> None:
+    hub.files[REPO] |= {name: DATA, "Q4/model.gguf": DATA}  # names with a namesake have folders
+    assert name not in {part.path for model in repository_models(REPO) for part in model.parts}
+
+
+def test_repositories_outside_the_folder_of_models_are_refused(hub: Hub, tmp_path: Path) -> None:
+    for name in ("../..", "/tmp/tiny", "tiny", "maker/tiny@v1", "maker/tiny\n", "../tiny"):
+        hub.files[name] = {}
+    assert [each.name for each in find_repositories("")] == [REPO]
+    outside = replace(repository_models(REPO)[0], repo="../tiny")
+    with pytest.raises(DownloadError, match="not a repository"):
+        download(outside, tmp_path / "models", nothing)
+    assert not (tmp_path / "models").exists()
 
 
 def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

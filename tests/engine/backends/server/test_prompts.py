@@ -49,7 +49,31 @@ def test_an_edited_reply_continues_at_a_server_from_its_new_text() -> None:
         prompt, finished = outcome(server, replace(ASKED, continues=(0, 1), continues_text="A dog"))
     assert prompt == ["<user>Hello<assistant>", "A dog"]
     assert finished is not None
+    assert finished.text == "A dogThe cat sat on the mat."
     assert finished.token_ids == (), "ids of the new text are not known"
+
+
+@pytest.mark.parametrize(
+    ("ids", "text", "start"),
+    [((0, 1), "The cat", "The cat"), ((), "A dog", "A dog"), ((0, 1), "", "The cat")],
+)
+def test_a_continued_reply_that_is_cancelled_keeps_its_start(
+    ids: tuple[int, ...], text: str, start: str
+) -> None:
+    cancellation = Cancellation()
+    with serving("llama-server") as server:
+        session = ServerSession(Configuration.at_server(server.url))
+        server.misdeed = "silence"
+        request = replace(ASKED, continues=ids, continues_text=text)
+        generation = session.begin(request, cancellation)
+        while not generation.reply.text.endswith("sat"):
+            session.step()
+        cancellation.cancel()
+        session.step()
+        session.close()
+    finished = generation.events[-1]
+    assert isinstance(finished, Finished)
+    assert finished.text == f"{start}The cat sat"
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
