@@ -18,7 +18,8 @@ from engine.memory.hardware import find_gpus, this_processor
 from engine.memory.units import format_bytes
 from engine.validation import read_versioned
 
-RESULTS_BYTES = 1 << 28
+RESULTS_BYTES = 1 << 26
+"""Limit of a results file: about 2,500 prompts with 10 arms."""
 SCHEMA = 2
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
@@ -121,7 +122,7 @@ def read_results(path: Path) -> Results:
     """
     try:
         text = read_text(path, limit=RESULTS_BYTES)
-        return read_versioned(text, Results, SCHEMA, key="schema")
+        return read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
     except (OSError, ValueError) as error:
         raise ExperimentError(
             f"{path} cannot be read as benchmark results ({error}): measure again with another file"
@@ -134,7 +135,7 @@ def write_results(path: Path, results: Results) -> None:
     Raises:
         ExperimentError: the file cannot be written.
     """
-    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
