@@ -1,7 +1,7 @@
 """`kvchat bench` between its options and its report: model, results file, speed and preset."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -42,6 +42,12 @@ from engine.presets.preset import parse_preset
 from engine.process.blocking_client import BlockingClient
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+NOT_COMPARED = frozenset({
+    "server", "is_server_trusted", "model_path", "mmproj_path", "draft.model_path", "kv_trace",
+    "sampling.temperature", "speculation.predictor", "speculation.controller",
+    "speculation.n_draft",
+})  # fmt: skip
+"""Settings of no effect on a speed, and those that the prompts, arms or other facts set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +137,12 @@ class Benchmark:
         arms = self._arms or arms_for(loaded.predictors, self.configuration.speculation)
         check_available(arms, loaded.predictors)
         names = tuple(arm.name for arm in arms)
-        subject = self._subject(loaded)
+        started = datetime.now().astimezone().isoformat(timespec="seconds")
+        new = Results(_machine(), self._subject(loaded), names, started)
         if self.results is None:
-            started = datetime.now().astimezone().isoformat(timespec="seconds")
-            self._save(Results(_machine(), subject, names, started))
+            self._save(new)
         assert self.results is not None
-        check_same_subject(self.results, subject, names)
+        check_same_subject(self.results, new)
         runs = RunOptions(options.n_blocks, options.n_tokens, options.seed)
         runner = Runner(engine, self.configuration, arms, runs, progress)
         runner.run(self._units, self.results, self._save)
@@ -144,14 +150,14 @@ class Benchmark:
     def _subject(self, loaded: Loaded) -> Facts:
         now, draft = self.configuration, self.configuration.draft
         return {
+            **_settings(asdict(now)),
+            "adapters": ", ".join(f"{each.path.name}:{each.scale}" for each in now.adapters),
             "model": now.model_path.name,
             "model_bytes": now.model_path.stat().st_size,
             "file_type": loaded.file_type,
             "draft": None if draft is None else draft.model_path.name,
             "draft_bytes": None if draft is None else draft.model_path.stat().st_size,
             "n_ctx": loaded.n_ctx or now.n_ctx,
-            "n_threads": now.n_threads,
-            "verification": now.speculation.verification,
             "n_blocks": self._options.n_blocks,
             "n_tokens": self._options.n_tokens,
             "seed": self._options.seed,
@@ -161,6 +167,17 @@ class Benchmark:
         self.results = results
         if self._json_path is not None:
             write_results(self._json_path, results)
+
+
+def _settings(values: Mapping[str, object], prefix: str = "") -> Facts:
+    """The settings that speeds depend on, by their dotted names."""
+    found: Facts = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _settings(value, f"{prefix}{name}.")
+        elif prefix + name not in NOT_COMPARED:
+            found[prefix + name] = value if value is None or type(value) is int else str(value)
+    return found
 
 
 def _machine() -> Facts:

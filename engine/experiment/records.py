@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import platform
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +19,7 @@ from engine.validation import read_versioned
 
 RESULTS_BYTES = 1 << 26
 """Limit of a results file: about 2,500 prompts with 10 arms."""
-SCHEMA = 2
+SCHEMA = 3
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
 
@@ -91,7 +90,7 @@ class Results:
 
     machine: Facts
     subject: Facts
-    """What was measured; only results of one subject are continued."""
+    """What was measured, with every setting; only results of one subject are continued."""
     arms: tuple[str, ...]
     """Names of the arms that are compared with plain decoding."""
     started: str
@@ -150,18 +149,19 @@ def write_text(path: Path, text: str) -> None:
         raise ExperimentError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def check_same_subject(results: Results, subject: Facts, arms: Sequence[str]) -> None:
-    """Refuse to continue results of another measurement.
+def check_same_subject(results: Results, now: Results) -> None:
+    """Refuse to continue results of another machine, subject or other arms.
 
     Raises:
         ExperimentError: they differ; every difference is named.
     """
-    before = {**results.subject, "arms": ", ".join(results.arms)}
-    now = {**subject, "arms": ", ".join(arms)}
+    old, new = (
+        {**each.machine, **each.subject, "arms": ", ".join(each.arms)} for each in (results, now)
+    )
     differences = [
-        f"{name} was {before.get(name)!r} and is {value!r}"
-        for name, value in now.items()
-        if before.get(name) != value
+        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
     ]
     if differences:
         raise ExperimentError(

@@ -177,8 +177,14 @@ def test_the_same_command_continues_its_file_and_another_one_is_refused(
     assert run([*command, "--prompt-set", "chat", "--prompt-set", "grounded"]) == 0
     assert read_results(path).prompts[:3] == first.prompts
     assert len(engine.asked) == 2 * n_asked
-    assert run([*command, "--blocks", "2"]) == 1
-    assert "n_blocks was 1 and is 2" in capsys.readouterr().err
+    for typed, difference in (
+        (("--blocks", "2"), "n_blocks was 1 and is 2"),
+        (("--kv", "q8_0"), "type_k was 'f16' and is 'q8_0'"),
+        (("--set", "n_gpu_layers=0"), "n_gpu_layers was "),
+        (("--set", "flash_attention=off"), "flash_attention was 'auto' and is 'off'"),
+    ):
+        assert run([*command, *typed]) == 1
+        assert difference in capsys.readouterr().err
     assert len(read_results(path).prompts) == 6
 
 

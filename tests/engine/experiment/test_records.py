@@ -62,8 +62,11 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def test_only_results_of_the_same_measurement_are_continued() -> None:
     made = results(arms=[AUTO])
-    check_same_subject(made, made.subject, [AUTO])
-    with pytest.raises(ExperimentError, match="n_tokens was 64 and is 128"):
-        check_same_subject(made, {**made.subject, "n_tokens": 128}, [AUTO])
-    with pytest.raises(ExperimentError, match="arms was 'combined:auto' and is 'lookup:auto'"):
-        check_same_subject(made, made.subject, ["lookup:auto"])
+    check_same_subject(made, made)
+    for changes, difference in (
+        ({"subject": {**made.subject, "n_tokens": 128}}, "n_tokens was 64 and is 128"),
+        ({"machine": {"system": "Haiku"}}, "system was 'Linux' and is 'Haiku'"),
+        ({"arms": ("lookup:auto",)}, "arms was 'combined:auto' and is 'lookup:auto'"),
+    ):
+        with pytest.raises(ExperimentError, match=difference):
+            check_same_subject(made, replace(made, **changes))
