@@ -25,6 +25,7 @@ from engine.experiment.arm import (
 from engine.experiment.prompts import SETS, read_sets
 from engine.experiment.records import (
     Facts,
+    PromptRecord,
     Results,
     check_same_subject,
     read_results,
@@ -109,7 +110,15 @@ class Benchmark:
         self._note = note
         is_there = json_path is not None and json_path.exists()
         self.results = read_results(json_path) if json_path is not None and is_there else None
+        earlier = () if self.results is None else self.results.prompts
+        self._earlier = {record.key for record in earlier if record.failure is None}
         self.configuration = open_here(request, settings, "a benchmark of drafts").configuration
+
+    @property
+    def measured(self) -> tuple[PromptRecord, ...]:
+        """The prompts that this run measured."""
+        records = () if self.results is None else self.results.prompts
+        return tuple(record for record in records if record.key not in self._earlier)
 
     def run(self, progress: Progress) -> int:
         """Measure what the results file lacks, and return the exit code.
@@ -186,15 +195,16 @@ def _machine() -> Facts:
     return this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
 
 
-def store_speed(configuration: Configuration, results: Results, request: ModelRequest) -> None:
-    """Store the speed of plain decoding for plans and lists.
+def store_speed(benchmark: Benchmark, request: ModelRequest) -> None:
+    """Store the speed of plain decoding that a run measured, for plans and lists.
 
     Not if the machine was noisy, or the user changed settings that the speed depends on.
     """
+    records, results = benchmark.measured, benchmark.results
     files = replace(request, model=None, draft=None, preset=None, mmproj=None, n_ctx=None)
     is_usual = files in (ModelRequest(), ModelRequest(backend="llama.cpp"))
-    noise = noise_of(results.prompts, results.arms)
-    speeds = [1 / token_s(sample.stats) for sample in samples_of(results.prompts, PLAIN.name)]
+    noise = None if results is None else noise_of(records, results.arms)
+    speeds = [1 / token_s(sample.stats) for sample in samples_of(records, PLAIN.name)]
     if not is_usual or noise is None or noise >= NOISY:
         return
     today = datetime.now().astimezone().date().isoformat()
@@ -202,7 +212,7 @@ def store_speed(configuration: Configuration, results: Results, request: ModelRe
         median(speeds), None, None, None, request.preset or "", today,
         by="bench", n_replies=len(speeds),
     )  # fmt: skip
-    Speeds(paths.speeds_path()).keep(model_identity(configuration.model_path), speed)
+    Speeds(paths.speeds_path()).keep(model_identity(benchmark.configuration.model_path), speed)
 
 
 def preset_file(name: str, user_dir: Path) -> Path:

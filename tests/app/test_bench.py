@@ -188,6 +188,15 @@ def test_the_same_command_continues_its_file_and_another_one_is_refused(
     assert len(read_results(path).prompts) == 6
 
 
+def test_a_speed_of_a_results_file_is_not_stored(home: Path, engine: AnsweringClient) -> None:
+    model = drafting_model(home / "models" / "tiny.gguf", 1)
+    command = ["bench", str(model), *FEW, "--json", str(home / "all.json")]
+    assert run(command) == 0
+    paths.speeds_path().unlink()
+    assert run(command) == 0
+    assert Speeds(paths.speeds_path()).of(model_identity(model)) is None
+
+
 @pytest.mark.parametrize("interrupted_at", [9, 14])
 def test_ctrl_c_keeps_whole_prompts(
     interrupted_at: int, home: Path, engine: AnsweringClient, capsys: pytest.CaptureFixture[str]
