@@ -4,6 +4,7 @@ import random
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ class Prompt:
     set_name: str
     name: str
     text: str
+
+    @property
+    def digest(self) -> str:
+        """A digest of the text; a name may get another text when its file is edited."""
+        return sha256(self.text.encode()).hexdigest()[:16]
 
 
 def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt, ...]:

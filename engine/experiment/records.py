@@ -62,6 +62,8 @@ class PromptRecord:
     set_name: str
     prompt: str
     temperature: float
+    digest: str = ""
+    """Digest of the prompt's text."""
     n_prompt: int = 0
     """Tokens of the prompt."""
     text: str = ""
@@ -76,9 +78,9 @@ class PromptRecord:
     """Why the prompt has no replies; None if it has."""
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> tuple[str, str, float, str]:
         """What identifies the prompt when a benchmark is continued."""
-        return self.set_name, self.prompt, self.temperature
+        return self.set_name, self.prompt, self.temperature, self.digest
 
 
 Facts = dict[str, str | int | None]

@@ -44,9 +44,9 @@ class Unit(NamedTuple):
     temperature: float
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> tuple[str, str, float, str]:
         """What identifies its record."""
-        return self.prompt.set_name, self.prompt.name, self.temperature
+        return self.prompt.set_name, self.prompt.name, self.temperature, self.prompt.digest
 
 
 @dataclass(frozen=True, slots=True)

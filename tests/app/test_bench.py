@@ -188,6 +188,17 @@ def test_the_same_command_continues_its_file_and_another_one_is_refused(
     assert len(read_results(path).prompts) == 6
 
 
+def test_a_prompt_with_another_text_is_measured_again(home: Path, engine: AnsweringClient) -> None:
+    model = drafting_model(home / "models" / "tiny.gguf", 1)
+    prompts, path = home / "mine.jsonl", home / "all.json"
+    command = ["bench", str(model), *FEW, "--prompt-set", str(prompts), "--json", str(path)]
+    for text in ("One?", "Two?", "Two?"):
+        prompts.write_text(f'{{"prompt": "{text}"}}\n', encoding="utf-8")
+        assert run(command) == 0
+    asked = [request.messages[0].content for request, _ in engine.asked]
+    assert asked == 5 * ["One?"] + 5 * ["Two?"]
+
+
 def test_a_speed_of_a_results_file_is_not_stored(home: Path, engine: AnsweringClient) -> None:
     model = drafting_model(home / "models" / "tiny.gguf", 1)
     command = ["bench", str(model), *FEW, "--json", str(home / "all.json")]
