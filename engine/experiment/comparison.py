@@ -14,8 +14,9 @@ from engine.events import (
 )
 from engine.experiment.arm import Arm, ExperimentError
 from engine.experiment.gain import N_LOSS, PairedGain, gain_of
+from engine.experiment.records import check_speed
 from engine.experiment.runner import Answer
-from engine.experiment.verdict import block_of, check_speed
+from engine.experiment.verdict import block_of
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 from engine.speculation.stats import first_divergence

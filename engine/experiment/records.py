@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,6 +20,8 @@ from engine.validation import read_versioned
 
 RESULTS_BYTES = 1 << 26
 """Limit of a results file: about 2,500 prompts with 10 arms."""
+MIN_TOKEN_S, MAX_TOKEN_S = 1e-9, 1e6
+"""Shortest and longest time of a token that counts as measured."""
 SCHEMA = 3
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
@@ -115,6 +118,19 @@ def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
     }
 
 
+def check_speed(stats: GenerationStats) -> None:
+    """Refuse a reply without a speed that can be compared.
+
+    Raises:
+        ExperimentError: it is empty, or its time is impossible.
+    """
+    n_emitted = stats.n_emitted or 0
+    if n_emitted <= 0 or stats.decode_s <= 0:
+        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
+    if not MIN_TOKEN_S <= stats.decode_s / n_emitted <= MAX_TOKEN_S:
+        raise ExperimentError(f"{n_emitted} tokens in {stats.decode_s:g} s are not possible")
+
+
 def read_results(path: Path) -> Results:
     """Read what `write_results` wrote.
 
@@ -123,11 +139,26 @@ def read_results(path: Path) -> Results:
     """
     try:
         text = read_text(path, limit=RESULTS_BYTES)
-        return read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
-    except (OSError, ValueError) as error:
+        results = read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
+        for record in results.prompts:
+            for row in record.rows:
+                _check_row(row, results.arms)
+        return results
+    except (ExperimentError, OSError, ValueError) as error:
         raise ExperimentError(
             f"{path} cannot be read as benchmark results ({error}): measure again with another file"
         ) from error
+
+
+def _check_row(row: Row, arms: Sequence[str]) -> None:
+    names = [sample.arm for sample in row]
+    order = [PLAIN.name, *(each for arm in names[1::3] for each in (arm, arm, PLAIN.name))]
+    if names != order or PLAIN.name in arms or not set(arms).issuperset(names[1::3]):
+        raise ExperimentError(
+            f"a row has the replies {', '.join(names)} where plain, ARM, ARM, plain is expected"
+        )
+    for sample in row:
+        check_speed(sample.stats)
 
 
 def write_results(path: Path, results: Results) -> None:

@@ -20,8 +20,16 @@ from engine.events import (
 )
 from engine.experiment.arm import PLAIN, Arm, ExperimentError
 from engine.experiment.prompts import Prompt
-from engine.experiment.records import BatchTime, Exclusion, PromptRecord, Results, Row, Sample
-from engine.experiment.verdict import check_speed, token_s
+from engine.experiment.records import (
+    BatchTime,
+    Exclusion,
+    PromptRecord,
+    Results,
+    Row,
+    Sample,
+    check_speed,
+)
+from engine.experiment.verdict import token_s
 from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
 from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence

@@ -7,7 +7,7 @@ from math import inf
 from statistics import median, median_low
 
 from engine.events import GenerationStats
-from engine.experiment.arm import ExperimentError, parse_arm
+from engine.experiment.arm import parse_arm
 from engine.experiment.gain import N_DECIDING, Block, PairedGain, gain_of
 from engine.experiment.records import BatchTime, PromptRecord, Sample
 
@@ -20,16 +20,6 @@ AUTO_MARGIN = 0.03
 chosen on the prompts that it is measured on, and `auto` adapts to others."""
 MIN_ROUNDS = 8
 """Rounds of a size from which its time is listed."""
-
-
-def check_speed(stats: GenerationStats) -> None:
-    """Refuse an empty reply, which has no speed.
-
-    Raises:
-        ExperimentError: it is empty.
-    """
-    if not stats.n_emitted or stats.decode_s <= 0:
-        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
 
 
 def token_s(stats: GenerationStats) -> float:
