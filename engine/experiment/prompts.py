@@ -121,7 +121,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
             text; the message names the line.
     """
     try:
-        lines = read_text(path, limit=PROMPTS_BYTES).splitlines()
+        lines = read_text(path, limit=PROMPTS_BYTES).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} cannot be read as prompts: {error}") from error
     prompts = [
