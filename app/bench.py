@@ -34,7 +34,7 @@ from engine.experiment.records import (
 )
 from engine.experiment.runner import Progress, Runner, RunOptions, Unit
 from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
-from engine.files import SETTINGS_BYTES, read_text
+from engine.files import SETTINGS_BYTES, exists, expanded, read_text
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.parsing import parse_toml
@@ -108,7 +108,7 @@ class Benchmark:
             raise ExperimentError("plain decoding is always measured: leave it out of --arm")
         self._json_path = json_path
         self._note = note
-        is_there = json_path is not None and json_path.exists()
+        is_there = json_path is not None and exists(json_path)
         self.results = read_results(json_path) if json_path is not None and is_there else None
         earlier = () if self.results is None else self.results.prompts
         self._earlier = {record.key for record in earlier if record.failure is None}
@@ -221,7 +221,7 @@ def preset_file(name: str, user_dir: Path) -> Path:
     Raises:
         PresetFileError: the name is not valid, or that of a built-in preset.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == ".toml":
         return path
     entry = named_preset(name, user_dir, or_file=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.experiment.arm import ExperimentError
-from engine.files import expanded, read_text
+from engine.files import expanded, is_file, read_text
 from engine.parsing import parse_json
 
 PACKAGED = Path(__file__).resolve().parent / "prompt_sets"
@@ -100,7 +100,7 @@ def _packaged(name: str) -> dict[str, Any]:
 
 
 def _file(path: Path) -> list[Prompt]:
-    if not path.is_file():
+    if not is_file(path):
         raise ExperimentError(
             f"no prompt set or file is called {str(path)!r}: use {', '.join(SETS)} or the path of "
             "a JSONL file"

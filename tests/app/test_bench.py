@@ -111,6 +111,7 @@ def test_a_preset_is_found_by_its_name_or_path(path: Path, tmp_path: Path) -> No
     assert preset_file("mine", tmp_path) == path
     assert preset_file("MINE", tmp_path) == path
     assert preset_file(str(path), tmp_path) == path
+    assert preset_file("~nobody-of-this-name/x.toml", tmp_path).name == "x.toml"
     assert preset_file("new one", tmp_path) == tmp_path / "new-one.toml"
 
 

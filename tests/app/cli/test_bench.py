@@ -150,6 +150,10 @@ def test_a_results_file_of_impossible_rows_is_refused(
         (("--write", "balanced"), "is built in"),
         (("--json", __file__), "cannot be read as benchmark results"),
         (("no-such-model",), "no-such-model"),
+        (("x" * 300,), "x" * 300),
+        ((f"/{'x' * 300}",), "does not exist"),
+        (("--prompt-set", "x" * 300), "no prompt set or file is called"),
+        (("--json", "x" * 300, "no-such-model"), "no-such-model"),
     ],
 )
 def test_bad_input_is_one_clear_message_before_a_model_loads(
