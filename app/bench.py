@@ -32,7 +32,7 @@ from engine.experiment.records import (
     this_machine,
     write_results,
 )
-from engine.experiment.runner import Progress, Runner, RunOptions, Unit
+from engine.experiment.runner import Progress, Runner, Unit
 from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
 from engine.files import SETTINGS_BYTES, exists, expanded, read_text
 from engine.model.identity import model_identity
@@ -152,8 +152,10 @@ class Benchmark:
             self._save(new)
         assert self.results is not None
         check_same_subject(self.results, new)
-        runs = RunOptions(options.n_blocks, options.n_tokens, options.seed)
-        runner = Runner(engine, self.configuration, arms, runs, progress)
+        runner = Runner(
+            engine, self.configuration, arms, progress, options.n_blocks, options.n_tokens,
+            options.seed,
+        )  # fmt: skip
         runner.run(self._units, self.results, self._save)
 
     def _subject(self, loaded: Loaded) -> Facts:

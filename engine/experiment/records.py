@@ -13,6 +13,7 @@ import psutil
 
 from engine.events import GenerationStats
 from engine.experiment.arm import PLAIN, ExperimentError
+from engine.experiment.gain import row_of
 from engine.files import read_text, replace_file
 from engine.memory.hardware import find_gpus, this_processor
 from engine.memory.units import format_bytes
@@ -152,8 +153,9 @@ def read_results(path: Path) -> Results:
 
 def _check_row(row: Row, arms: Sequence[str]) -> None:
     names = [sample.arm for sample in row]
-    order = [PLAIN.name, *(each for arm in names[1::3] for each in (arm, arm, PLAIN.name))]
-    if names != order or PLAIN.name in arms or not set(arms).issuperset(names[1::3]):
+    others = names[1::3]
+    is_in_order = names == row_of(PLAIN.name, others)
+    if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
         raise ExperimentError(
             f"a row has the replies {', '.join(names)} where plain, ARM, ARM, plain is expected"
         )

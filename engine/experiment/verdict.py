@@ -8,7 +8,7 @@ from statistics import median, median_low
 
 from engine.events import GenerationStats
 from engine.experiment.arm import parse_arm
-from engine.experiment.gain import N_DECIDING, Block, PairedGain, gain_of
+from engine.experiment.gain import N_DECIDING, ORDER, Block, PairedGain, gain_of
 from engine.experiment.records import BatchTime, PromptRecord, Sample
 
 NOISY = 0.1
@@ -73,7 +73,9 @@ def blocks_of(records: Iterable[PromptRecord], arm: str) -> list[Block]:
             names = [sample.arm for sample in row]
             if arm in names:
                 start = names.index(arm) - 1
-                found.append(block_of(*(sample.stats for sample in row[start : start + 4])))
+                found.append(
+                    block_of(*(sample.stats for sample in row[start : start + len(ORDER)]))
+                )
     return found
 
 
