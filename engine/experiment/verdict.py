@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
-from statistics import median, median_low
+from statistics import median
 
 from engine.events import GenerationStats
 from engine.experiment.arm import parse_arm
@@ -211,7 +212,15 @@ def round_times(records: Iterable[PromptRecord]) -> list[tuple[int, float]]:
         for batch in record.batches:
             found[batch.n_rows].append(batch)
     return [
-        (n_rows, median_low([each.median_s for each in batches for _ in range(each.n_rounds)]))
+        (n_rows, _median_s(batches))
         for n_rows, batches in sorted(found.items())
         if sum(each.n_rounds for each in batches) >= MIN_ROUNDS
     ]
+
+
+def _median_s(batches: Sequence[BatchTime]) -> float:
+    """The lower median over all rounds, which a file may count in billions."""
+    ranked = sorted((each.median_s, each.n_rounds) for each in batches)
+    counts = accumulate(n_rounds for _, n_rounds in ranked)
+    middle = (sum(n_rounds for _, n_rounds in ranked) + 1) // 2
+    return next(median_s for (median_s, _), n in zip(ranked, counts, strict=True) if n >= middle)
