@@ -1,7 +1,7 @@
 """`kvchat bench` between its options and its report: model, results file, speed and preset."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import median
@@ -25,15 +25,16 @@ from engine.experiment.arm import (
 from engine.experiment.prompts import SETS, read_sets
 from engine.experiment.records import (
     Facts,
+    PromptRecord,
     Results,
     check_same_subject,
     read_results,
     this_machine,
     write_results,
 )
-from engine.experiment.runner import Progress, Runner, RunOptions, Unit
+from engine.experiment.runner import Progress, Runner, Unit
 from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
-from engine.files import SETTINGS_BYTES, read_text
+from engine.files import SETTINGS_BYTES, exists, expanded, read_text
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.parsing import parse_toml
@@ -42,6 +43,12 @@ from engine.presets.preset import parse_preset
 from engine.process.blocking_client import BlockingClient
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+NOT_COMPARED = frozenset({
+    "server", "is_server_trusted", "model_path", "mmproj_path", "draft.model_path", "kv_trace",
+    "sampling.temperature", "speculation.predictor", "speculation.controller",
+    "speculation.n_draft",
+})  # fmt: skip
+"""Settings of no effect on a speed, and those that the prompts, arms or other facts set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +108,17 @@ class Benchmark:
             raise ExperimentError("plain decoding is always measured: leave it out of --arm")
         self._json_path = json_path
         self._note = note
-        is_there = json_path is not None and json_path.exists()
+        is_there = json_path is not None and exists(json_path)
         self.results = read_results(json_path) if json_path is not None and is_there else None
+        earlier = () if self.results is None else self.results.prompts
+        self._earlier = {record.key for record in earlier if record.failure is None}
         self.configuration = open_here(request, settings, "a benchmark of drafts").configuration
+
+    @property
+    def measured(self) -> tuple[PromptRecord, ...]:
+        """The prompts that this run measured."""
+        records = () if self.results is None else self.results.prompts
+        return tuple(record for record in records if record.key not in self._earlier)
 
     def run(self, progress: Progress) -> int:
         """Measure what the results file lacks, and return the exit code.
@@ -131,27 +146,29 @@ class Benchmark:
         arms = self._arms or arms_for(loaded.predictors, self.configuration.speculation)
         check_available(arms, loaded.predictors)
         names = tuple(arm.name for arm in arms)
-        subject = self._subject(loaded)
+        started = datetime.now().astimezone().isoformat(timespec="seconds")
+        new = Results(_machine(), self._subject(loaded), names, started)
         if self.results is None:
-            started = datetime.now().astimezone().isoformat(timespec="seconds")
-            self._save(Results(_machine(), subject, names, started))
+            self._save(new)
         assert self.results is not None
-        check_same_subject(self.results, subject, names)
-        runs = RunOptions(options.n_blocks, options.n_tokens, options.seed)
-        runner = Runner(engine, self.configuration, arms, runs, progress)
+        check_same_subject(self.results, new)
+        runner = Runner(
+            engine, self.configuration, arms, progress, options.n_blocks, options.n_tokens,
+            options.seed,
+        )  # fmt: skip
         runner.run(self._units, self.results, self._save)
 
     def _subject(self, loaded: Loaded) -> Facts:
         now, draft = self.configuration, self.configuration.draft
         return {
+            **_settings(asdict(now)),
+            "adapters": ", ".join(f"{each.path.name}:{each.scale}" for each in now.adapters),
             "model": now.model_path.name,
             "model_bytes": now.model_path.stat().st_size,
             "file_type": loaded.file_type,
             "draft": None if draft is None else draft.model_path.name,
             "draft_bytes": None if draft is None else draft.model_path.stat().st_size,
             "n_ctx": loaded.n_ctx or now.n_ctx,
-            "n_threads": now.n_threads,
-            "verification": now.speculation.verification,
             "n_blocks": self._options.n_blocks,
             "n_tokens": self._options.n_tokens,
             "seed": self._options.seed,
@@ -163,21 +180,33 @@ class Benchmark:
             write_results(self._json_path, results)
 
 
+def _settings(values: Mapping[str, object], prefix: str = "") -> Facts:
+    """The settings that speeds depend on, by their dotted names."""
+    found: Facts = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            found |= _settings(value, f"{prefix}{name}.")
+        elif prefix + name not in NOT_COMPARED:
+            found[prefix + name] = value if value is None or type(value) is int else str(value)
+    return found
+
+
 def _machine() -> Facts:
     _, build = check_build()
     version = "unknown" if build is None else f"{build.version} ({build.features})"
     return this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
 
 
-def store_speed(configuration: Configuration, results: Results, request: ModelRequest) -> None:
-    """Store the speed of plain decoding for plans and lists.
+def store_speed(benchmark: Benchmark, request: ModelRequest) -> None:
+    """Store the speed of plain decoding that a run measured, for plans and lists.
 
     Not if the machine was noisy, or the user changed settings that the speed depends on.
     """
+    records, results = benchmark.measured, benchmark.results
     files = replace(request, model=None, draft=None, preset=None, mmproj=None, n_ctx=None)
     is_usual = files in (ModelRequest(), ModelRequest(backend="llama.cpp"))
-    noise = noise_of(results.prompts, results.arms)
-    speeds = [1 / token_s(sample.stats) for sample in samples_of(results.prompts, PLAIN.name)]
+    noise = None if results is None else noise_of(records, results.arms)
+    speeds = [1 / token_s(sample.stats) for sample in samples_of(records, PLAIN.name)]
     if not is_usual or noise is None or noise >= NOISY:
         return
     today = datetime.now().astimezone().date().isoformat()
@@ -185,7 +214,7 @@ def store_speed(configuration: Configuration, results: Results, request: ModelRe
         median(speeds), None, None, None, request.preset or "", today,
         by="bench", n_replies=len(speeds),
     )  # fmt: skip
-    Speeds(paths.speeds_path()).keep(model_identity(configuration.model_path), speed)
+    Speeds(paths.speeds_path()).keep(model_identity(benchmark.configuration.model_path), speed)
 
 
 def preset_file(name: str, user_dir: Path) -> Path:
@@ -194,7 +223,7 @@ def preset_file(name: str, user_dir: Path) -> Path:
     Raises:
         PresetFileError: the name is not valid, or that of a built-in preset.
     """
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.suffix == ".toml":
         return path
     entry = named_preset(name, user_dir, or_file=True)

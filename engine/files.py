@@ -181,6 +181,15 @@ def file_status(path: Path) -> os.stat_result:
         raise OSError(errno.EINVAL, "the name contains a zero byte", str(path)) from error
 
 
+def exists(path: Path) -> bool:
+    """Whether there is anything at a path; False for an impossible name."""
+    try:
+        file_status(path)
+    except OSError:
+        return False
+    return True
+
+
 def is_file(path: Path) -> bool:
     """Whether there is a regular file; False for an impossible name."""
     try:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 MAX_DEPTH = 64
 """Levels of lists and tables: every file of kvchat has fewer than ten."""
 MAX_JSON = 1 << 23
-"""Characters of one JSON text: Python needs up to 27 bytes for each."""
+"""Default limit of a JSON text in characters: Python needs up to 27 bytes for each."""
 MAX_KEY_PARTS = 32
 """Parts of a dotted key: Python's parser needs time by the square of their number."""
 MAX_INTEGER = 2**64
@@ -34,14 +34,14 @@ not possessive: those match wrongly before Python 3.11.5 (python/cpython#106052)
 _BETWEEN_KEYS = re.compile(r"[\n=\[\]{},]")
 
 
-def parse_json(text: str | bytes) -> object:
+def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
     """The value of a JSON text.
 
     Raises:
         ValueError: it is no JSON, or exceeds the bounds.
     """
-    if len(text) > MAX_JSON:
-        raise ValueError(f"it has more than {MAX_JSON:,} characters")
+    if len(text) > limit:
+        raise ValueError(f"it has more than {limit:,} characters")
     try:
         value: object = json.loads(text)
     except (RecursionError, ValueError) as error:

@@ -6,7 +6,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, TypeVar, Union, get_args, get_origin
 
 from engine.errors import shown
-from engine.parsing import parse_json
+from engine.parsing import MAX_JSON, parse_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -36,7 +36,9 @@ def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     return "".join(f", did you mean {name}?" for name in nearest(wanted, names))
 
 
-def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "version") -> Kept:
+def read_versioned(
+    text: str, kind: type[Kept], version: int, *, key: str = "version", limit: int = MAX_JSON
+) -> Kept:
     """The object of a JSON text that says its version.
 
     Args:
@@ -44,13 +46,14 @@ def read_versioned(text: str, kind: type[Kept], version: int, *, key: str = "ver
         kind: A data class; what it holds is checked.
         version: Of what is read here.
         key: Under which the text says its own.
+        limit: Maximum characters of the text.
 
     Raises:
         ValueError: it is no JSON, of another version or damaged; the message says where.
     """
     from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
 
-    data = parse_json(text)
+    data = parse_json(text, limit=limit)
     found = data.get(key) if isinstance(data, dict) else None
     if found != version:
         raise ValueError(f"it has the {key} {found!r}, but this kvchat supports {version}")

@@ -87,7 +87,7 @@ def command(
     if results is None or not results.prompts:
         note("no prompt was measured completely")
         return exit_code or bench.EXIT_FAILED
-    bench.store_speed(benchmark.configuration, results, asked)
+    bench.store_speed(benchmark, asked)
     problem = ""
     if target is not None and preset_name is not None and exit_code == 0:
         problem = bench.write_recommendation(target, results, benchmark.configuration, preset_name)

@@ -123,7 +123,10 @@ def _request(text: str, question: Question, opened: "OpenedModel") -> "Generatio
 
 
 def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
-    """Handle events until nothing runs; Ctrl+C ends it and keeps the whole blocks."""
+    """Handle events until nothing runs; Ctrl+C stops it and keeps the whole blocks.
+
+    A second Ctrl+C does not wait for the engine.
+    """
     from app.format import seconds
 
     n_shown = 0
@@ -138,4 +141,6 @@ def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
             try:
                 comparison.take(next(engine.events()))
             except KeyboardInterrupt:
+                if comparison.was_stopped:
+                    comparison.revoke("interrupted twice")
                 comparison.stop()

@@ -4,8 +4,8 @@ from app import format as fmt
 from app.render.lines import Line, Run, clipped, field, plain, spread
 from app.sanitize import visible
 from engine.experiment.arm import Arm
-from engine.experiment.comparison import ORDER, Comparison, Divergence, divergences
-from engine.experiment.gain import MIN_GAIN, N_DECIDING, N_MAX, PairedGain
+from engine.experiment.comparison import Comparison, Divergence, divergences
+from engine.experiment.gain import MIN_GAIN, N_DECIDING, N_MAX, ORDER, PairedGain
 from engine.experiment.runner import Answer
 from engine.requests import GenerationRequest
 

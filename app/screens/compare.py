@@ -33,7 +33,8 @@ from engine.configuration import (
 )
 from engine.errors import EngineError
 from engine.experiment.arm import PLAIN, Arm, arm_of, drafting_arm
-from engine.experiment.comparison import MAX_TOKENS, ORDER, Comparison
+from engine.experiment.comparison import MAX_TOKENS, Comparison
+from engine.experiment.gain import ORDER
 from engine.experiment.runner import Answer
 from engine.planning.values import step_round
 from engine.requests import GenerationRequest

@@ -13,17 +13,16 @@ from engine.events import (
     WorkerStopped,
 )
 from engine.experiment.arm import Arm, ExperimentError
-from engine.experiment.gain import N_LOSS, PairedGain, gain_of
+from engine.experiment.gain import N_LOSS, ORDER, PairedGain, gain_of
+from engine.experiment.records import check_speed
 from engine.experiment.runner import Answer
-from engine.experiment.verdict import block_of, check_speed
+from engine.experiment.verdict import block_of
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 from engine.speculation.stats import first_divergence
 
 REPLY_IDS = (-3, -4)
 """Ids of the replies of the first and the second arm; chats use others."""
-ORDER = (0, 1, 1, 0)
-"""The arms of a block's four replies."""
 MAX_TOKENS = 128
 """Default maximum of tokens in a reply."""
 SEED_BITS = 31

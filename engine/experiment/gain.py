@@ -5,12 +5,15 @@ neither. A block gives one ratio. Several ratios give a median, an interval arou
 between two runs of the same arm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, exp, inf, log
 from statistics import median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+T = TypeVar("T")
+ORDER = (0, 1, 1, 0)
+"""A and B by their index, in the order of a block's four runs."""
 CONFIDENCE = 0.99
 N_LOSS, N_DECIDING, N_MAX = 3, 6, 16
 """Blocks that show a loss, blocks that show a gain or none, and blocks after which no more are
@@ -103,9 +106,12 @@ class PairedGain:
 
 def take_block(run_a: Callable[[], float], run_b: Callable[[], float]) -> Block:
     """Time four runs, each of which returns its seconds per token."""
-    first, second = run_a(), run_b()
-    third, fourth = run_b(), run_a()
-    return Block(first, second, third, fourth)
+    return Block(*((run_a, run_b)[index]() for index in ORDER))
+
+
+def row_of(plain: T, others: Iterable[T]) -> list[T]:
+    """A block of plain with each other one; neighbouring blocks share their plain run."""
+    return [plain, *((plain, other)[index] for other in others for index in ORDER[1:])]
 
 
 def gain_of(blocks: Sequence[Block]) -> PairedGain | None:

@@ -4,11 +4,12 @@ import random
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from engine.experiment.arm import ExperimentError
-from engine.files import expanded, read_text
+from engine.files import expanded, is_file, read_text
 from engine.parsing import parse_json
 
 PACKAGED = Path(__file__).resolve().parent / "prompt_sets"
@@ -24,6 +25,11 @@ class Prompt:
     set_name: str
     name: str
     text: str
+
+    @property
+    def digest(self) -> str:
+        """A digest of the text; a name may get another text when its file is edited."""
+        return sha256(self.text.encode()).hexdigest()[:16]
 
 
 def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt, ...]:
@@ -94,7 +100,7 @@ def _packaged(name: str) -> dict[str, Any]:
 
 
 def _file(path: Path) -> list[Prompt]:
-    if not path.is_file():
+    if not is_file(path):
         raise ExperimentError(
             f"no prompt set or file is called {str(path)!r}: use {', '.join(SETS)} or the path of "
             "a JSONL file"
@@ -115,7 +121,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
             text; the message names the line.
     """
     try:
-        lines = read_text(path, limit=PROMPTS_BYTES).splitlines()
+        lines = read_text(path, limit=PROMPTS_BYTES).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{path} cannot be read as prompts: {error}") from error
     prompts = [

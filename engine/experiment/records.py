@@ -13,13 +13,17 @@ import psutil
 
 from engine.events import GenerationStats
 from engine.experiment.arm import PLAIN, ExperimentError
+from engine.experiment.gain import row_of
 from engine.files import read_text, replace_file
 from engine.memory.hardware import find_gpus, this_processor
 from engine.memory.units import format_bytes
 from engine.validation import read_versioned
 
-RESULTS_BYTES = 1 << 28
-SCHEMA = 2
+RESULTS_BYTES = 1 << 26
+"""Limit of a results file: about 2,500 prompts with 10 arms."""
+MIN_TOKEN_S, MAX_TOKEN_S = 1e-9, 1e6
+"""Shortest and longest time of a token that counts as measured."""
+SCHEMA = 3
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
 
@@ -62,6 +66,8 @@ class PromptRecord:
     set_name: str
     prompt: str
     temperature: float
+    digest: str = ""
+    """Digest of the prompt's text."""
     n_prompt: int = 0
     """Tokens of the prompt."""
     text: str = ""
@@ -76,9 +82,9 @@ class PromptRecord:
     """Why the prompt has no replies; None if it has."""
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> tuple[str, str, float, str]:
         """What identifies the prompt when a benchmark is continued."""
-        return self.set_name, self.prompt, self.temperature
+        return self.set_name, self.prompt, self.temperature, self.digest
 
 
 Facts = dict[str, str | int | None]
@@ -90,7 +96,7 @@ class Results:
 
     machine: Facts
     subject: Facts
-    """What was measured; only results of one subject are continued."""
+    """What was measured, with every setting; only results of one subject are continued."""
     arms: tuple[str, ...]
     """Names of the arms that are compared with plain decoding."""
     started: str
@@ -113,6 +119,19 @@ def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
     }
 
 
+def check_speed(stats: GenerationStats) -> None:
+    """Refuse a reply without a speed that can be compared.
+
+    Raises:
+        ExperimentError: it is empty, or its time is impossible.
+    """
+    n_emitted = stats.n_emitted or 0
+    if n_emitted <= 0 or stats.decode_s <= 0:
+        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
+    if not MIN_TOKEN_S <= stats.decode_s / n_emitted <= MAX_TOKEN_S:
+        raise ExperimentError(f"{n_emitted} tokens in {stats.decode_s:g} s are not possible")
+
+
 def read_results(path: Path) -> Results:
     """Read what `write_results` wrote.
 
@@ -121,11 +140,27 @@ def read_results(path: Path) -> Results:
     """
     try:
         text = read_text(path, limit=RESULTS_BYTES)
-        return read_versioned(text, Results, SCHEMA, key="schema")
-    except (OSError, ValueError) as error:
+        results = read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
+        for record in results.prompts:
+            for row in record.rows:
+                _check_row(row, results.arms)
+        return results
+    except (ExperimentError, OSError, ValueError) as error:
         raise ExperimentError(
             f"{path} cannot be read as benchmark results ({error}): measure again with another file"
         ) from error
+
+
+def _check_row(row: Row, arms: Sequence[str]) -> None:
+    names = [sample.arm for sample in row]
+    others = names[1::3]
+    is_in_order = names == row_of(PLAIN.name, others)
+    if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
+        raise ExperimentError(
+            f"a row has the replies {', '.join(names)} where plain, ARM, ARM, plain is expected"
+        )
+    for sample in row:
+        check_speed(sample.stats)
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -134,7 +169,7 @@ def write_results(path: Path, results: Results) -> None:
     Raises:
         ExperimentError: the file cannot be written.
     """
-    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False, indent=1) + "\n")
+    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -149,18 +184,19 @@ def write_text(path: Path, text: str) -> None:
         raise ExperimentError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def check_same_subject(results: Results, subject: Facts, arms: Sequence[str]) -> None:
-    """Refuse to continue results of another measurement.
+def check_same_subject(results: Results, now: Results) -> None:
+    """Refuse to continue results of another machine, subject or other arms.
 
     Raises:
         ExperimentError: they differ; every difference is named.
     """
-    before = {**results.subject, "arms": ", ".join(results.arms)}
-    now = {**subject, "arms": ", ".join(arms)}
+    old, new = (
+        {**each.machine, **each.subject, "arms": ", ".join(each.arms)} for each in (results, now)
+    )
     differences = [
-        f"{name} was {before.get(name)!r} and is {value!r}"
-        for name, value in now.items()
-        if before.get(name) != value
+        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        for name in {**new, **old}
+        if old.get(name) != new.get(name)
     ]
     if differences:
         raise ExperimentError(

@@ -19,9 +19,18 @@ from engine.events import (
     TokensCommitted,
 )
 from engine.experiment.arm import PLAIN, Arm, ExperimentError
+from engine.experiment.gain import row_of
 from engine.experiment.prompts import Prompt
-from engine.experiment.records import BatchTime, Exclusion, PromptRecord, Results, Row, Sample
-from engine.experiment.verdict import check_speed, token_s
+from engine.experiment.records import (
+    BatchTime,
+    Exclusion,
+    PromptRecord,
+    Results,
+    Row,
+    Sample,
+    check_speed,
+)
+from engine.experiment.verdict import token_s
 from engine.process.blocking_client import BlockingClient, EngineStoppedError, RequestFailedError
 from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
@@ -44,21 +53,9 @@ class Unit(NamedTuple):
     temperature: float
 
     @property
-    def key(self) -> tuple[str, str, float]:
+    def key(self) -> tuple[str, str, float, str]:
         """What identifies its record."""
-        return self.prompt.set_name, self.prompt.name, self.temperature
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """How often each arm runs, and how long."""
-
-    n_blocks: int = 1
-    """Blocks of each arm per prompt."""
-    n_tokens: int = 128
-    """Maximum tokens of a reply."""
-    seed: int = 1
-    """Of the first block; each further block draws with the next one."""
+        return self.prompt.set_name, self.prompt.name, self.temperature, self.prompt.digest
 
 
 class Progress(Protocol):
@@ -133,8 +130,13 @@ class Runner:
     """Of the model, for what the arms leave out."""
     arms: Sequence[Arm]
     """Compared with plain decoding."""
-    options: RunOptions
     progress: Progress
+    n_blocks: int = 1
+    """Blocks of each arm per prompt."""
+    n_tokens: int = 128
+    """Maximum tokens of a reply."""
+    seed: int = 1
+    """Of the first block; each further block draws with the next one."""
 
     def run(
         self, units: Sequence[Unit], results: Results, save: Callable[[Results], None]
@@ -152,7 +154,7 @@ class Runner:
         """
         done = {record.key for record in results.prompts if record.failure is None}
         to_do = [(index, unit) for index, unit in enumerate(units) if unit.key not in done]
-        n_each = self.options.n_blocks * (3 * len(self.arms) + 1)
+        n_each = self.n_blocks * (3 * len(self.arms) + 1)
         self.progress.begin(len(to_do), len(to_do) * n_each)
         n_crashes = 0
         for number, (index, unit) in enumerate(to_do, 1):
@@ -188,11 +190,11 @@ class Runner:
             EngineStoppedError: the engine's process ended.
             ExperimentError: a reply is empty.
         """
-        self._reply(self._request(unit, self.options.seed, N_WARM_UP), PLAIN)
+        self._reply(self._request(unit, self.seed, N_WARM_UP), PLAIN)
         rows: list[Row] = []
         answers: list[Answer] = []
-        for block in range(self.options.n_blocks):
-            request = self._request(unit, self.options.seed + block, self.options.n_tokens)
+        for block in range(self.n_blocks):
+            request = self._request(unit, self.seed + block, self.n_tokens)
             made = []
             for arm in row_order(self.arms, index + block):
                 self._forget_prompt(arm)
@@ -245,7 +247,7 @@ def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
     """
     start = shift % len(arms)
     turned = (*arms[start:], *arms[:start])
-    return [PLAIN, *(run for arm in turned for run in (arm, arm, PLAIN))]
+    return row_of(PLAIN, turned)
 
 
 def _row(answers: Sequence[Answer]) -> Row:

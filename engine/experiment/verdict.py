@@ -3,12 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
-from statistics import median, median_low
+from statistics import median
 
 from engine.events import GenerationStats
-from engine.experiment.arm import ExperimentError, parse_arm
-from engine.experiment.gain import N_DECIDING, Block, PairedGain, gain_of
+from engine.experiment.arm import parse_arm
+from engine.experiment.gain import N_DECIDING, ORDER, Block, PairedGain, gain_of
 from engine.experiment.records import BatchTime, PromptRecord, Sample
 
 NOISY = 0.1
@@ -20,16 +21,6 @@ AUTO_MARGIN = 0.03
 chosen on the prompts that it is measured on, and `auto` adapts to others."""
 MIN_ROUNDS = 8
 """Rounds of a size from which its time is listed."""
-
-
-def check_speed(stats: GenerationStats) -> None:
-    """Refuse an empty reply, which has no speed.
-
-    Raises:
-        ExperimentError: it is empty.
-    """
-    if not stats.n_emitted or stats.decode_s <= 0:
-        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
 
 
 def token_s(stats: GenerationStats) -> float:
@@ -83,7 +74,9 @@ def blocks_of(records: Iterable[PromptRecord], arm: str) -> list[Block]:
             names = [sample.arm for sample in row]
             if arm in names:
                 start = names.index(arm) - 1
-                found.append(block_of(*(sample.stats for sample in row[start : start + 4])))
+                found.append(
+                    block_of(*(sample.stats for sample in row[start : start + len(ORDER)]))
+                )
     return found
 
 
@@ -219,7 +212,15 @@ def round_times(records: Iterable[PromptRecord]) -> list[tuple[int, float]]:
         for batch in record.batches:
             found[batch.n_rows].append(batch)
     return [
-        (n_rows, median_low([each.median_s for each in batches for _ in range(each.n_rounds)]))
+        (n_rows, _median_s(batches))
         for n_rows, batches in sorted(found.items())
         if sum(each.n_rounds for each in batches) >= MIN_ROUNDS
     ]
+
+
+def _median_s(batches: Sequence[BatchTime]) -> float:
+    """The lower median over all rounds, which a file may count in billions."""
+    ranked = sorted((each.median_s, each.n_rounds) for each in batches)
+    counts = accumulate(n_rounds for _, n_rounds in ranked)
+    middle = (sum(n_rounds for _, n_rounds in ranked) + 1) // 2
+    return next(median_s for (median_s, _), n in zip(ranked, counts, strict=True) if n >= middle)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.configuration import Adapter
 from engine.errors import ModelFileError
-from engine.files import open_file
+from engine.files import exists, open_file
 from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, read_gguf
 
@@ -93,11 +93,11 @@ def is_projector_name(name: str) -> bool:
 
 def not_a_file(path: Path) -> str:
     """Why a path is no file, as the end of a sentence."""
+    if not exists(path):
+        return "does not exist: check the path, or see `kvchat models`"
     if path.is_dir():
         return "is a folder: specify a GGUF file in it"
-    if path.exists():
-        return "is a pipe or a device: specify a GGUF file"
-    return "does not exist: check the path, or see `kvchat models`"
+    return "is a pipe or a device: specify a GGUF file"
 
 
 def check_adapter(file: GgufFile, model: GgufFile) -> None:

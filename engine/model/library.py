@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from engine.errors import ModelFileError
-from engine.files import NewestEntries, expanded, file_status, is_file
+from engine.files import NewestEntries, exists, expanded, file_status, is_file
 from engine.model.gguf import SPLIT_NAME, GgufFile, part_names, read_gguf, read_part
 from engine.model.identity import (
     ModelKind,
@@ -262,9 +262,9 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
             "hub; to run it, download the file and pass its path"
         )
     path, is_starter = expanded(text), text.lower() == STARTER_WORD
-    if path.is_file():
+    if is_file(path):
         return path.absolute()
-    if path.is_absolute() or (path.exists() and text.startswith(".")):
+    if path.is_absolute() or (exists(path) and text.startswith(".")):
         raise ModelNotFoundError(f"{path} {not_a_file(path)}")
     files = [
         file
@@ -278,7 +278,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         raise ModelNotFoundError(
             "the starter model is not installed: run `kvchat models install-starter`"
         )
-    if not found and path.exists():
+    if not found and exists(path):
         raise ModelNotFoundError(f"{path} {not_a_file(path)}")
     raise _not_found(text, found, files, folders)
 

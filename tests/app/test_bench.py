@@ -111,6 +111,7 @@ def test_a_preset_is_found_by_its_name_or_path(path: Path, tmp_path: Path) -> No
     assert preset_file("mine", tmp_path) == path
     assert preset_file("MINE", tmp_path) == path
     assert preset_file(str(path), tmp_path) == path
+    assert preset_file("~nobody-of-this-name/x.toml", tmp_path).name == "x.toml"
     assert preset_file("new one", tmp_path) == tmp_path / "new-one.toml"
 
 
@@ -177,9 +178,35 @@ def test_the_same_command_continues_its_file_and_another_one_is_refused(
     assert run([*command, "--prompt-set", "chat", "--prompt-set", "grounded"]) == 0
     assert read_results(path).prompts[:3] == first.prompts
     assert len(engine.asked) == 2 * n_asked
-    assert run([*command, "--blocks", "2"]) == 1
-    assert "n_blocks was 1 and is 2" in capsys.readouterr().err
+    for typed, difference in (
+        (("--blocks", "2"), "n_blocks was 1 and is 2"),
+        (("--kv", "q8_0"), "type_k was 'f16' and is 'q8_0'"),
+        (("--set", "n_gpu_layers=0"), "n_gpu_layers was "),
+        (("--set", "flash_attention=off"), "flash_attention was 'auto' and is 'off'"),
+    ):
+        assert run([*command, *typed]) == 1
+        assert difference in capsys.readouterr().err
     assert len(read_results(path).prompts) == 6
+
+
+def test_a_prompt_with_another_text_is_measured_again(home: Path, engine: AnsweringClient) -> None:
+    model = drafting_model(home / "models" / "tiny.gguf", 1)
+    prompts, path = home / "mine.jsonl", home / "all.json"
+    command = ["bench", str(model), *FEW, "--prompt-set", str(prompts), "--json", str(path)]
+    for text in ("One?", "Two?", "Two?"):
+        prompts.write_text(f'{{"prompt": "{text}"}}\n', encoding="utf-8")
+        assert run(command) == 0
+    asked = [request.messages[0].content for request, _ in engine.asked]
+    assert asked == 5 * ["One?"] + 5 * ["Two?"]
+
+
+def test_a_speed_of_a_results_file_is_not_stored(home: Path, engine: AnsweringClient) -> None:
+    model = drafting_model(home / "models" / "tiny.gguf", 1)
+    command = ["bench", str(model), *FEW, "--json", str(home / "all.json")]
+    assert run(command) == 0
+    paths.speeds_path().unlink()
+    assert run(command) == 0
+    assert Speeds(paths.speeds_path()).of(model_identity(model)) is None
 
 
 @pytest.mark.parametrize("interrupted_at", [9, 14])

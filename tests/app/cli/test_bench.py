@@ -5,15 +5,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from engine.experiment.records import read_results
+from app.cli.main import run
+from engine.experiment.records import Row, Sample, read_results, write_results
 from tests.app.cli.conftest import kvchat, spawned
+from tests.engine.experiment.made_results import record, results, sample, stats
 from tests.support.waiting import PATIENCE_S, wait_until
 
 KVCHAT = str(Path(sys.executable).with_name("kvchat"))
+AUTO = "combined:auto"
 FEW = ("--max-tokens", "8", "--ctx", "1024", "--threads", "1")
 
 
@@ -115,6 +119,28 @@ def test_interrupting_gives_the_table_of_what_was_measured(
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        (sample("plain"), sample(AUTO), sample(AUTO)),
+        (sample(AUTO), sample(AUTO), sample("plain"), sample("plain")),
+        (sample("plain"), sample("plain"), sample("plain"), sample("plain")),
+        *(
+            (sample("plain"), *[Sample(AUTO, stats(**wrong))] * 2, sample("plain"))
+            for wrong in ({"decode_s": 0.0}, {"decode_s": -1.0}, {"n_emitted": -1},
+                          {"decode_s": 1e-320}, {"decode_s": 1e308})
+        ),
+    ],
+)  # fmt: skip
+def test_a_results_file_of_impossible_rows_is_refused(
+    row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = replace(record({AUTO: 1.5}), rows=(row,))
+    write_results(tmp_path / "all.json", results(made, arms=[AUTO]))
+    assert run(["bench", "--show", str(tmp_path / "all.json")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--prompt-set", "nothing"), "no prompt set or file is called 'nothing'"),
@@ -124,6 +150,10 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         (("--write", "balanced"), "is built in"),
         (("--json", __file__), "cannot be read as benchmark results"),
         (("no-such-model",), "no-such-model"),
+        (("x" * 300,), "x" * 300),
+        ((f"/{'x' * 300}",), "does not exist"),
+        (("--prompt-set", "x" * 300), "no prompt set or file is called"),
+        (("--json", "x" * 300, "no-such-model"), "no-such-model"),
     ],
 )
 def test_bad_input_is_one_clear_message_before_a_model_loads(

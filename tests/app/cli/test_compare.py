@@ -2,10 +2,12 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from engine.events import Event
 from engine.requests import GenerationRequest
 from tests.app.cli.conftest import kvchat, spawned
 from tests.support.fakes_client import Script, ScriptedClient
@@ -66,3 +68,21 @@ def test_whole_blocks_are_printed_where_the_engine_ends(
     assert done.returncode == 1
     assert len(json.loads(done.stdout)["blocks"]) == 2
     assert "signal 9" in done.stderr
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_engine(
+    starter_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = ScriptedClient(Script(("one",)))
+    client.is_deaf = True
+    monkeypatch.setattr("engine.process.client.WorkerClient", lambda **_: client)
+    poll, n_polls = client.poll, count(1)
+
+    def interrupted(wait_s: float = 0.0) -> list[Event]:
+        if not client.requests:
+            return poll(wait_s)
+        assert next(n_polls) <= 2
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(client, "poll", interrupted)
+    assert kvchat("compare", str(starter_path), "Hello", "--second", "lookup").returncode == 130

@@ -37,6 +37,12 @@ def test_a_file_has_a_prompt_on_each_line(tmp_path: Path) -> None:
     assert [(prompt.set_name, prompt.text) for prompt in read_set(str(path))] == [("mine", "Hello")]
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes('{"prompt": "a\u2028b\u0085c"}\r\n{"prompt": "d"}\n'.encode())
+    assert [prompt.text for prompt in read_set(str(path))] == ["a\u2028b\u0085c", "d"]
+
+
 def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path) -> None:
     path = tmp_path / "mine.jsonl"
     path.write_text('{"prompt": "a"}\n\n{"answer": "b", "prompt": 3}\n', encoding="utf-8")

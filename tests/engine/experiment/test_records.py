@@ -1,6 +1,7 @@
 """What a benchmark writes down and reads again, and the facts of the machine."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from engine.experiment.records import (
     read_results,
     write_results,
 )
+from engine.parsing import MAX_JSON
 from tests.engine.experiment.made_results import record, results
 
 AUTO = "combined:auto"
@@ -26,6 +28,12 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "new" / "all.json"
     write_results(path, made)
     assert read_results(path) == made
+
+
+def test_a_file_longer_than_other_json_is_read_again(tmp_path: Path) -> None:
+    made = results(replace(record({AUTO: 1.5}), text="x" * MAX_JSON), arms=[AUTO])
+    write_results(tmp_path / "all.json", made)
+    assert read_results(tmp_path / "all.json") == made
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"schema": 99}', "[" * 100_000])
@@ -54,8 +62,11 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def test_only_results_of_the_same_measurement_are_continued() -> None:
     made = results(arms=[AUTO])
-    check_same_subject(made, made.subject, [AUTO])
-    with pytest.raises(ExperimentError, match="n_tokens was 64 and is 128"):
-        check_same_subject(made, {**made.subject, "n_tokens": 128}, [AUTO])
-    with pytest.raises(ExperimentError, match="arms was 'combined:auto' and is 'lookup:auto'"):
-        check_same_subject(made, made.subject, ["lookup:auto"])
+    check_same_subject(made, made)
+    for changes, difference in (
+        ({"subject": {**made.subject, "n_tokens": 128}}, "n_tokens was 64 and is 128"),
+        ({"machine": {"system": "Haiku"}}, "system was 'Linux' and is 'Haiku'"),
+        ({"arms": ("lookup:auto",)}, "arms was 'combined:auto' and is 'lookup:auto'"),
+    ):
+        with pytest.raises(ExperimentError, match=difference):
+            check_same_subject(made, replace(made, **changes))

@@ -20,7 +20,6 @@ from engine.experiment.records import PromptRecord, Results
 from engine.experiment.runner import (
     OTHER_PROMPT,
     Runner,
-    RunOptions,
     Unit,
     ends_in_loop,
     row_order,
@@ -37,7 +36,6 @@ from tests.engine.experiment.made_results import results
 
 LOOKUP, AUTO, DRAFT = map(parse_arm, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
 SAMPLING = SamplingSettings(top_k=5)
-OPTIONS = RunOptions(n_tokens=40, seed=7)
 UNIT = Unit(Prompt("chat", "one", "Hello?"), 0.7)
 UNITS = [Unit(Prompt("chat", name, name), 0.0) for name in ("one", "two", "three", "four")]
 EMPTY = results(arms=[LOOKUP.name])
@@ -64,8 +62,8 @@ def runner(
     client: AnsweringClient, *arms: Arm, shown: Shown | None = None, n_blocks: int = 1
 ) -> Runner:
     configuration = replace(CONFIGURATION, sampling=SAMPLING)
-    options = replace(OPTIONS, n_blocks=n_blocks)
-    return Runner(loaded(client), configuration, arms or (LOOKUP,), options, shown or Shown())
+    progress = shown or Shown()
+    return Runner(loaded(client), configuration, arms or (LOOKUP,), progress, n_blocks, 40, 7)
 
 
 def measured(client: AnsweringClient, *arms: Arm, n_blocks: int = 1) -> PromptRecord:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.events import GenerationStats
-from engine.experiment.records import PromptRecord, Sample
+from engine.experiment.records import BatchTime, PromptRecord, Sample
 from engine.experiment.verdict import (
     Recommendation,
     blocks_of,
@@ -90,6 +90,8 @@ def test_the_time_of_a_round_is_the_median_over_prompts() -> None:
     assert round_times([record({AUTO: 1.0}), record({AUTO: 1.0}, prompt="two")]) == [
         (1, 0.01), (3, 0.015), (5, 0.022),
     ]  # fmt: skip
+    many = (BatchTime(1, 2**60, 0.3), BatchTime(1, 2**60, 0.1), BatchTime(1, 1, 0.2))
+    assert round_times([replace(record({AUTO: 1.0}), batches=many)]) == [(1, 0.2)]
 
 
 def advised(*sets: Mapping[str, float | Sequence[float]], n: int = 6) -> Recommendation:
