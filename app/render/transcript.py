@@ -312,9 +312,7 @@ class EntryLines:
 
 def _above(n_chars: int) -> str:
     chars = fmt.counted(n_chars, "character")
-    return (
-        f"… {chars} above are hidden on this screen only: the model gets them, exports contain them"
-    )
+    return f"… {chars} above are hidden here only: the model gets them"
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:

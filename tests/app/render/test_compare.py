@@ -83,7 +83,7 @@ def test_a_difference_without_any_draft_is_noise() -> None:
     comparison = compared(block(0.5))
     for each in comparison.blocks[0]:
         each.stats = replace(each.stats, n_verified=0)
-    assert "neither side drafted (0.50x): the difference is noise" in shown(comparison)
+    assert "neither side drafted (0.50x): the difference is machine noise" in shown(comparison)
     assert "nothing drafted" in plain(figure_lines(comparison.shown[1], 60)[1])
 
 

@@ -197,7 +197,7 @@ def test_no_figure_claims_what_is_not_known(name: str) -> None:
         assert not re.search(r"accept +\d|\d+/\d+ \d+%", shown + said)
     few = reply.n_verified and reply.n_verified < 20
     assert not (few and re.search(r"accept +\d+%|\d/\d+ +\d+%", shown)), "few tokens are a count"
-    assert not re.search(r"(?<!vary by )\b\d+%(?! of \d)", said), "a percentage has its count"
+    assert not re.search(r"(?<!varies by )\b\d+%(?! of \d)", said), "a percentage has its count"
     if not reply.n_rounds:
         assert not re.search(r"(validated|refuted|tokens/round|decode|first token) +0", shown)
         assert "0.00 s" not in shown + said
@@ -264,7 +264,7 @@ def test_the_same_on_a_noisy_machine_is_marked() -> None:
     assert all("~+9.0 s" in row for row in rows(shown, "time saved"))
     assert "noisy ±30%" in shown
     assert "~2.5x · accept 100%" in shown
-    assert "which vary by 30%" in said
+    assert "which varies by 30%" in said
 
 
 def test_a_session_counts_what_replies_with_drafts_saved() -> None:

@@ -88,9 +88,9 @@ def test_a_half_downloaded_file_names_the_tensor_and_the_sizes(tmp_path: Path) -
         (header({}, [("t", (32,), 43, 0)]), "type 43 at byte 45, which is unknown"),
         (header({}, [("t", (33,), 8, 0)]), "not a multiple of 32"),
         (header({}, [("t", (0,), 0, 0)]), "impossible shape"),
-        (header({}, [("t", (8, 8), 0, 5)]) + bytes(4096), "not a multiple of 32"),
-        (header({}, [("t", (8, 8), 0, 0), ("u", (8, 8), 0, 32)]) + bytes(4096), "an overlap"),
-        (header({}, [("t", (8, 8), 0, 64)]) + bytes(4096), "a gap"),
+        (header({}, [("t", (8, 8), 0, 5)]) + bytes(4096), "starts at byte 5 of"),
+        (header({}, [("t", (8, 8), 0, 0), ("u", (8, 8), 0, 32)]) + bytes(4096), "instead of byte 256"),
+        (header({}, [("t", (8, 8), 0, 64)]) + bytes(4096), "starts at byte 64 of"),
         (header({}, [("t", (8, 8), 0, 2**63)]) + bytes(4096), "starts at byte 9223372036854775808"),
         (header({}, [("t", (2**40, 2**40), 0, 0)]), "impossible shape"),
         (header({}, [("t", (), 8, 0)]), "not a multiple of 32"),
@@ -144,7 +144,7 @@ def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
 
 def test_many_long_texts_are_not_kept_without_end(tmp_path: Path) -> None:
     values = {f"k{n}": "x" * (1 << 20) for n in range(17)}
-    with pytest.raises(ModelFileError, match="strings are longer"):
+    with pytest.raises(ModelFileError, match="its strings exceed"):
         read_gguf(write(tmp_path / "long.gguf", header(values)))
 
 
@@ -209,7 +209,7 @@ def test_a_split_model_is_read_whole_and_refused_incomplete(tmp_path: Path) -> N
         ({"split.no": 0}, "u", "is part 0"),
         ({"split.count": 3}, "u", "of 3, not part 1 of 2"),
         ({}, "t", "1 different names"),
-        ({}, "u", "declares 9 tensors in 2 parts"),
+        ({}, "u", "declares 9 tensors, but"),
     ],
 )
 def test_parts_of_different_models_are_not_joined(
