@@ -244,7 +244,7 @@ def read_requests(
         try:
             found = _read_line(number, line, base, system, answered_by)
             if found.id in seen:
-                raise ValueError(f"the id {found.id!r} is already used in line {seen[found.id]}")
+                raise ValueError(f"the id {found.id!r} is already used on line {seen[found.id]}")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:

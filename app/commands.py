@@ -41,7 +41,7 @@ Keys = Mapping[str, str]
 """The user's own keys by binding id."""
 
 WIDGET_TITLES = {
-    "BeginningList": "in the list of an empty chat",
+    "BeginningList": "in the recent chats of a new chat",
     "ChatSidebar": "in the chats beside the transcript",
     "ChatTable": "in the list of chats",
     "FindBox": "in the search of this chat",

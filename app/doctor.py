@@ -185,7 +185,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
         "colours",
         "note",
         f"TERM={term or 'not set'} supports few colours",
-        "set TERM=xterm-256color, or tmux-256color in tmux, if your terminal has them",
+        "if your terminal supports 256 colours, set TERM=xterm-256color (tmux-256color in tmux)",
     )
 
 

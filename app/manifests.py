@@ -131,8 +131,8 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     elif here != manifest.made_with:
         cause = f"recorded with {manifest.made_with}, run with {here}"
     if at < min(n_told, n_here):
-        place = f"token {at + 1} of {n_told}"
-        return f"reply {index + 1} differs from the recorded one from {place}: {cause}"
+        matching = f"up to token {at} of {n_told}"
+        return f"reply {index + 1} matches the recording only {matching}: {cause}"
     reason = finished.reason.value if n_here < n_told else told.finish_reason
     cause = _ENDS.get(reason, cause)
     if n_here < n_told:

@@ -196,9 +196,8 @@ def _check_server(request: ModelRequest) -> None:
     asked = [option for option, value in named.items() if value is not None]
     if asked:
         raise PresetError(
-            f"{', '.join(asked)} applies only to local models: leave it out, or start the server "
-            "with "
-            "this setting"
+            f"a server has fixed settings: leave out {', '.join(asked)}, or start the server with "
+            "these settings"
         )
 
 

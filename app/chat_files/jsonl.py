@@ -203,8 +203,8 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
         messages[message.id] = message
     if len(messages) != head.n_messages:
         raise ChatFileError(
-            f"the file is truncated: the chat that begins in line {number} has {head.n_messages} "
-            f"messages, but the file contains only {len(messages)} of them"
+            f"the file is truncated: the chat that begins on line {number} should have "
+            f"{head.n_messages} messages, but only {len(messages)} are there"
         )
     return head.tree(messages, number)
 

@@ -281,7 +281,8 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
             head.append(
-                "  its model file no longer exists: it is pruned first", style="not bold yellow"
+                "  its model file no longer exists; its states are pruned first",
+                style="not bold yellow",
             )
         screen.print(head)
         screen.print(Text(_settings_text(model), style="dim"))

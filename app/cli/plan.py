@@ -343,6 +343,6 @@ def _check_for_repository(options: Mapping[str, object]) -> None:
     given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
     if given:
         raise click.UsageError(
-            f"{', '.join(given)} applies to a single file, but this is a repository: write "
+            f"only for a single file, not for a repository: {', '.join(given)}; write "
             "hf:owner/repository/file.gguf"
         )

@@ -41,7 +41,7 @@ GLOSSARY = (
               "accepted token saves time."),
     ("correction", "The model's own token in place of the first rejected one."),
     ("bonus", "The model's own token after a fully accepted draft."),
-    ("prefill", "Computing the prompt into the KV cache, before the first token."),
+    ("prefill", "Processing the prompt, which fills the KV cache, before the first token."),
     ("first token", "Time from sending a message to the first token of the reply."),
     ("KV cache", "Keys and values of attention, stored for every token in the context."),
     ("cells", "Places in the KV cache, one for each token of the context."),

@@ -211,7 +211,7 @@ class CardsScreen(PickScreen[Cards]):
     def action_add(self) -> None:
         if self.marked:
             self._added[self.marked] += 1
-            self.show_all(self._rows, note="enter plans for the added GPUs")
+            self.show_all(self._rows, note="press enter to plan for the added GPUs")
 
     def _card_line(self, card: Card, width: int) -> Line:
         kind = "shared" if card.is_unified else ""

@@ -261,7 +261,7 @@ def _new_id(ids: Mapping[int, int], old: int | None, what: str) -> int | None:
     if old is None:
         return None
     if old not in ids:
-        raise StoreError(f"the {what} {old} is not a message of the chat")
+        raise StoreError(f"message {old} ({what}) does not belong to the chat")
     return ids[old]
 
 
@@ -300,4 +300,4 @@ def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -
         "SELECT 1 FROM messages WHERE id = ? AND chat_id = ?", (message_id, chat_id)
     ).fetchone()
     if row is None:
-        raise StoreError(f"message {message_id} is not one of chat {chat_id}")
+        raise StoreError(f"message {message_id} does not belong to chat {chat_id}")

@@ -138,8 +138,8 @@ class DiskTier:
             self._ledger.note(note, is_problem=True)
         if n_unusable:
             self._ledger.note(
-                f"{n_unusable} saved states were deleted from disk: the states with their "
-                "first tokens are missing."
+                f"{n_unusable} saved states were deleted from disk because the earlier states "
+                "that they continue are missing."
             )
 
     def _pause_after(self, error: CacheStoreError) -> None:

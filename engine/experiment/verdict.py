@@ -155,7 +155,7 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
-        "every setting that gains more than the noise is slower on at least one prompt set: "
+        "no setting has a clear gain without being slower on one of the prompt sets; the best: "
         f"{_ratio(best, gains)}",
     )
 

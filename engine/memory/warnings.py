@@ -43,9 +43,9 @@ def _aborts(architecture: Architecture, shape: CacheShape) -> Iterator[str]:
         )
     if architecture.family.wants_equal_slots and shape.n_batch_tokens % shape.n_streams:
         yield (
-            f"a ubatch of {shape.n_batch_tokens} tokens is not a multiple of {shape.n_slots} "
-            f"slots, as {architecture.name} requires: use another number of slots, or let them "
-            "share one cache (kv_unified)"
+            f"{architecture.name} requires a ubatch size divisible by the number of slots, but "
+            f"{shape.n_batch_tokens} is not divisible by {shape.n_slots}: use another number of "
+            "slots, or let them share one cache (kv_unified)"
         )
 
 
@@ -112,13 +112,14 @@ def _of_cuda(
             "slow path: use f16, bf16, q8_0 or q4_0 for both"
         )
     heads = ", ".join(
-        f"{layer.k_head_dim} elements, {layer.n_heads // layer.n_kv_heads} for each key head"
+        f"head size {layer.k_head_dim} with {layer.n_heads // layer.n_kv_heads} query heads per "
+        "key head"
         for layer in without_cuda_kernel(architecture)
     )
     if heads and falls_off_flash_attention(architecture, configuration, devices):
         yield (
-            f"CUDA has no flash attention kernel for heads of {heads}: `auto` turns flash "
-            "attention off, which needs memory for the attention scores"
+            f"CUDA has no flash attention kernel for {heads}: `auto` turns flash attention off, "
+            "which needs memory for the attention scores"
         )
     elif heads and shape.flash_attention:
         yield f"CUDA has no flash attention kernel for heads of {heads}: attention runs on the CPU"

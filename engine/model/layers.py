@@ -11,9 +11,9 @@ from engine.model.gguf import HeaderKeys
 
 GLM_5_2_CONTEXT = 1_048_576
 NO_WINDOW = (
-    "the file declares no sliding window, so llama.cpp refuses it; all layers count as dense"
+    "the file declares no sliding window, so llama.cpp refuses it; the plan assumes full attention"
 )
-NO_PATTERN = "the file does not specify its sliding layers; all layers count as dense"
+NO_PATTERN = "the file does not specify its sliding layers; the plan assumes full attention"
 NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 stops on such a file"
 SHORT_RATIO, LONG_RATIO = 4, 128
 """Tokens of one row in the compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""

@@ -22,8 +22,8 @@ MOST_COST = 8.0
 """Halvings of the context that a pair far beyond its gates costs: those that a user named are
 still ordered by their figures."""
 BIASED_KEYS = (
-    "break models with biased keys such as this one: with q4_0, Qwen2.5-Coder-0.5B had a "
-    "different top token at 39 of 100 positions and a mean KL of 1.03"
+    "break models whose keys have a bias, such as this model: with q4_0, Qwen2.5-Coder-0.5B had "
+    "a different top token at 39 of 100 positions and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
 """Context that rates are compared at where none is known yet."""

@@ -189,7 +189,9 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
     if not names:
         raise ImportedFileError(f"this file has no {what}")
     if len(names) > 1:
-        raise ImportedFileError(f"there are {len(names)} of them, choose one {what}: {listed}")
+        raise ImportedFileError(
+            f"the file has {len(names)} choices of {what}: choose one of {listed}"
+        )
     return next(iter(names))
 
 

@@ -261,8 +261,8 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
         length = max(after["speculation.n_draft_max"], after["speculation.lookup_pattern_min"])
     if speculation.controller != "fixed" or length > speculation.n_draft:
         yield (
-            f"the controller is {speculation.controller}, n_draft {speculation.n_draft}: {program} "
-            f"drafts up to {length} tokens in every round"
+            f"{program} drafts up to {length} tokens in every round (the preset has the controller "
+            f"{speculation.controller} with n_draft {speculation.n_draft})"
         )
 
 

@@ -529,7 +529,9 @@ class _Given:
     def _length(self, key: str, default: int, notes: list[str]) -> int:
         length = self._count(key, default)
         if length > MAX_DRAFT:
-            notes.append(f"drafts of {length} tokens become {MAX_DRAFT}, kvchat's maximum")
+            notes.append(
+                f"the draft length of {length} is reduced to {MAX_DRAFT}, kvchat's maximum"
+            )
         return max(1, min(length, MAX_DRAFT))
 
     def _count(self, key: str, default: int) -> int:

@@ -22,7 +22,7 @@ def test_the_command_is_one_quoted_line_and_remarks_are_comments(
     assert args[args.index("--ctx-size") + 1] == "8192"
     assert all(line.startswith("# ") for line in shown.err.splitlines())
     assert "predictor is suffix" in shown.err
-    assert "the controller is auto" in shown.err
+    assert "the preset has the controller auto" in shown.err
 
 
 def test_what_torch_alone_has_stays_behind_and_is_told(

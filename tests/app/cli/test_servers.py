@@ -116,7 +116,7 @@ def test_the_key_of_the_environment_goes_only_to_a_server_that_was_named(
 
 def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"]) == 1
-    assert "--ctx applies only" in capsys.readouterr().err
+    assert "leave out --ctx" in capsys.readouterr().err
     assert run(["run", "--server", "http://me:pass@host", "Hello"]) == 2
 
 

@@ -92,9 +92,9 @@ def test_closing_writes_what_was_kept_back(path: Path) -> None:
 def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatStore) -> None:
     chat, other = new_chat(store), new_chat(store)
     stranger = ask(store, other, None, "q")
-    with pytest.raises(StoreError, match="is not one of chat"):
+    with pytest.raises(StoreError, match="does not belong to chat"):
         ask(store, chat, stranger, "a")
-    with pytest.raises(StoreError, match="is not one of chat"):
+    with pytest.raises(StoreError, match="does not belong to chat"):
         store.set_head(chat.id, stranger.id)
     assert store.chat(chat.id).head_id is None
 

@@ -44,7 +44,7 @@ def test_of_several_trees_all_are_added_or_none(store: ChatStore) -> None:
     orphan = ChatTree(chat, tree.messages[1:])
     headless = ChatTree(replace(chat, head_id=999), tree.messages)
     for bad in (orphan, headless):
-        with pytest.raises(StoreError, match="is not a message of the chat"):
+        with pytest.raises(StoreError, match="does not belong to the chat"):
             store.add_trees([tree, bad])
     assert len(store.list_chats()) == 1
     assert len(store.search("one")) == 1

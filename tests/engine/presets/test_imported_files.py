@@ -40,7 +40,7 @@ def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
 
 
 def test_several_sections_ask_which() -> None:
-    with pytest.raises(ImportedFileError, match=r"choose one section: small, large:Q4"):
+    with pytest.raises(ImportedFileError, match="choose one of small, large:Q4"):
         read_text(INI)
     with pytest.raises(ImportedFileError, match="did you mean small"):
         read_text(INI, entry="smal")
