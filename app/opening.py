@@ -210,7 +210,12 @@ def open_model(request: ModelRequest, settings: Settings, *, servers: bool = Tru
         EngineError: there is no such model or preset, or they do not go together.
     """
     folders = paths.model_folders(settings.models.folders)
-    chosen = choose_model(request, folders)
+    return _open(choose_model(request, folders), settings, folders, servers=servers)
+
+
+def _open(
+    chosen: ChosenModel, settings: Settings, folders: Sequence[Path], *, servers: bool
+) -> OpenedModel:
     is_named = chosen.path or chosen.server or settings.models.default
     last = None if is_named else last_model()
     served = chosen.at_server(settings)
@@ -240,14 +245,15 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
         PresetError: a server was named.
         EngineError: there is no such model or preset, or they do not go together.
     """
-    chosen = choose_model(request, paths.model_folders(settings.models.folders))
+    folders = paths.model_folders(settings.models.folders)
+    chosen = choose_model(request, folders)
     if chosen.server is not None:
         raise PresetError(
             f"{what} needs a local model file: the server {shown_origin(chosen.server)} samples "
             "tokens itself, with its own drafts and cache"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
-    return open_model(blind, settings, servers=False)
+    return _open(replace(chosen, request=blind), settings, folders, servers=False)
 
 
 def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:

