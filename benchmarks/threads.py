@@ -1,10 +1,11 @@
 """Threads that follow the load against fixed numbers, beside busy processes of its own.
 
-    ../.venv/bin/python threads.py MODEL [--busy 0 1] [--tokens 20 60] [--rounds 9]
+    ../.venv/bin/python threads.py MODEL [--busy 0 1] [--tokens 20 60] [--rounds 9] [--fixed 1 2]
 
 For each number of busy processes (`sha256sum /dev/zero`) and each length every arm makes one reply
-in turn: `auto`, one thread, and one for each core. Models are loaded once. A row has the medians
-of tokens per second, and the median of the ratios of `auto` to the fixed numbers, round by round.
+in turn: `auto` and each fixed number (one thread, and one for each core). Models are loaded once.
+A row has the medians of tokens per second, and the median of the ratios of `auto` to the fixed
+numbers, round by round. Beside busy processes one thread for each core is very slow: `--fixed 1`.
 Run it on a machine that does nothing else.
 """
 
@@ -37,11 +38,11 @@ def main() -> None:
     parser.add_argument("--busy", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--tokens", type=int, nargs="+", default=[20, 60])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--fixed", type=int, nargs="+", default=[1, usable_cores()[0]])
     options = parser.parse_args()
-    n_cores = usable_cores()[0]
     engines = {
         name: load(options.model, n_ctx=2048, n_threads=n, speculation=PLAIN)
-        for name, n in (("auto", None), ("1", 1), (str(n_cores), n_cores))
+        for name, n in (("auto", None), *((str(n), n) for n in options.fixed))
     }
     others = [name for name in engines if name != "auto"]
     titles = [f"{name} threads" if name.isdecimal() else name for name in engines]
