@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -74,6 +74,7 @@ def _errors(name: str, blocks: Tensor) -> Tensor:
 
 
 @given(seed=st.integers(0, 2**31), scale=st.sampled_from((0.03, 1.0, 40.0)))
+@example(seed=641061, scale=40.0)
 def test_errors_are_within_the_bound_of_each_format(seed: int, scale: float) -> None:
     """Half a step, and what a scale loses as a half: 2**-11 of it, or 2**-25 where it is tiny."""
     blocks = blocks_of(seed, scale)
@@ -84,7 +85,8 @@ def test_errors_are_within_the_bound_of_each_format(seed: int, scale: float) -> 
     bounds = {
         "q8_0": most / 127 / 2,
         "q4_0": most / 8,  # its largest positive step is cut off: a whole step there
-        "q4_1": spread / 15 / 2,
+        "q4_1": spread / 15 / 2
+        + spread * 2.0**-11,  # two halves are lost: of the step, of the least
         "nf4": most * widest / 2,
         "fp8": blocks.abs() * 2.0**-4 + most / 448 * 2.0**-10,
     }
