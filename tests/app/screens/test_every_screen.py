@@ -230,6 +230,7 @@ async def test_leaving_says_that_it_saves_until_all_is_saved(
         assert not left
         client.may_end = True
         await wait_until(pilot, lambda: left)
+    store.close()
     with ChatStore(tmp_path / "chats.db") as again:
         assert len(again.list_chats()) == 1
 
