@@ -70,6 +70,7 @@ def test_a_crash_that_extra_buffers_cause_says_that_kvchat_goes_on_without(tmp_p
 
 def test_a_silent_engine_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_cpp, "TRIAL_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("engine.process.client.SAVE_LIMIT_S", 0.3)
     command = (sys.executable, "-c", "import time; time.sleep(60)")
     check = check_trial(tmp_path / "m.gguf", tmp_path / "log", command=command)
     assert check.status == "fail"

@@ -264,16 +264,8 @@ async def leave(pilot: Pilot[None], name: str) -> None:
     await pilot.pause()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        TEXTS["markup"],
-        pytest.param(TEXTS["controls"], marks=pytest.mark.slow),
-        pytest.param(TEXTS["long"], marks=pytest.mark.slow),
-        pytest.param(TEXTS["nothing"], marks=pytest.mark.slow),
-    ],
-    ids=TEXTS,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_a_text_from_anywhere_is_painted_letter_by_letter(
     text: str, tmp_path: Path, starter_path: Path
 ) -> None:

@@ -236,6 +236,7 @@ def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Pat
 
 
 @pytest.mark.model
+@pytest.mark.slow
 def test_layers_of_a_real_model_lie_in_three_tiers_within_the_planned_share_and_change_no_logit(
     starter_path: Path, log: NativeLog
 ) -> None:

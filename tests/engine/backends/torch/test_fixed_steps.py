@@ -40,6 +40,7 @@ def step_of(backend: TorchBackend) -> FixedSteps:
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("kind", ["f32", "f16"])
