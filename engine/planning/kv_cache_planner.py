@@ -1,11 +1,11 @@
-"""One model, one machine, one configuration to change and to ask: the planner of scripts.
+"""The planner for scripts: one model, one machine, and the settings of one preset.
 
-It says what a configuration costs, finds a better one, tells subscribers what changed, and gives
-the arguments of llama.cpp and the settings of LM Studio. Nothing is loaded. See `docs/planner.md`.
+It gives the memory that a configuration needs, finds a better configuration, tells subscribers
+what changed, and exports to llama.cpp and LM Studio. It loads no model. See `docs/planner.md`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,40 +13,36 @@ from pydantic import ValidationError
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, with_n_ctx
-from engine.memory.hardware import Device, devices
+from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import format_bytes
-from engine.model.architecture import Model, read_model
-from engine.model.catalog import DEFAULT_QUANTIZATION, find_entry
-from engine.model.vocabulary import check_headers
+from engine.model.architecture import Model
 from engine.planning.changes import recommendation
 from engine.planning.exporting import export_request
 from engine.planning.fit import SearchResult, configuration_rows, search_setup
-from engine.planning.offload import Offload, fastest_fitting, filling, offload_levels
-from engine.planning.options import OPTIONS, with_draft
-from engine.planning.planner import DEFAULT_MARGIN_BYTES, Plan, Planner, Setup
+from engine.planning.machine import PlannedMachine
+from engine.planning.offload import Offload
+from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.request import PlanRequest, setup_of
 from engine.planning.search import Goal, SearchLimits
 from engine.presets import lm_studio
+from engine.presets.library import preset_of
 from engine.presets.llama_server import arguments
-from engine.presets.preset import Preset, SamplingRules
-from engine.validation import did_you_mean, explain
+from engine.presets.preset import Preset
+from engine.validation import explain, explain_faults
 
 DEFAULT_N_CTX = 4096
-NO_MODEL = Path()
-CONFIGURED = {each.name for each in fields(Configuration)} - {"draft"}
-"""Fields that take a plain value; a draft model is set with `set_draft`."""
-SETTINGS = (
-    *(each.name for each in OPTIONS if each.name in CONFIGURED),
-    *("n_threads", "n_threads_batch"),
-)
-"""The fields of `Configuration` that a script changes: what the screen turns, and the threads."""
-LAYERS = ("n_gpu_layers", "n_cpu_moe")
+NAME = "planner"
+LAYERS_ON_GPU = {Offload.NONE: "all", Offload.PARTIAL: "auto", Offload.FULL: 0}
+LAYER_KEYS = {"n_gpu_layers", "n_cpu_moe"}
+Settings = Mapping[str, object]
+"""Preset keys and their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationChanged:
-    """What subscribers get."""
+    """The event that subscribers get."""
 
     before: Configuration
     after: Configuration
@@ -59,12 +55,12 @@ Subscriber = Callable[[ConfigurationChanged], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheEstimate:
-    """What a configuration costs, and what to do about it."""
+    """The memory that a configuration needs, and a recommendation."""
 
     whole: Estimate
     """Every term of every device, with its source."""
     bytes_per_token: float
-    """Cache that one more token of context takes here."""
+    """Bytes of KV cache that each further token of context needs."""
     fits: bool
     """Whether every device keeps the margin free."""
     recommendation: str
@@ -72,7 +68,7 @@ class CacheEstimate:
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of all slots, on all devices."""
+        """KV cache of all slots on all devices."""
         return _sum(self.whole, TermKind.KV)
 
     @property
@@ -95,53 +91,49 @@ class CacheEstimate:
 
 
 class KVCachePlanner:
-    """A configuration of one model on one machine; after each change its layers are placed anew.
+    """A configuration of one model on one machine; each change places the layers again.
 
-    `offload` says how: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
-    fit (experts first), `full` moves all. Layers that were set by number, or found by
-    `optimize_for_vram`, stay where they are.
+    `offload` says where: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
+    fit (experts first), `full` moves all layers to RAM. It is None once the number of layers was
+    set, or chosen by `optimize_for_vram`; the layers then stay where they are.
     """
 
     def __init__(
         self,
-        model: str | Path | Model | None = None,
+        model: str | Path | Model,
         *,
         of_devices: tuple[Device, ...] | None = None,
         target: Target = "llama-server",
-        offload: Offload = Offload.PARTIAL,
-        margin_bytes: int = DEFAULT_MARGIN_BYTES,
+        offload: Offload | None = Offload.PARTIAL,
         **settings: object,
     ) -> None:
-        """Take a model, a machine (None: this one) and settings, as `update_config` takes them.
+        """Plan for a model on some devices (None: those of this machine).
+
+        Args:
+            model: A path, a name of the library or the catalogue (a quantisation may follow a
+                colon), or a model that was read.
+            of_devices: GPUs, and the CPU last.
+            target: The program that will load the model.
+            offload: Where the layers are.
+            settings: As for `update_config`.
 
         Raises:
-            ModelFileError: the model is not known or cannot be read.
-            PresetError: a setting is not known or impossible.
+            ModelFileError: the model is unknown or cannot be read.
+            PresetError: a setting is unknown or its value is invalid.
         """
         self._planner = Planner(here=of_devices)
+        self._machine = PlannedMachine()
+        self._target: Target = target
         self._subscribers: list[Subscriber] = []
-        self._draft: Path | None = None
-        self.offload: Offload | None = offload
-        """How layers are placed; None where their number was set."""
-        sampling = SamplingRules().settings()
-        start = Configuration(model_path=NO_MODEL, n_ctx=DEFAULT_N_CTX, sampling=sampling)
-        self._setup = Setup(start, target, margin_bytes=margin_bytes)
-        if model is not None:
-            self.set_model(model)
+        self._settings: Settings = {"model": self._name_of(model), "n_ctx": DEFAULT_N_CTX}
+        self.offload = offload
+        self._setup = self._setup_of(self._settings, offload)
         if settings:
             self.update_config(**settings)
 
     @property
     def model(self) -> Model:
-        """The model that is planned for.
-
-        Raises:
-            PresetError: none was set; nothing is ever guessed without one.
-        """
-        if self.configuration.model_path == NO_MODEL:
-            raise PresetError(
-                "no model is set: pass a name from the catalogue, a GGUF file, or a loaded model"
-            )
+        """The header of the model."""
         return self._planner.model(self.configuration.model_path)
 
     @property
@@ -149,64 +141,54 @@ class KVCachePlanner:
         """The current configuration."""
         return self._setup.configuration
 
-    def set_model(
-        self, model: str | Path | Model, quantization: str = DEFAULT_QUANTIZATION
-    ) -> None:
-        """Plan for another model: a name of the catalogue, a GGUF file, or a model that was read.
+    def set_model(self, model: str | Path | Model) -> None:
+        """Plan for another model, named as at the start.
 
         Raises:
-            ModelFileError: the name is not known, with those that come near; or no such file.
+            ModelFileError: the model is unknown or cannot be read.
+            IncompatiblePairError: its vocabulary differs from that of the draft model.
         """
-        found = _model(model, quantization)
-        if self._draft is not None:
-            check_headers(found.file, self._planner.model(self._draft).file)
-        self._take(self._setup.with_values(model_path=self._planner.add(found)), self.offload)
+        self.update_config(model=self._name_of(model))
 
-    def set_draft(
-        self, model: str | Path | Model | None, quantization: str = DEFAULT_QUANTIZATION
-    ) -> None:
-        """Let a small model draft, all of it on the GPUs; None ends that.
+    def set_draft(self, model: str | Path | Model | None) -> None:
+        """Use a draft model with all its layers on the GPUs; None removes it.
 
         Raises:
-            ModelFileError: the name is not known, or no such file.
-            IncompatiblePairError: its header shows another vocabulary.
+            ModelFileError: the model is unknown or cannot be read.
+            IncompatiblePairError: its vocabulary differs from that of the model.
         """
-        path = None
-        if model is not None:
-            draft = _model(model, quantization)
-            check_headers(self.model.file, draft.file)
-            path = self._planner.add(draft)
-        self._draft = path
-        self._take(with_draft(self._setup, path), self.offload)
+        draft = None if model is None else {"model": self._name_of(model)}
+        self.update_config(draft=draft)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call a function at each change from now on, until what is returned is called."""
+        """Call a function after each change; the function that is returned ends that."""
         self._subscribers.append(subscriber)
-        return lambda: self.unsubscribe(subscriber)
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
-        """Call a function no more; one that is not subscribed is no error."""
-        if subscriber in self._subscribers:
-            self._subscribers.remove(subscriber)
+        def unsubscribe() -> None:
+            if subscriber in self._subscribers:
+                self._subscribers.remove(subscriber)
+
+        return unsubscribe
 
     def update_config(self, **settings: object) -> Configuration:
-        """Change settings by the names of `Configuration`, or `offload`; all or none are taken.
+        """Change `offload` and settings, which have the names of preset keys: all or none.
 
         Raises:
-            PresetError: a name is not known or a value impossible; each is named.
+            PresetError: a name is unknown or a value is invalid; the message names each.
         """
-        changed, offload = self._changed(settings)
-        if offload is None and not set(LAYERS) & set(settings):
-            offload = self.offload
+        wanted = settings.pop("offload", None)
+        offload = None if LAYER_KEYS & set(settings) else self.offload
+        changed = {**self._settings, **settings}
+        if wanted is not None:
+            offload = _offload(wanted, changed)
         self._take(changed, offload)
-        self.offload = offload
         return self.configuration
 
     def estimate(self, n_ctx: int | None = None, n_slots: int | None = None) -> CacheEstimate:
-        """What the configuration costs, or would with another context or more slots.
+        """The memory that the configuration needs, here or with another context or more slots.
 
         Raises:
-            PresetError: no model is set, or llama.cpp would refuse the configuration.
+            PresetError: llama.cpp would refuse the configuration.
         """
         asked = {"n_ctx": n_ctx, "n_slots": n_slots}
         plan = self._plan({name: value for name, value in asked.items() if value is not None})
@@ -214,12 +196,8 @@ class KVCachePlanner:
         longer = with_n_ctx(now, now.n_ctx + PAD * (1 if now.kv_unified else now.n_slots))
         more = self._planner.estimator(plan.setup)(longer)
         added = _sum(more, TermKind.KV) - _sum(whole, TermKind.KV)
-        return CacheEstimate(
-            whole,
-            added / (more.n_ctx - whole.n_ctx),
-            plan.fits,
-            recommendation(plan, self._planner),
-        )
+        per_token = added / (more.n_ctx - whole.n_ctx)
+        return CacheEstimate(whole, per_token, plan.fits, recommendation(plan, self._planner))
 
     def optimize_for_vram(
         self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: SearchLimits | None = None
@@ -227,24 +205,22 @@ class KVCachePlanner:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
 
         Raises:
-            DoesNotFitError: nothing that the limits allow fits; the configuration stays.
+            DoesNotFitError: nothing within the limits fits; the configuration stays.
             HardwareError: a size is zero or negative.
         """
-        assert self.model
-        planner = self._planner
+        machine = self._machine
         if vram_bytes:
-            cpu = planner.devices_of(self._setup)[-1]
-            gpus = devices(vram_bytes=vram_bytes, ram_bytes=cpu.total_bytes)[:-1]
-            planner = Planner(here=(*gpus, cpu))
-            planner.take_headers(self._planner)
-        setup = self._setup if self._draft is None else with_draft(self._setup, self._draft)
-        found = search_setup(setup, goal, planner, limits)
-        self._planner, self.offload = planner, None
-        self._take(setup.with_configuration(found.configuration), None)
+            ram = self._planner.devices_of(self._setup)[-1]
+            machine = PlannedMachine(vram_bytes=vram_bytes, ram_bytes=ram.total_bytes)
+        setup = replace(self._setup, machine=machine)
+        found = search_setup(setup, goal, self._planner, limits)
+        chosen = preset_of(found.configuration, NAME).model_dump(exclude_unset=True)
+        self._machine = machine
+        self._take({"margin_gib": self._settings.get("margin_gib", 0.5), **chosen}, None)
         return found
 
     def format_config(self) -> str:
-        """The configuration and its cost as a few lines of text."""
+        """The configuration and the memory that it needs, as a few lines of text."""
         cost = self.estimate()
         rows = [
             ("model", self.model.file.name),
@@ -256,83 +232,58 @@ class KVCachePlanner:
         return "\n".join([*(f"{name:<9} {text}" for name, text in rows), cost.recommendation])
 
     def llama_cpp_arguments(self) -> list[str]:
-        """The arguments of llama-server, each value beside its name."""
+        """The arguments of llama-server, each value after its name."""
         return arguments(self.configuration)
 
     def lm_studio_json(self) -> str:
-        """LM Studio's defaults of the model, in the format that it reads."""
+        """The file with LM Studio's load settings for the model."""
         return lm_studio.render(export_request(self._plan({}))).text
 
-    def _plan(self, changes: Mapping[str, object]) -> Plan:
-        assert self.model
-        return self._planner.plan(self._placed(self._changed(changes)[0], self.offload))
+    def _plan(self, changes: Settings) -> Plan:
+        return self._planner.plan(self._setup_of({**self._settings, **changes}, self.offload))
 
-    def _take(self, changed: Setup, offload: Offload | None) -> None:
-        """Make a setup the current one, with its layers placed, and tell subscribers."""
-        before = self.configuration
-        if changed.configuration.model_path != NO_MODEL:
-            changed = self._placed(changed, offload)
-        self._setup, after = changed, changed.configuration
-        names = dict.fromkeys((*SETTINGS, *(each.name for each in fields(Configuration))))
-        differing = tuple(n for n in names if getattr(before, n) != getattr(after, n))
-        for subscriber in tuple(self._subscribers) if differing else ():
-            subscriber(ConfigurationChanged(before, after, differing))
+    def _take(self, settings: Settings, offload: Offload | None) -> None:
+        """Make settings the current ones and tell subscribers what changed."""
+        before, self._setup = self.configuration, self._setup_of(settings, offload)
+        self._settings, self.offload = settings, offload
+        after = self.configuration
+        names = (each.name for each in fields(Configuration))
+        changed = tuple(name for name in names if getattr(before, name) != getattr(after, name))
+        for subscriber in tuple(self._subscribers) if changed else ():
+            subscriber(ConfigurationChanged(before, after, changed))
 
-    def _placed(self, setup: Setup, offload: Offload | None) -> Setup:
-        """The setup with its layers where `offload` has them.
+    def _setup_of(self, settings: Settings, offload: Offload | None) -> Setup:
+        if offload is not None:
+            settings = {**settings, "n_gpu_layers": LAYERS_ON_GPU[offload], "n_cpu_moe": 0}
+        rules = _preset(settings)
+        setup = setup_of(
+            PlanRequest(target=self._target, machine=self._machine), self._planner, rules
+        )
+        self._planner.estimator(setup)(setup.configuration)  # raises what llama.cpp would refuse
+        return setup
 
-        Raises:
-            PresetError: llama.cpp would refuse the configuration.
-        """
-        now, cost = setup.configuration, self._planner.estimator(setup)
-        if offload is None:
-            cost(now)
-            return setup
-        model = self._planner.model(now.model_path)
-        levels = offload_levels(model, self._planner.devices_of(setup), offload)
-        found = fastest_fitting(now, levels, cost, setup.margin_bytes)
-        return setup.with_configuration(found or filling(now, levels, cost, setup.margin_bytes))
-
-    def _changed(self, settings: Mapping[str, object]) -> tuple[Setup, Offload | None]:
-        """The setup with other settings, by the rules of presets, and how layers are placed.
-
-        Raises:
-            PresetError: a name is not known or a value impossible; every fault is named.
-        """
-        known, offload = (*SETTINGS, "offload"), settings.get("offload")
-        listed = f": the settings are {', '.join(known)}"
-        values = {name: value for name, value in settings.items() if name in SETTINGS}
-        faults = [
-            f"unknown setting: {name}{did_you_mean(name, known) or listed}"
-            for name in settings
-            if name not in known
-        ]
-        if offload is not None and offload not in set(Offload):
-            faults.append(f"offload is {str(offload)!r}: write one of {', '.join(Offload)}")
-        faults += [
-            f"{name} is 'auto': specify a type, or let optimize_for_vram choose"
-            for name in ("type_k", "type_v")
-            if values.get(name) == "auto"
-        ]
-        plain = {k: "all" if k in LAYERS and v == -1 else v for k, v in values.items()}
-        try:
-            rules = Preset.model_validate({"name": "planner", **plain})
-        except ValidationError as error:
-            faults += (f"{'.'.join(where)}{fault}" for where, fault in explain(error, Preset))
-        if faults:
-            raise PresetError("; ".join(faults))
-        found = {name: getattr(rules, name) for name in values}
-        changed = self._setup.with_values(**{k: -1 if v == "all" else v for k, v in found.items()})
-        now = with_n_ctx(changed.configuration, changed.configuration.n_ctx)
-        return changed.with_configuration(now), None if offload is None else Offload(str(offload))
+    def _name_of(self, model: str | Path | Model) -> str:
+        return str(self._planner.add(model) if isinstance(model, Model) else model)
 
 
-def _model(model: str | Path | Model, quantization: str) -> Model:
-    if isinstance(model, Model):
-        return model
-    if isinstance(model, Path) or model.endswith(".gguf"):
-        return read_model(Path(model))
-    return find_entry(model).model(quantization)
+def _preset(settings: Settings) -> Preset:
+    try:
+        return Preset.model_validate({"name": NAME, **settings})
+    except ValidationError as error:
+        faults = explain(error, Preset, unknown="an unknown setting")
+        raise PresetError(explain_faults(faults)) from error
+
+
+def _offload(wanted: object, settings: Settings) -> Offload:
+    """The mode of a name; a fault of the other settings is reported with it."""
+    if wanted in LAYERS_ON_GPU:
+        return Offload(str(wanted))
+    fault = f"offload is {str(wanted)!r}: write one of {', '.join(LAYERS_ON_GPU)}"
+    try:
+        _preset(settings)
+    except PresetError as error:
+        fault = f"{error}; {fault}"
+    raise PresetError(fault)
 
 
 def _sum(estimate: Estimate, kind: TermKind) -> int:

@@ -281,6 +281,10 @@ class Planner:
         self._models[model.file.path] = model
         return model.file.path
 
+    def has(self, path: Path) -> bool:
+        """Whether the header of a model was read or added."""
+        return path in self._models
+
     def model(self, path: Path) -> Model:
         """A model's header.
 

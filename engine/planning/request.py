@@ -174,6 +174,8 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
     Raises:
         ModelFileError: nothing has that name, or its header cannot be read.
     """
+    if planner.has(Path(name)):
+        return Path(name)
     if is_remote(name):
         return planner.add(_remote(name, planner, progress))
     try:

@@ -33,8 +33,6 @@ def test_a_model_is_named_read_or_given(starter_path: Path) -> None:
     assert by_path.estimate().kv_bytes == by_object.estimate().kv_bytes
     with pytest.raises(ModelFileError, match="did you mean"):
         planner("llama-3.1-8bb")
-    with pytest.raises(PresetError, match="no model is set"):
-        KVCachePlanner(of_devices=(RAM,)).estimate()
 
 
 def test_settings_come_with_the_planner_and_later() -> None:
@@ -67,8 +65,12 @@ def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
     with pytest.raises(PresetError) as caught:
         own.update_config(n_ctxx=1, type_k="q9", n_ctx=0, offload="half")
     message = str(caught.value)
-    for part in ("unknown setting: n_ctxx, did you mean n_ctx?", "type_k is 'q9'", "n_ctx is 0",
-                 "offload is 'half': write one of none, partial"):  # fmt: skip
+    for part in (
+        "n_ctxx is an unknown setting, did you mean n_ctx?",
+        "n_ctx is 0",
+        "type_k is 'q9'",
+        "offload is 'half': write one of none, partial, full",
+    ):
         assert part in message
     with pytest.raises(PresetError, match="needs flash attention"):
         own.update_config(flash_attention="off", type_v="q8_0", offload="full")
@@ -176,7 +178,7 @@ def test_keys_and_values_have_types_of_their_own_and_all_that_llama_cpp_has() ->
 
 
 def test_names_are_those_that_people_write() -> None:
-    assert planner("Qwen2.5-Coder-7B").model.file.path.name.startswith("qwen2.5-7b")
+    assert planner("Qwen2.5-Coder-7B").model.architecture.n_layers == 28
     assert planner("Devstral-Small-2507").model.architecture.n_layers == 40
 
 
@@ -201,8 +203,8 @@ def test_a_draft_model_is_named_in_the_words_of_today() -> None:
     own = planner("llama-3.1-8b")
     own.set_draft("llama-3.2-1b")
     given = own.llama_cpp_arguments()
-    assert options(given)["--spec-type"] == "draft-simple"
+    assert options(given)["--spec-type"] == "ngram-simple,draft-simple"
     assert "--spec-draft-n-max" in given
     assert not {"--draft", "--draft-n", "--draft-max", "--draft-min"} & set(given)
     own.set_draft(None)
-    assert "draft-simple" not in own.llama_cpp_arguments()
+    assert options(own.llama_cpp_arguments())["--spec-type"] == "ngram-simple"
