@@ -107,7 +107,8 @@ class LazyGroup(click.Group):
         own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
         is_completed = ctx.resilient_parsing and not args
         if not is_completed and (not args or args[0] not in own):
-            args = [DEFAULT_COMMAND, *args]
+            is_plain = args[:1] == ["--plain"]  # an option of `kvchat run`, expected here too
+            args = ["run" if is_plain else DEFAULT_COMMAND, *args]
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -71,7 +71,7 @@ def test_a_refused_question_is_told_and_the_next_one_is_answered(
 def test_what_a_chat_by_lines_does_not_have_is_refused(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["run", "--plain", option]) == 2
+    assert run(["--plain", option]) == 2  # as `kvchat run --plain`
     assert f"leave out {option}" in capsys.readouterr().err
 
 
