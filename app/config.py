@@ -12,7 +12,7 @@ from app import paths
 from app.paths import settings_path
 from engine.cache.report import CacheSettings
 from engine.configuration import (
-    MOST_COUNT,
+    MAX_COUNT,
     Bounds,
     ControllerName,
     Count,
@@ -45,7 +45,7 @@ _QUOTES = re.compile(r"\"{3}|\'{3}")
 
 FolderPath = Annotated[Path, Field(strict=False)]
 StopText = Annotated[str, Field(min_length=1)]
-ContextLength = Annotated[int, Bounds(ge=16, le=MOST_COUNT)]
+ContextLength = Annotated[int, Bounds(ge=16, le=MAX_COUNT)]
 Location = tuple[str, ...]
 """Names of a table and of a key in it, or of a table alone."""
 Value = str | int | float | bool | list[str]

@@ -19,7 +19,7 @@ from engine.configuration import (
 from engine.errors import ModelFileError, PresetError
 from engine.model.library import ModelNotFoundError, find_model, scan
 from engine.model.starter import STARTER
-from engine.servers import kept_server, origin_of, shown_origin
+from engine.servers import origin_of, saved_server, shown_origin
 
 if TYPE_CHECKING:
     from engine.cache.report import CacheSettings
@@ -266,7 +266,7 @@ def remembered_server(address: str, sampling: SamplingSettings) -> Configuration
 
     The environment's key goes to it only where a preset of the user names it.
     """
-    kept = kept_server(address)
+    kept = saved_server(address)
     if kept is None:
         return None
     url, model = kept

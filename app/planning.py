@@ -22,7 +22,7 @@ from engine.planning.cache_types import kinds_for
 from engine.planning.planner import ModelSources, Planner
 from engine.planning.resolve import AUTO_N_CTX, NO_PROJECTOR
 from engine.planning.values import thread_rules
-from engine.policy.choice import Wish, has_verdict
+from engine.policy.choice import TypeRequest, has_verdict
 from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
@@ -181,7 +181,7 @@ def verdict_of(
     model, known = read_model(configuration.model_path), Known(report, policy, has_rates=True)
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
-    pair = kinds_for(Wish(n_ctx), usual, model, usable_devices(), "kvchat", known)[0].pair
+    pair = kinds_for(TypeRequest(n_ctx), usual, model, usable_devices(), "kvchat", known)[0].pair
     return KVVerdict(pair, explain(known, pair))
 
 

@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from app.config import MOST_SEED, Settings, SettingsError, Size, Value, require_valid
 from app.format import spelled_bytes
-from engine.configuration import MOST_COUNT, Bounds, PredictorName
+from engine.configuration import MAX_COUNT, Bounds, PredictorName
 
 SECTIONS: Mapping[str, str] = {
     "ui": "screen",
@@ -206,8 +206,8 @@ def _range(marks: Sequence[object], *, is_whole: bool) -> str:
         limits |= {n: getattr(mark, n) for n in ("ge", "gt", "le", "lt") if hasattr(mark, n)}
     if is_whole and "gt" in limits:
         limits["ge"] = limits.pop("gt") + 1
-    high = limits.get("le", limits.get("lt", MOST_COUNT))
-    if high in (MOST_COUNT, MOST_SEED):
+    high = limits.get("le", limits.get("lt", MAX_COUNT))
+    if high in (MAX_COUNT, MOST_SEED):
         low = limits.get("ge", limits.get("gt", 0))
         return f"{low} or more" if "gt" not in limits else f"above {low}"
     return str(Bounds(pattern=None, **limits))

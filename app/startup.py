@@ -27,7 +27,7 @@ from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_name
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.model.starter import install_starter
-from engine.servers import kept_server
+from engine.servers import saved_server
 
 if TYPE_CHECKING:
     from engine.planning.models import FitContext
@@ -167,7 +167,7 @@ def _types_note(
 def _servers(store: ChatStore) -> list[str]:
     """The servers that chats were made with, last used first, and those of presets."""
     used = [chat.model_path or "" for chat in store.list_chats(limit=MOST_CHATS)]
-    found = dict.fromkeys(address for address in used if kept_server(address) is not None)
+    found = dict.fromkeys(address for address in used if saved_server(address) is not None)
     of_presets = (Configuration.at_server(*each).address for each in preset_servers())
     return list(found | dict.fromkeys(of_presets))
 

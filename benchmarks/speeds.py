@@ -18,7 +18,7 @@ from pathlib import Path
 from common import ask, load, tokens_per_second
 
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
-from engine.memory.bandwidth import Bandwidths, measure_main_memory
+from engine.memory.bandwidth import Bandwidths, measure_ram
 from engine.memory.hardware import this_processor, usable_cores, usable_devices
 from engine.model.architecture import read_model
 from engine.model.ollama import model_name
@@ -65,7 +65,7 @@ class Row:
 def main() -> None:
     options = parsed()
     bandwidths = Bandwidths(None)
-    measured = measure_main_memory(BANDWIDTH_S)
+    measured = measure_ram(BANDWIDTH_S)
     rows = [row for model in options.models for row in rows_of(model, bandwidths, options.tokens)]
     lines = table(rows, measured)
     print("\n".join(lines))

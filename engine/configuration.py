@@ -28,7 +28,7 @@ Thinking = Literal["auto", "off"]
 Verification = Literal["coupled", "rejection"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
-MOST_COUNT = 2**31 - 1
+MAX_COUNT = 2**31 - 1
 """The largest count: llama.cpp keeps them in 32 bits."""
 MAX_DRAFT = 16
 """Most tokens a draft may have; `n_outputs_max` of the target is one more."""
@@ -64,7 +64,7 @@ class Bounds:
     def __str__(self) -> str:
         """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
         low = self.limits.get("ge", f"above {self.limits.get('gt')},")
-        if self.limits.get("le") == MOST_COUNT:
+        if self.limits.get("le") == MAX_COUNT:
             return f"{low} or more"
         high = self.limits.get("le", f"below {self.limits.get('lt')}")
         return f"{low} to {high}"
@@ -76,7 +76,7 @@ class Bounds:
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
 """How pydantic reads these dataclasses: no key that is none, no number that is none."""
-Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
+Count = Annotated[int, Bounds(ge=0, le=MAX_COUNT)]
 DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
 PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
@@ -371,7 +371,7 @@ class EngineSettings:
     """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
     main_gpu: Count = 0
     tensor_split: Annotated[
-        tuple[Annotated[float, Bounds(ge=0, le=MOST_COUNT)], ...], Bounds(max_length=MOST_DEVICES)
+        tuple[Annotated[float, Bounds(ge=0, le=MAX_COUNT)], ...], Bounds(max_length=MOST_DEVICES)
     ] = ()
     """Share of each GPU in the layers, in any unit; empty shares by free memory."""
     rpc_workers: Annotated[

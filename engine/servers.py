@@ -40,7 +40,7 @@ def parse_server(text: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))
 
 
-def kept_server(address: str) -> tuple[str, str | None] | None:
+def saved_server(address: str) -> tuple[str, str | None] | None:
     """The server and the model that a chat was made with; None where that is a file.
 
     It is what `Configuration.address` wrote.

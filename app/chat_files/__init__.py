@@ -12,7 +12,7 @@ from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
 from app.chat_files.markdown import markdown_of
 from app.store.records import ChatTree
 from engine.files import replace_file
-from engine.servers import kept_server
+from engine.servers import saved_server
 
 ChatFileFormat = Literal["md", "jsonl"]
 MAX_CHAT_FILE_BYTES = 1 << 30
@@ -82,7 +82,7 @@ def imported(tree: ChatTree) -> ChatTree:
     """
     now = time.time()
     chat = tree.chat
-    is_server = chat.model_path is not None and kept_server(chat.model_path) is not None
+    is_server = chat.model_path is not None and saved_server(chat.model_path) is not None
     adopted = replace(
         chat,
         model_path=None if is_server else chat.model_path,

@@ -117,14 +117,14 @@ def table_lines(table: CostTable) -> list[Line]:
 
 def quality_run(standing: Standing) -> Run:
     """What is known of a pair in eight characters; a pair that fails its gates is marked."""
-    style = "bad" if standing.is_kept is False else BASIS_STYLES[standing.basis]
+    style = "bad" if standing.passes is False else BASIS_STYLES[standing.basis]
     return Run(f"{standing.short:>{QUALITY_WIDTH}}", style)
 
 
 def quality_line(plan: Plan) -> Line:
     """What is known of the plan's cache types on the user's text, and from where."""
     standing = plan.quality
-    style = "bad" if standing.is_kept is False else BASIS_STYLES[standing.basis]
+    style = "bad" if standing.passes is False else BASIS_STYLES[standing.basis]
     label = Run("quality on your text ", "heading-minor")
     return (label, Run(str(standing.basis), style), Run(f"  {one_line(standing.text)}", "muted"))
 

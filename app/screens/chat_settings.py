@@ -15,7 +15,7 @@ from textual.widgets import Input, Label, Select, Static, TextArea
 
 from app.sanitize import visible
 from engine.configuration import (
-    MOST_COUNT,
+    MAX_COUNT,
     SamplingSettings,
     SpeculationSettings,
     Thinking,
@@ -177,7 +177,7 @@ def _read(field: _Field, text: str) -> float | int:
     bounds = sampling_bounds()[field.name]
     try:
         value = (
-            parse_count(text, low=0, high=MOST_COUNT)
+            parse_count(text, low=0, high=MAX_COUNT)
             if field.is_whole
             else float(text.replace(",", "."))
         )

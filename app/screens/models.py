@@ -36,7 +36,7 @@ from engine.planning.models import (
     rank_options,
 )
 from engine.planning.pairs import options_of
-from engine.servers import kept_server, shown_origin
+from engine.servers import saved_server, shown_origin
 
 HEIGHTS = [(0, "-low"), (26, "-tall")]
 TABS = ("on this machine", "catalogue")
@@ -306,7 +306,7 @@ class ModelsScreen(PickScreen[str]):
             self.notify(entry.problem, severity="error")
         elif (
             key in self._entries
-            or kept_server(key)
+            or saved_server(key)
             or (self._purpose == "plan" and parse_repository(key) is None)
         ):
             self.dismiss(key)

@@ -113,7 +113,7 @@ class PlanSession:
         if setup.machine == now.machine:
             return setup
         try:
-            return suit_to_machine(setup, self.planner, kept=self.kept)
+            return suit_to_machine(setup, self.planner, fixed=self.kept)
         except PresetError:
             return setup  # llama.cpp refuses its other options, which the plan will say
 

@@ -21,8 +21,8 @@ from dataclasses import dataclass, fields, replace
 
 from engine.backends.callback import CallbackBackend, EventLoop, TargetCallback
 from engine.configuration import (
+    MAX_COUNT,
     MAX_DRAFT,
-    MOST_COUNT,
     ControllerName,
     PredictorName,
     SamplingSettings,
@@ -82,7 +82,7 @@ class CallbackDecoder:
         is_end: Callable[[int], bool],
         settings: SpeculationSettings | None = None,
         sampling: SamplingSettings | None = None,
-        n_ctx: int = MOST_COUNT,
+        n_ctx: int = MAX_COUNT,
     ) -> None:
         """A decoder that has called nobody yet.
 
@@ -278,7 +278,7 @@ class CallbackPredictor:
         self._draft = draft
         self._loop = loop or EventLoop()
         self._line: list[int] = []
-        self.n_end = MOST_COUNT
+        self.n_end = MAX_COUNT
         """Tokens that the line may have with a draft: no guess is asked for behind them."""
         self.longest = MAX_DRAFT
         """Most guesses that are asked for at once."""

@@ -1,4 +1,4 @@
-"""How fast memory is read: main memory as it was measured here, cards by their data sheet."""
+"""Memory bandwidth: RAM as measured on this machine, cards by their data sheet."""
 
 import ctypes
 import os
@@ -16,10 +16,10 @@ from engine.memory.units import MIB
 
 Basis = Literal["measured here", "measured while busy", "nominal", "typical"]
 VERSION = 2
-MOST_MACHINES = 16
+MAX_MACHINES = 16
 BUFFER_BYTES = 256 * MIB
-"""More than a processor's caches hold, so that most of a pass comes from main memory."""
-LEAST_BUFFER_BYTES = 16 * MIB
+"""More than a processor's caches hold, so that most of a pass comes from RAM."""
+MIN_BUFFER_BYTES = 16 * MIB
 FREE_SHARE = 0.25
 """Of the free memory, at most, for the buffer."""
 MEASURE_S = 0.25
@@ -29,7 +29,7 @@ N_MEASURES = 3
 BUSY_SHARE = 0.5
 """Load of the last minute over cores, from which on a measurement does not count as one."""
 SANE = (1e8, 1e13)
-"""Bytes per second between which a kept figure is believed."""
+"""Bytes per second between which a cached figure is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ TYPICAL = Bandwidth(5e10, "typical")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredBandwidth:
-    """What is kept of a machine."""
+    """The cached figures of a machine."""
 
     best: float = 0.0
     n_idle: int = 0
@@ -54,43 +54,43 @@ class MeasuredBandwidth:
 
 
 class Bandwidths:
-    """The bandwidth of devices; main memory is measured with the first questions, and kept.
+    """The bandwidth of devices; RAM is measured at the first questions, and cached.
 
     The file is only a help: where it cannot be written, each process measures once. `path` None
     keeps nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._entries = NewestEntries(path, "bandwidths", VERSION, MOST_MACHINES, MeasuredBandwidth)
+        self._entries = NewestEntries(path, "bandwidths", VERSION, MAX_MACHINES, MeasuredBandwidth)
         self._main: Bandwidth | None = None
 
     def of(self, device: Device) -> Bandwidth | None:
-        """A GPU's by its name, None for one that the table of cards lacks; else main memory's."""
+        """Of a GPU by its name, None if the table of cards lacks it; else of RAM."""
         if device.kind == "cpu":
-            return self.main_memory()
+            return self.ram()
         card = card_of(device)
         return None if card is None else Bandwidth(card.bandwidth_gbps * 1e9, "nominal")
 
-    def main_memory(self) -> Bandwidth:
+    def ram(self) -> Bandwidth:
         """What all cores together read a second."""
         if self._main is None:
-            kept = self._entries.read().get(_machine(), MeasuredBandwidth())
-            best, n_idle = kept.best, kept.n_idle
+            cached = self._entries.read().get(_machine(), MeasuredBandwidth())
+            best, n_idle = cached.best, cached.n_idle
             if not SANE[0] < best < SANE[1]:
                 best, n_idle = 0.0, 0
             if n_idle < N_MEASURES:
-                best, n_idle = max(best, measure_main_memory()), n_idle + (not _is_busy())
+                best, n_idle = max(best, measure_ram()), n_idle + (not _is_busy())
                 self._entries.add(_machine(), MeasuredBandwidth(best, n_idle))
             # What other programs read meanwhile is missing from a figure of busy minutes alone.
             self._main = Bandwidth(best, "measured here" if n_idle else "measured while busy")
         return self._main
 
 
-def measure_main_memory(limit_s: float = MEASURE_S) -> float:
+def measure_ram(limit_s: float = MEASURE_S) -> float:
     """Bytes a second that all usable cores together read of a large buffer, the best pass."""
     n_threads = usable_cores()[0]
-    room = min(BUFFER_BYTES, int(find_cpu().free_bytes * FREE_SHARE))
-    n_each = max(room, LEAST_BUFFER_BYTES) // n_threads
+    n_bytes = min(BUFFER_BYTES, int(find_cpu().free_bytes * FREE_SHARE))
+    n_each = max(n_bytes, MIN_BUFFER_BYTES) // n_threads
     buffers = [bytearray(b"\x01") * n_each for _ in range(n_threads)]  # zeros would lie nowhere
     parts = [(ctypes.c_char * n_each).from_buffer(each) for each in buffers]
     # A search for a byte that is not there reads all, with the processor's widest instructions;
@@ -112,7 +112,7 @@ def _is_busy() -> bool:
     try:
         return os.getloadavg()[0] > BUSY_SHARE * usable_cores()[0]
     except OSError:
-        return False  # the system does not say
+        return False  # unknown
 
 
 def _machine() -> str:

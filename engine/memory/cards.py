@@ -33,7 +33,7 @@ class UnknownCardError(HardwareError):
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card, or a machine whose GPU shares the main memory."""
+    """A card, or a machine whose GPU shares the RAM."""
 
     vendor: Vendor
     name: str
@@ -160,14 +160,14 @@ def planned_devices(
     has_gpu: bool = True,
     instructions: Instructions | None = None,
 ) -> tuple[Device, ...]:
-    """The devices of a machine that is planned for: what is not said is that of this one.
+    """The devices of the planned machine; what is not given is that of this machine.
 
-    Sizes come before cards, and the main memory last, as llama.cpp counts devices.
+    Sizes come before cards, and RAM last, as llama.cpp counts devices.
 
     Args:
         vram_bytes: Memory of GPUs.
         cards: Cards by name, or one machine.
-        ram_bytes: Main memory.
+        ram_bytes: RAM.
         has_gpu: False plans without the GPUs that are here.
         instructions: What the CPU can; None is what that of a named machine can, or this one.
 
@@ -201,7 +201,7 @@ def _with_cpu(found: tuple[Device, ...], instructions: Instructions | None) -> t
 
 
 def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:
-    """Cards as devices; llama.cpp's number tells two of a kind apart."""
+    """Cards as devices; llama.cpp's number distinguishes two of a kind."""
     return tuple(
         replace(card.device(), name=f"GPU {index} · {card.name}")
         for index, card in enumerate(cards, first)

@@ -1,6 +1,6 @@
-"""What runs beside a model: its own next-token head, a projector for images, adapters (LoRA).
+"""What runs beside a model: its MTP head, a projector for images, adapters (LoRA).
 
-llama-server of llama.cpp 0c1e57098 opens a second context for a next-token head (NextN, MTP) with
+llama-server of llama.cpp 0c1e57098 opens a second context for an MTP (NextN) head with
 `--spec-type draft-mtp`: the cache of the layers of the head over the whole context, and a graph
 (`common/speculative.cpp`).
 """
@@ -25,7 +25,7 @@ MAX_IMAGE_TOKENS = {
 (`set_limit_image_tokens` in `tools/mtmd/clip.cpp`); others take images of one size."""
 USUAL_IMAGE_TOKENS = 4096
 USUAL_MERGE = 2
-"""Patches of a side that become one token, where the header does not say."""
+"""Patches of a side that become one token, if the header has no value."""
 STATES = 2
 """Rows of a projector's layer that live at once beside those of its feed-forward."""
 

@@ -13,7 +13,7 @@ MAX_GPUS = 16
 """`GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098."""
 DEFAULT_PORT = 50052
 """The port of `ggml-rpc-server`."""
-MOST_GIB = 1024
+MAX_GIB = 1024
 """The largest number alone that is a size and not the name of a card."""
 SEPARATOR = re.compile(r"[;+]|\sand\s|(?<!\d),|,(?!\d)")
 GROUPED = re.compile(r"(\d+\s*[x×]\s*)?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*[a-zA-Z]+")  # noqa: RUF001
@@ -86,7 +86,7 @@ def _endpoint(host: str, port: str | None) -> str:
 def _is_size(text: str) -> bool:
     """Whether a text is meant as a size: `24`, `24GiB`, and not `4090`."""
     if text.replace(".", "", 1).isdigit():
-        return float(text) <= MOST_GIB
+        return float(text) <= MAX_GIB
     try:
         parse_bytes(text)
     except HardwareError:

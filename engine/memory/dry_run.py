@@ -68,7 +68,7 @@ class DryRun:
 
         Raises:
             WorkerError: llama.cpp refuses the configuration, is not installed, crashed, or was
-                silent too long; the message says which.
+                silent too long; the message has the reason.
         """
         if configuration.n_ctx > MAX_TOKENS:
             raise WorkerError(
@@ -97,7 +97,7 @@ class DryRun:
         """End the process for good, that of a question under way too."""
         self._is_closed = True
         if (process := self._process) is not None:
-            process.kill()  # whoever waits for its answer reads its end, and is let go by that
+            process.kill()  # a waiting reader then reads the end of its output
         if self._lock.acquire(blocking=False):
             self._end()
             self._lock.release()
@@ -189,13 +189,13 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
 def with_measured(
     planned: Estimate, buffers: tuple[BufferSize, ...], draft: Model | None = None
 ) -> Estimate:
-    """An estimate of what llama.cpp laid out; where it says nothing, formulas stay.
+    """An estimate by llama.cpp's figures; the formulas stay where it has none.
 
     Only for an estimate of the devices that llama.cpp found. A cache comes as one number: where
-    several devices hold it, they share it as the formula says, or else as they share the weights.
+    several devices hold it, they share it as in the formula, or else as they share the weights.
 
     Args:
-        planned: What the formulas say.
+        planned: The estimate by formulas.
         buffers: Of the target and, where there is one, of the draft.
         draft: The draft model of the configuration, for its weights.
     """

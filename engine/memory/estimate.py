@@ -302,7 +302,7 @@ Estimator = Callable[[Configuration], Estimate]
 
 
 class DoesNotFitError(PresetError):
-    """No configuration that was allowed fits; the message says what is short, and where."""
+    """No allowed configuration fits; the message has the missing bytes of each device."""
 
     title = "It does not fit"
 

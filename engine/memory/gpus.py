@@ -34,7 +34,7 @@ class Gpu:
 
     name: str
     total_bytes: int | None
-    """With an APU's window of main memory; None where the GPU shares all of the machine's."""
+    """With an APU's window of RAM; None where the GPU shares all of the machine's."""
     free_bytes: int | None
     is_integrated: bool = False
     """Whether it is part of a processor that may stand beside a card."""
@@ -47,7 +47,7 @@ class GpuProcess:
     gpu: int
     pid: int
     used_bytes: int | None
-    """None where the driver does not tell, as on Windows."""
+    """None if the driver does not report it, as on Windows."""
 
 
 def nvidia_gpus() -> tuple[Gpu, ...]:
@@ -181,7 +181,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return ""  # the driver does not say
+        return ""  # the driver does not report it
 
 
 def _sysctl(key: str) -> str:

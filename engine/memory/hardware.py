@@ -5,7 +5,7 @@ repacked as the output layer. Types and rows are those of llama.cpp 0c1e57098
 (`ggml_repack_get_optimal_repack_type`, `ggml/src/ggml-cpu/repack.cpp`); the layouts of Intel's AMX,
 RISC-V and KleidiAI are left out.
 
-A container leaves less of main memory: Linux control groups, version 2 and 1 (kernel documentation,
+A container leaves less RAM: Linux control groups, version 2 and 1 (kernel documentation,
 `admin-guide/cgroup-v2.rst`: `memory.max`, `memory.current`, `memory.stat`, and
 `cgroup-v1/memory.rst`). A limit holds for all groups below it, so the smallest on the way up
 counts.
@@ -72,7 +72,7 @@ class Processor:
 
 @cache
 def this_processor() -> Processor:
-    """The processor of this machine; macOS and Windows do not say what it can."""
+    """The processor of this machine; macOS and Windows do not report its instructions."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -118,7 +118,7 @@ class Device:
     total_bytes: int
     free_bytes: int
     is_unified: bool = False
-    """Whether a GPU's memory is a part of main memory, which then holds both."""
+    """Whether a GPU's memory is a part of RAM, which then holds both."""
     instructions: Instructions = "avx2"
     """What a CPU can: it decides which weights llama.cpp repacks."""
     worker: str = ""
@@ -196,7 +196,7 @@ def find_nvidia_gpus() -> tuple[Device, ...]:
 
 
 def find_cpu() -> Device:
-    """The main memory, as far as a container allows; free is what needs no swapping."""
+    """The RAM within the container's limit; free is what needs no swapping."""
     import psutil
 
     memory = psutil.virtual_memory()

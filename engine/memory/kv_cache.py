@@ -50,12 +50,12 @@ class CacheShape:
 
     @property
     def n_graph_tokens(self) -> int:
-        """Tokens of the largest graph: a micro-batch, in equal parts for all slots."""
+        """Tokens of the largest graph: a ubatch, in equal parts for all slots."""
         return -(-self.n_batch_tokens // self.n_slots) * self.n_slots
 
     @property
     def n_batch_tokens(self) -> int:
-        """Tokens of a micro-batch, or of the whole context where it is smaller.
+        """Tokens of a ubatch, or of the whole context if that is smaller.
 
         Of a model that is not causal the context counts after llama.cpp's padding.
         """
@@ -146,7 +146,7 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
     sparse attention keep a second cache of every token.
 
     Raises:
-        PresetError: a combination that llama.cpp refuses; the message says which.
+        PresetError: llama.cpp refuses this combination; the message names it.
     """
     check_cache_types(architecture, shape)
     return layers_kv_bytes(architecture, architecture.layers, shape)
@@ -188,7 +188,7 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
 
     Raises:
         PresetError: quantised values without flash attention, types that differ where keys alone
-            are kept, or heads that are no whole blocks.
+            are cached, or heads that are no whole blocks.
     """
     if architecture.needs_one_type and shape.type_k != shape.type_v:
         raise PresetError(

@@ -1,8 +1,8 @@
-"""How the weights of a model lie in main memory: mapped from the file, copied, or both.
+"""How the weights of a model are in RAM: mapped from the file, copied, or both.
 
 llama.cpp reads a file through its pages. Weights that it repacks for the processor or sends to a
 GPU are copied out of them and need their pages no more, but it unmaps only what lies before the
-first tensor that is used in place and behind the last (0c1e57098, `get_mapping_range` and
+first tensor that is used in place and after the last (0c1e57098, `get_mapping_range` and
 `unmap_fragment`, `src/llama-model-loader.cpp`). The pages between stay resident, so `top` shows
 them, until the system wants them for something else.
 """
@@ -30,7 +30,7 @@ Spans = tuple[tuple[int, int, Device], ...]
 
 @dataclass(frozen=True, slots=True)
 class MappedWeights:
-    """Bytes of weights in main memory."""
+    """Bytes of weights in RAM."""
 
     mapped: int
     """Pages of the file that stay mapped; 0 where the file is read into memory instead."""
@@ -51,7 +51,7 @@ def mapped_weights(
     *,
     with_head: bool = False,
 ) -> MappedWeights:
-    """How the weights of a placed model lie in main memory."""
+    """How the weights of a placed model are in RAM."""
     moved = moved_tensors(file, configuration.tensor_overrides, configuration.n_cpu_moe)
     devices = tuple((name, device_named(device, gpus, cpu)) for name, device in moved)
     instructions = cpu.instructions if repacks(configuration, gpus, cpu) else "none"

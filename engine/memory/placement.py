@@ -3,7 +3,7 @@
 Rules of llama.cpp 0c1e57098 (`load_tensors` in `src/llama-model.cpp`): the last layers go to the
 GPUs, the output layer counting as one more; several GPUs share them by free memory or by given
 shares, or one takes all; embeddings stay on the CPU, and a GPU with the output layer gets a copy of
-tied ones. From 32 tokens on llama.cpp multiplies weights of main memory on the first GPU
+tied ones. From 32 tokens on llama.cpp multiplies weights in RAM on the first GPU
 (`op_offload`): its compute buffer then holds a copy of the largest such tensor.
 """
 
@@ -36,7 +36,7 @@ class Placement:
     gpus: tuple[Device, ...]
     """The GPUs that llama.cpp would use."""
     spans: tuple[tuple[int, int, Device], ...]
-    """Runs of layers on one device: the first, the one behind the last, and the device."""
+    """Runs of layers on one device: the first, the one after the last, and the device."""
     is_repacked: bool = False
     """Whether the CPU holds tied embeddings twice: as rows, and repacked as the output layer."""
 
@@ -94,7 +94,7 @@ def device_named(name: str, gpus: tuple[Device, ...], cpu: Device) -> Device:
 def cached_bytes(
     sizes: dict[int, int], configuration: Configuration, where: Placement, cpu: Device
 ) -> dict[Device, int]:
-    """What layers keep, by device; what lies behind the last layer follows the CPU."""
+    """Cache bytes of layers, by device; entries after the last layer follow the CPU."""
     if not configuration.offload_kqv:
         return {cpu: sum(sizes.values())} if sizes else {}
     n_layers, totals = len(where.layer_devices), dict.fromkeys(where.distinct_devices, 0)
@@ -107,7 +107,7 @@ def cached_bytes(
 
 
 def offloaded_tensor_bytes(model: Model, configuration: Configuration, where: Placement) -> int:
-    """The room of the largest tensors that visit the first GPU at once; 0 where none does.
+    """Bytes of the largest tensors that are copied to the first GPU at once; 0 if none is.
 
     A block without a gate leaves a hole of its first matrix, which a second that is larger does not
     fit; in a model that runs its layers in loops all stay.

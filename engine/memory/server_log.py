@@ -21,7 +21,7 @@ MAX_BUFFERS = 4096
 MAX_CHARACTERS = 1 << 30
 """Of a log."""
 MARKS = ("buffer size", "draft model", "initializing", "context")
-"""A line without any of them says nothing that is looked for."""
+"""A line without any of them has no buffer size."""
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 BUFFER = re.compile(
     r"\b(?P<function>\w++):\s++(?P<device>\S++)\s++"
@@ -36,7 +36,7 @@ PROJECTOR = re.compile(r"clip|mtmd|compute_meta")
 
 
 class LogError(EngineError):
-    """A log that cannot be read, or that says nothing about memory."""
+    """A log that cannot be read, or that has no buffer sizes."""
 
     title = "The log cannot be used"
 
@@ -45,7 +45,7 @@ def read_buffers(path: Path) -> tuple[BufferSize, ...]:
     """The buffers of the last run in a log, exact to 0.005 MiB.
 
     Raises:
-        LogError: the file cannot be read, or no line of it tells of memory.
+        LogError: the file cannot be read, or has no buffer sizes.
     """
     try:
         with open_file(path) as raw, TextIOWrapper(BufferedReader(raw), "utf-8", "replace") as file:
@@ -60,11 +60,11 @@ def read_buffers(path: Path) -> tuple[BufferSize, ...]:
 def parse_buffers(lines: Iterable[str]) -> tuple[BufferSize, ...]:
     """The buffers of the last run in the lines of a log.
 
-    A context prints its compute buffers again whenever it lays its graph out anew, so the last ones
+    A context prints its compute buffers again with each new graph, so the last ones
     count; caches and weights of several devices or kinds add up.
 
     Raises:
-        LogError: they are no text, or tell of more than any run has.
+        LogError: they are no text, or more than a run can have.
     """
     held: list[BufferSize] = []
     graphs: dict[tuple[int, str, str], BufferSize] = {}

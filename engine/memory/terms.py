@@ -104,7 +104,7 @@ class DeviceEstimate:
     shared_bytes: int = 0
     """What GPUs hold of this memory because theirs is a part of it; not in `total_bytes`."""
     mapped: dict[TermKind, MappedWeights] = field(default_factory=dict)
-    """How the weights of the model, and of its draft, lie in main memory."""
+    """How the weights of the model, and of its draft, are in RAM."""
 
     @property
     def total_bytes(self) -> int:
@@ -172,7 +172,7 @@ class Ledger:
         self._terms[device][kind] = Term(nbytes, source, note, spread)
 
     def add_mapped(self, weights: MappedWeights) -> None:
-        """Say how the weights in main memory lie there."""
+        """How the weights are in RAM, in words."""
         self._mapped[self._part or TermKind.WEIGHTS] = weights
 
     def add_overhead(self, target: Target, n_vocab: int) -> None:
@@ -187,7 +187,7 @@ class Ledger:
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def devices(self) -> tuple[DeviceEstimate, ...]:
-        """What each device holds; main memory also has the parts of GPUs that share it."""
+        """What each device holds; RAM also has the parts of GPUs that share it."""
         found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
         shared = sum(each.total_bytes for each in found if each.device.is_unified)
         return tuple(

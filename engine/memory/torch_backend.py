@@ -46,7 +46,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"all weights as {computed}")
     layers, span = list(model.architecture.layers.values()), cache_span(configuration, computed)
     kind = cache_kind(configuration, computed)
-    kv_bytes, state_bytes = kept_bytes(model, configuration, computed)
+    kv_bytes, state_bytes = held_bytes(model, configuration, computed)
     if layers:
         ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"stored as {kind}")
     if state_bytes:
@@ -58,7 +58,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     )
 
 
-def kept_bytes(model: Model, configuration: Configuration, computed: str) -> tuple[int, int]:
+def held_bytes(model: Model, configuration: Configuration, computed: str) -> tuple[int, int]:
     """Bytes that all sequences' caches allocate: keys and values, and recurrent states.
 
     Raises:
@@ -69,15 +69,15 @@ def kept_bytes(model: Model, configuration: Configuration, computed: str) -> tup
     if fault is not None:
         raise PresetError(fault)
     states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
-    kept = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
+    n_each = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
     return (
         cache_bytes(kind, layers, cache_span(configuration, computed)) if layers else 0,
-        states * kept * (1 + MAX_DRAFT) * configuration.n_slots,
+        states * n_each * (1 + MAX_DRAFT) * configuration.n_slots,
     )
 
 
 def add_library(ledger: Ledger) -> None:
-    """Add what the library takes in RAM, whatever the model is."""
+    """Add the memory of PyTorch itself, which every model needs."""
     note = "PyTorch itself"
     bounds = within(LIBRARY_BYTES, 0.5)
     ledger.add(ledger.cpu, TermKind.OVERHEAD, LIBRARY_BYTES, Source.ESTIMATED, note, bounds)

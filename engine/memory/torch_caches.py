@@ -23,10 +23,8 @@ KIVI = {"kivi4": "q4_1"}
 """Keys by channel and values by token."""
 DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
-"""Of the halves of a decoupled key: pairs that turn quickly, and those that hardly turn. Values are
-as the second half."""
-TENSOR_KINDS = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED)
-"""What keys or values may be kept in, each by itself."""
+"""Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
+are as the second half."""
 POOLED_KINDS = ("paged", "tiered")
 """Kinds of whole caches whose layers share what they have."""
 WHOLE_KINDS = (*POOLED_KINDS, "means")
@@ -82,14 +80,14 @@ class TensorKind:
 
 
 def key_kind(name: str) -> TensorKind | None:
-    """How keys of a named kind are kept; None where there is no such kind."""
+    """The key storage of a named kind; None if there is no such kind."""
     if name in KIVI:
         return TensorKind("channel", KIVI[name])
     return TensorKind("split") if name == DECOUPLED else value_kind(name)
 
 
 def value_kind(name: str) -> TensorKind | None:
-    """How values of a named kind are kept; None where there is no such kind."""
+    """The value storage of a named kind; None if there is no such kind."""
     plain = {**KIVI, DECOUPLED: SEMANTIC}.get(name, name)
     if plain in FLOAT_BYTES:
         return TensorKind("float", plain)
@@ -116,7 +114,7 @@ class KindName(KVTypes):
 
     @property
     def kinds(self) -> tuple[TensorKind, TensorKind]:
-        """How keys and values are kept, where `kind_fault` finds nothing."""
+        """The storage of keys and values, if `kind_fault` finds nothing."""
         keys, values = key_kind(self.k), value_kind(self.v)
         assert keys is not None
         assert values is not None, f"{self} was not checked"
@@ -124,11 +122,11 @@ class KindName(KVTypes):
 
     @property
     def is_dense(self) -> bool:
-        """Whether each row is kept in a floating type."""
+        """Whether each row is stored in a floating type."""
         return all(each.method == "float" for each in self.kinds)
 
 
-class KeptLayer(Protocol):
+class CachedLayer(Protocol):
     """What a layer of attention keeps of a token."""
 
     @property
@@ -174,12 +172,12 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     return KindName(type_k, type_v)
 
 
-def kind_fault(kind: KindName, layers: Sequence[KeptLayer]) -> str | None:
+def kind_fault(kind: KindName, layers: Sequence[CachedLayer]) -> str | None:
     """Why there is no such kind, or why the layers cannot have it."""
     return next(filter(None, (_fault(kind, each) for each in layers)), None)
 
 
-def _fault(kind: KindName, layer: KeptLayer) -> str | None:
+def _fault(kind: KindName, layer: CachedLayer) -> str | None:
     keys, values = key_kind(kind.k), value_kind(kind.v)
     if keys is None or values is None:
         names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
@@ -203,8 +201,8 @@ def _fault(kind: KindName, layer: KeptLayer) -> str | None:
     return None
 
 
-def token_bytes(kind: KindName, layers: Sequence[KeptLayer]) -> float:
-    """Bytes that one more token takes in all layers, scales among them.
+def token_bytes(kind: KindName, layers: Sequence[CachedLayer]) -> float:
+    """Bytes of one more token in all layers, with scales.
 
     Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
     nothing else.
@@ -212,7 +210,7 @@ def token_bytes(kind: KindName, layers: Sequence[KeptLayer]) -> float:
     return sum(_token_bytes(kind, each) for each in layers)
 
 
-def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
+def cache_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) -> int:
     """Bytes that the caches of all sequences allocate on the device.
 
     Of `tiered` it is the share that stays there; what it moves to RAM is less than half of that
@@ -226,7 +224,7 @@ def cache_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) ->
     return sum(_layer_bytes(kind, each, span) for each in layers) * span.n_sequences
 
 
-def read_bytes(kind: KindName, layers: Sequence[KeptLayer], span: CacheSpan) -> int:
+def read_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) -> int:
     """Bytes that the entries of one layer take while attention reads them.
 
     None where they lie in the computation's type already: attention reads a view.
@@ -248,11 +246,11 @@ def n_aged(length: int, n_exact: int, n_together: int) -> int:
 
 
 def n_tail(n_ctx: int, n_exact: int, n_back: int, n_together: int) -> int:
-    """Rows that are kept as they were computed, those for rolling back among them."""
+    """Rows that are stored as computed, with those for rolling back."""
     return min(n_exact + n_back + n_together - 1, n_ctx)
 
 
-def slides(layer: KeptLayer, n_ctx: int, *, keeps_windows: bool) -> bool:
+def slides(layer: CachedLayer, n_ctx: int, *, keeps_windows: bool) -> bool:
     """Whether a layer keeps the tokens of its window and no others."""
     return layer.window is not None and layer.window < n_ctx and not keeps_windows
 
@@ -263,19 +261,19 @@ def window_types(kind: KindName, computed: str) -> tuple[str, str]:
     return keys, values
 
 
-def _token_bytes(kind: KindName, layer: KeptLayer) -> float:
-    """Bytes that a token takes in one layer."""
+def _token_bytes(kind: KindName, layer: CachedLayer) -> float:
+    """Bytes of a token in one layer."""
     keys, values = kind.kinds
     row = layer.k_head_dim * keys.number_bytes + layer.v_head_dim * values.number_bytes
     return layer.n_kv_heads * row
 
 
-def _layer_bytes(kind: KindName, layer: KeptLayer, span: CacheSpan) -> int:
+def _layer_bytes(kind: KindName, layer: CachedLayer, span: CacheSpan) -> int:
     """Bytes of one layer of one sequence."""
     if slides(layer, span.n_ctx, keeps_windows=span.keeps_windows):
         assert layer.window is not None
-        kept = KindName(*window_types(kind, span.computed))
-        return round(_token_bytes(kept, layer) * n_tail(span.n_ctx, layer.window, N_BACK, 1))
+        stored = KindName(*window_types(kind, span.computed))
+        return round(_token_bytes(stored, layer) * n_tail(span.n_ctx, layer.window, N_BACK, 1))
     if kind.is_dense:
         return round(_token_bytes(kind, layer) * span.n_ctx)
     group = math.lcm(*(each.n_together for each in kind.kinds))

@@ -11,9 +11,9 @@ FACTORS = {
     "": GIB, "b": 1, "k": KIB, "kib": KIB, "kb": 1000, "m": MIB, "mib": MIB, "mb": 1000**2,
     "g": GIB, "gib": GIB, "gb": 1000**3, "t": 1024 * GIB, "tib": 1024 * GIB, "tb": 1000**4,
 }  # fmt: skip
-MOST_BYTES = 1 << 60
+MAX_BYTES = 1 << 60
 """The largest size that is believed."""
-MOST_GIB = 4096
+MAX_GIB = 4096
 """The largest number without a unit that is read as GiB."""
 SIZE = re.compile(
     r"^\s*(?:(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?)|(?P<plain>\d+(?:[.,]\d+)?))"
@@ -35,7 +35,7 @@ class BufferSize:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is pages of the model's file in main memory."""
+        """Whether it is mapped pages of the model's file."""
         return self.device == "CPU_Mapped"
 
 
@@ -53,11 +53,11 @@ def parse_bytes(text: str) -> int:
         raise HardwareError(f"{shown(text)} is not a size: write one such as 8GiB, 7.5GB or 800MiB")
     grouped, plain = match["grouped"], match["plain"]
     number = float(grouped.replace(",", "") if grouped else plain.replace(",", "."))
-    if not match["unit"] and number > MOST_GIB:
+    if not match["unit"] and number > MAX_GIB:
         raise HardwareError(
             f"{shown(text)} has no unit: write one such as 8GiB, or {text.strip()}B for bytes"
         )
-    if number * factor > MOST_BYTES:
+    if number * factor > MAX_BYTES:
         raise HardwareError(f"{shown(text)} is too large: write a size such as 8GiB")
     nbytes = round(number * factor)
     if nbytes <= 0:

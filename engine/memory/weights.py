@@ -27,7 +27,7 @@ _OPEN = "\0"
 _NESTED = re.compile(rf"{_OPEN}[*+{{]")
 _INEXACT = re.compile(rf"[*+?{{{_OPEN}]")
 EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
-"""Tensors that `--cpu-moe` keeps in main memory (llama.cpp, common/common.h)."""
+"""Tensors that `--cpu-moe` keeps in RAM (llama.cpp, common/common.h)."""
 OUTPUT_PREFIXES = ("output", "cls", "dense_", "altup_", "enc.output", "dec.output", "fc.")
 FIRST_LAYER_PREFIXES = ("rope_", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 UNUSED = "cross_attn_rel_b"
@@ -77,7 +77,7 @@ def weights_of(
 ) -> Weights:
     """Sum the tensor table of a model, once for each header and set of overrides.
 
-    The layers of a next-token head are there, for `n_gpu_layers` counts them, and weigh nothing
+    The layers of an MTP head are listed, because `n_gpu_layers` counts them, and have no bytes
     unless it is asked for: llama.cpp does not load them for a main context alone.
 
     Raises:
@@ -118,7 +118,7 @@ def weights_of(
 
 
 def loaded_tensors(file: GgufFile, *, with_head: bool) -> Iterator[TensorInfo]:
-    """The tensors that llama.cpp loads, those of a next-token head only where it is used."""
+    """The tensors that llama.cpp loads; those of an MTP head only if it is used."""
     n_blocks, n_trunk = layer_counts(HeaderKeys(file))
     loaded = family_of(file.architecture).loaded_of_head
     for tensor in file.tensors:
@@ -131,7 +131,7 @@ def loaded_tensors(file: GgufFile, *, with_head: bool) -> Iterator[TensorInfo]:
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
-    """The pattern of the experts that stay in main memory: all below zero, None for none."""
+    """The pattern of the experts that stay in RAM: all below zero, None for none."""
     if not 0 <= n_cpu_moe < MAX_LAYERS:
         return EXPERTS
     layers = "|".join(map(str, range(n_cpu_moe)))
@@ -154,7 +154,7 @@ def override_rules(
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    if len(pattern) > MAX_PATTERN or not _is_quick(pattern):
+    if len(pattern) > MAX_PATTERN or not _is_cheap(pattern):
         raise PresetError(
             f"matching the tensor override {shown(pattern)} may never finish: use at most "
             f"{MAX_PATTERN} characters and {MAX_REPEATS} of `*`, `+` and `{{`, and do not "
@@ -168,7 +168,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         ) from error
 
 
-def _is_quick(pattern: str) -> bool:
+def _is_cheap(pattern: str) -> bool:
     """Whether a pattern can be matched in few ways: all of them are tried where none matches."""
     left = _PREFIX.sub("(", _ATOM.sub("a", pattern).replace(_OPEN, "a"))
     n_repeats, n_ways = len(_REPEAT.findall(left)), 2 ** left.count("?")
@@ -220,5 +220,5 @@ def output_as_embeddings(file: GgufFile) -> TensorInfo | None:
 
 
 def padded_bytes(tensor: TensorInfo) -> int:
-    """The bytes that a tensor takes in a buffer."""
+    """Bytes of a tensor in a buffer."""
     return -(-tensor.nbytes // PADDING) * PADDING

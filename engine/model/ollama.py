@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.files import read_bytes
 from engine.parsing import parse_json
-from engine.servers import kept_server, shown_origin
+from engine.servers import saved_server, shown_origin
 
 MANIFESTS, BLOBS = "manifests", "blobs"
 STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})
@@ -62,7 +62,7 @@ def model_name(path: Path) -> str:
 
 def model_title(address: str) -> str:
     """The model of a stored address as it is shown: its name at the server, or of its file."""
-    served = kept_server(address)
+    served = saved_server(address)
     if served is None:
         return model_name(Path(address))
     url, model = served

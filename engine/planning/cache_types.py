@@ -10,7 +10,7 @@ from engine.memory.kv_cache import KV_TYPES, PAD, is_quantized, with_types
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
-from engine.policy.choice import BudgetError, Candidate, Wish, choose
+from engine.policy.choice import BudgetError, Candidate, TypeRequest, choose
 from engine.policy.explain import explain
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS
@@ -26,7 +26,7 @@ def with_kv_types(configuration: Configuration, types: KVTypes) -> Configuration
     return replace(typed, flash_attention="on") if needs_flash else typed
 
 
-def open_types(rules: Preset) -> Wish | None:
+def open_types(rules: Preset) -> TypeRequest | None:
     """What a preset leaves open of the cache, at any context; None where it names both types.
 
     With `auto` for one type, or a budget, a type that the preset does not name is open too.
@@ -34,26 +34,26 @@ def open_types(rules: Preset) -> Wish | None:
     Raises:
         PresetError: there is a budget, and no type is open.
     """
-    said = rules.model_fields_set
+    set_keys = rules.model_fields_set
     is_auto = AUTO in (rules.type_k, rules.type_v)
     if not is_auto and rules.kv_budget_gib is None:
         return None
-    type_k = _given(rules.type_k, is_said="type_k" in said)
-    type_v = _given(rules.type_v, is_said="type_v" in said)
+    type_k = _given(rules.type_k, is_set="type_k" in set_keys)
+    type_v = _given(rules.type_v, is_set="type_v" in set_keys)
     if type_k is not None and type_v is not None:
         raise PresetError(
             f"both a cache budget and the fixed types {type_k} and {type_v} are set: remove "
             "the budget, or set one type to auto"
         )
     budget = rules.kv_budget_gib
-    return Wish(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
+    return TypeRequest(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
 
 
-def _given(name: str, *, is_said: bool) -> KVTypeName | None:
-    return next((each for each in KV_TYPES if each == name), None) if is_said else None
+def _given(name: str, *, is_set: bool) -> KVTypeName | None:
+    return next((each for each in KV_TYPES if each == name), None) if is_set else None
 
 
-def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
+def pairs_for(wanted: TypeRequest, known: Known) -> tuple[KVTypes, ...] | None:
     """The pairs that a search may choose among; None leaves all to it, where no type is given.
 
     Raises:
@@ -76,7 +76,7 @@ def pairs_for(wanted: Wish, known: Known) -> tuple[KVTypes, ...] | None:
 
 
 def kinds_for(
-    wanted: Wish,
+    wanted: TypeRequest,
     start: Configuration,
     model: Model,
     devices: tuple[Device, ...],
@@ -93,8 +93,8 @@ def kinds_for(
         return cache_bytes(model, with_kv_types(start, pair), devices, target)
 
     n_ctx = start.n_ctx if start.kv_unified else start.n_ctx // start.n_slots
-    wish = replace(wanted, n_ctx=n_ctx, counts_rates=known.has_rates)
-    return choose(known.report, wish, known.gates, size)
+    request = replace(wanted, n_ctx=n_ctx, counts_rates=known.has_rates)
+    return choose(known.report, request, known.gates, size)
 
 
 def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
@@ -124,7 +124,7 @@ def types_text(configuration: Configuration, known: Known) -> str:
 
 
 def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:
-    """What `--kv` and `--kv-budget` say, by the keys of a preset.
+    """The values of `--kv` and `--kv-budget`, by the keys of a preset.
 
     Raises:
         PresetError: `kv` is neither `auto` nor a type, or two as in q8_0/q4_0.

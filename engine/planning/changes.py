@@ -54,7 +54,7 @@ def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | Non
     """Each useful change, one at a time for idle moments; None is one that does not help."""
     for label, configuration in _candidates(plan, planner, facts):
         types = configuration.kv_types
-        has_failed = types != plan.types and plan.known.standing(types).is_kept is False
+        has_failed = types != plan.types and plan.known.standing(types).passes is False
         if configuration == plan.setup.configuration or has_failed:
             continue
         found = _change(label, plan.setup.with_configuration(configuration), plan, planner)

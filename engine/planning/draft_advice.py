@@ -56,7 +56,7 @@ def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
 
 CEILING_ACCEPTANCE = 0.95
 """More than any drafter reaches over a text that it does not copy."""
-LEAST_GAIN = 1.05
+MIN_GAIN = 1.05
 """A gain below this is not worth the memory, nor the days when it turns into a loss."""
 DRAFT_ACCEPTANCE = (0.5, 0.85)
 """Chat to code, for a smaller model of the same family: reports in llama.cpp's issues 23052 and
@@ -151,11 +151,11 @@ def best_gain(acceptance: float, costs: StepCosts) -> Gain:
 
 
 def _worth(low: Gain, high: Gain, ceiling: Gain) -> Worth:
-    if ceiling.factor < LEAST_GAIN:
+    if ceiling.factor < MIN_GAIN:
         return Worth.NEVER
-    if high.factor < LEAST_GAIN:
+    if high.factor < MIN_GAIN:
         return Worth.HARDLY
-    return Worth.USE if low.factor >= LEAST_GAIN else Worth.DEPENDS
+    return Worth.USE if low.factor >= MIN_GAIN else Worth.DEPENDS
 
 
 def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> str:

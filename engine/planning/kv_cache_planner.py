@@ -1,7 +1,8 @@
 """The planner for scripts: one model, one machine, and the settings of one preset.
 
-It gives the memory that a configuration needs, finds a better configuration, tells subscribers
-what changed, and exports to llama.cpp and LM Studio. It loads no model. See `docs/planner.md`.
+It gives the memory that a configuration needs, finds a better configuration, notifies
+subscribers of changes, and exports to llama.cpp and LM Studio. It loads no model. See
+`docs/planner.md`.
 """
 
 from collections.abc import Callable, Mapping
@@ -93,7 +94,7 @@ class CacheEstimate:
 class KVCachePlanner:
     """A configuration of one model on one machine; each change places the layers again.
 
-    `offload` says where: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
+    `offload` is where: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
     fit (experts first), `full` moves all layers to RAM. It is None once the number of layers was
     set, or chosen by `optimize_for_vram`; the layers then stay where they are.
     """
@@ -243,7 +244,7 @@ class KVCachePlanner:
         return self._planner.plan(self._setup_of({**self._settings, **changes}, self.offload))
 
     def _take(self, settings: Settings, offload: Offload | None) -> None:
-        """Make settings the current ones and tell subscribers what changed."""
+        """Make settings the current ones and notify subscribers."""
         before, self._setup = self.configuration, self._setup_of(settings, offload)
         self._settings, self.offload = settings, offload
         after = self.configuration

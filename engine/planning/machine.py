@@ -30,7 +30,7 @@ class PlannedMachine:
     cards: tuple[str, ...] = ()
     """Cards by name, after those sizes; a machine with one memory stands alone."""
     ram_bytes: int | None = None
-    """Main memory; None is what is free here."""
+    """RAM; None is the free RAM of this machine."""
     cpu: Instructions | None = None
     """What the processor can; None is what that of a named machine can, or this one's."""
     has_gpu: bool = True
@@ -62,7 +62,7 @@ class PlannedMachine:
 
     @property
     def unified_card(self) -> str | None:
-        """The card that is a whole machine, whose GPU shares the main memory."""
+        """The card that is a whole machine, whose GPU shares the RAM."""
         return next((card for card in self.cards if find_card(card).is_unified), None)
 
     def devices(self, target: Target) -> tuple[Device, ...]:
@@ -134,7 +134,7 @@ def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> P
 def with_gpus(
     machine: PlannedMachine, vram_bytes: tuple[int, ...], cards: tuple[str, ...] = ()
 ) -> PlannedMachine:
-    """The machine with other GPUs; a card that is a whole machine brings its own main memory.
+    """The machine with other GPUs; a card that is a whole machine brings its own RAM.
 
     Raises:
         OptionError: a machine with one memory has other parts.
@@ -150,12 +150,12 @@ def with_gpus(
 
 
 def format_ram(machine: PlannedMachine) -> str:
-    """The main memory as it can be typed."""
+    """The RAM as it can be typed."""
     return FOUND if machine.ram_bytes is None else _format_size(machine.ram_bytes)
 
 
 def parse_ram(text: str) -> int | None:
-    """A typed size of main memory, None for what was found.
+    """A typed size of RAM, None for what was found.
 
     Raises:
         OptionError: it is none.

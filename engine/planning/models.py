@@ -23,8 +23,8 @@ from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.speed import BandwidthOf, SpeedBound, speed_bound
 from engine.planning.verdict import FitVerdict, fullest_device, verdict_of
 
-LEAST_TPS = 5.0
-"""Tokens per second below which a reply is slower than a person reads it."""
+MIN_TPS = 5.0
+"""Tokens per second below which a reply is slower than a person reads."""
 CATALOG_QUANTIZATIONS = ("Q2_K", "Q3_K_M", "IQ4_XS", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0", "F16")
 
 
@@ -41,7 +41,7 @@ class ModelOption:
     """Memory that it takes of the fullest device, all layers on the GPUs."""
     free_bytes: int = 0
     spills: bool = False
-    """Whether it goes with main memory though not into the GPUs alone."""
+    """Whether it fits with layers in RAM, but not on the GPUs alone."""
     speed: ModelSpeed | None = None
     """What was measured of it here."""
     bound: SpeedBound | None = None
@@ -92,7 +92,7 @@ def library_options(
 
 
 def catalog_names(quantization: str) -> list[ModelOption]:
-    """The models of the catalogue by name, as if they had been quantised so, not judged yet."""
+    """The models of the catalogue by name, at a quantisation, without verdicts."""
     return [
         ModelOption(
             f"{entry.name}:{quantization}",
@@ -110,9 +110,9 @@ def _by_names() -> list[CatalogEntry]:
 def catalog_options(
     quantization: str, context: FitContext, facts: Callable[[Model], tuple[str, ...]]
 ) -> Iterator[ModelOption]:
-    """The models of the catalogue one by one, as if they had been quantised so.
+    """The models of the catalogue one by one, at a quantisation.
 
-    What cannot be had in that quantisation says so. `facts` says what a row tells of a model.
+    A model without that quantisation has a `problem`. `facts` gives the cells of a row.
     """
     for entry, named in zip(_by_names(), catalog_names(quantization), strict=True):
         option, others = named, named.facts[1:]
@@ -127,7 +127,7 @@ def catalog_options(
 def hub_options(
     models: Sequence[HubModel], read: Model, context: FitContext
 ) -> Iterator[ModelOption]:
-    """The models of a repository one by one, judged by one header and their sizes.
+    """The models of a repository one by one, with verdicts by one header and their sizes.
 
     Files of a repository are one model in several quantisations: what differs is how large the
     weights are. Of the file whose header was read all is exact.
@@ -180,7 +180,7 @@ def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubMod
 
 
 def rank_options(options: Iterable[ModelOption]) -> list[ModelOption]:
-    """What fits first: the largest that is quick, the largest that is slow, tight, partly, no."""
+    """Fits and fast, fits but slow, tight, fits with layers in RAM, no; the largest first."""
     return sorted(options, key=_rank)
 
 
@@ -188,7 +188,7 @@ def _rank(option: ModelOption) -> tuple[int, int]:
     n_parameters = option.n_parameters
     match option.verdict:
         case FitVerdict.FITS:
-            return (0 if _is_quick(option.bound) else 1, -n_parameters)
+            return (0 if _is_fast(option.bound) else 1, -n_parameters)
         case FitVerdict.TIGHT:
             return 2, -n_parameters
         case FitVerdict.NO:
@@ -197,12 +197,12 @@ def _rank(option: ModelOption) -> tuple[int, int]:
             return 5, 0
 
 
-def _is_quick(bound: SpeedBound | None) -> bool:
+def _is_fast(bound: SpeedBound | None) -> bool:
     """Whether a model may write as fast as a person reads."""
     if bound is None:
         return True
     tps = bound.tps
-    return (TYPICAL.bytes_per_s / bound.weight_bytes if tps is None else tps) >= LEAST_TPS
+    return (TYPICAL.bytes_per_s / bound.weight_bytes if tps is None else tps) >= MIN_TPS
 
 
 def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:

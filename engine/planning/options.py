@@ -1,6 +1,6 @@
 """The options of the planner screen, in its order: how each is shown, stepped, typed and disabled.
 
-A row names a field of `Configuration`, whose type says which values are valid. Options that are not
+A row names a field of `Configuration`, whose type has the valid values. Options that are not
 one field have their own functions.
 """
 
@@ -347,7 +347,7 @@ def with_adapter(setup: Setup, path: Path | None) -> Setup:
     now = setup.configuration.adapters
     if path is None:
         return setup.with_values(adapters=now[:-1])
-    return setup.with_values(adapters=(*(kept for kept in now if kept.path != path), Adapter(path)))
+    return setup.with_values(adapters=(*(each for each in now if each.path != path), Adapter(path)))
 
 
 def _draft_files(setup: Setup) -> tuple[Path, ...]:

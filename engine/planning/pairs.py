@@ -92,8 +92,8 @@ def options_of(
 
     Args:
         target: Whose drafts.
-        models: GGUF files and what their headers say.
-        own: What the target's own header says, to leave its copies out; None where it is no file.
+        models: GGUF files with the facts of their headers.
+        own: Facts of the target's header, to leave out its copies; None if it is not a file.
         machine: Where both run.
     """
     reads = token_reads(target.file)

@@ -39,7 +39,7 @@ class Setup:
     target: Target = "kvchat"
     machine: PlannedMachine = field(default_factory=PlannedMachine)
     margin_bytes: int = DEFAULT_MARGIN_BYTES
-    """Memory that is kept free on every device."""
+    """Memory that stays free on every device."""
 
     def with_configuration(self, configuration: Configuration) -> "Setup":
         """The same for another configuration."""
@@ -137,7 +137,7 @@ class ModelSources:
     folders: Callable[[], Sequence[Path]] = tuple
     """The folders of this machine's models; called when a name is looked up."""
     headers_dir: Path | None = None
-    """Where headers of models on other machines are kept; None keeps none."""
+    """Cache folder of headers of models on other machines; None caches none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ class Planner:
             loaded: What this process's engine has allocated: another load would free it.
             quality: What was measured of a model's cache kinds; asked once for each model.
             speeds: How fast a model runs on this machine; asked once for each model.
-            bandwidths: How fast a device's memory is read, main memory that of this machine.
+            bandwidths: Memory bandwidth of a device; for RAM, that of this machine.
             here: The devices of this machine; None looks for them.
-            remembers: Whether estimates are kept, for a screen with a table.
+            remembers: Whether estimates are cached, for a screen with a table.
         """
         self.sources = sources or ModelSources()
         self._loaded = loaded

@@ -128,7 +128,7 @@ def _device(device: DeviceEstimate, margin_bytes: int) -> dict[str, object]:
 def _quality(standing: Standing) -> dict[str, object]:
     """Quality of the K/V types; `passes_gates` is null if nothing was measured."""
     basis, text = str(standing.basis), standing.text
-    return {"basis": basis, "text": text, "passes_gates": standing.is_kept}
+    return {"basis": basis, "text": text, "passes_gates": standing.passes}
 
 
 def _table(table: CostTable) -> dict[str, object]:

@@ -21,7 +21,7 @@ from engine.model.remote import is_remote, read_remote
 from engine.planning.cache_types import open_types
 from engine.planning.machine import PlannedMachine
 from engine.planning.planner import Planner, Setup
-from engine.planning.resolve import LEAST_N_CTX, NO_PROJECTOR, resolve
+from engine.planning.resolve import FALLBACK_N_CTX, NO_PROJECTOR, resolve
 from engine.planning.workers import with_workers
 from engine.policy.known import Known
 from engine.presets.library import preset_of
@@ -30,12 +30,12 @@ from engine.presets.preset import Preset, SamplingRules
 Progress = Callable[[str, int], None]
 """Takes the name of a remote file and how many bytes of its header have come."""
 PLACED = frozenset(("n_gpu_layers", "n_cpu_moe"))
-"""Fields of a configuration that say where the layers lie."""
+"""Fields of a configuration that place the layers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What the command line or the presets screen names; what it leaves out, the preset says."""
+    """Options of the command line or the presets screen; the preset has the others."""
 
     model: str | None = None
     target: Target = "kvchat"
@@ -60,8 +60,8 @@ def setup_of(
     Args:
         request: What to set up.
         planner: Reads the models, and then knows them.
-        preset: Says what the request leaves out; None is the defaults.
-        progress: Told how much of the header of a remote model has come.
+        preset: Has the options that the request lacks; None is the defaults.
+        progress: Called with the received bytes of a remote model's header.
 
     Raises:
         PresetError: no model is named, or llama.cpp refuses the combination.
@@ -84,13 +84,15 @@ def setup_of(
     return Setup(configuration, target, machine, round(rules.margin_gib * GIB))
 
 
-def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = frozenset()) -> Setup:
+def suit_to_machine(
+    setup: Setup, planner: Planner, *, fixed: frozenset[str] = frozenset()
+) -> Setup:
     """The setup with the context and the layers that `kvchat plan` chooses for its machine.
 
     Args:
         setup: Its other options stay.
         planner: The planner of its models.
-        kept: Fields that stay too, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
+        fixed: Fields that stay too, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
 
     Raises:
         PresetError: llama.cpp refuses the other options.
@@ -98,7 +100,7 @@ def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = fr
     now = setup.configuration
     rules = preset_of(now, "default").model_copy(
         update={
-            "n_ctx": now.n_ctx if "n_ctx" in kept else "auto",
+            "n_ctx": now.n_ctx if "n_ctx" in fixed else "auto",
             "n_gpu_layers": "auto",
             "n_cpu_moe": 0,
             "mmproj": NO_PROJECTOR if now.mmproj_path is None else str(now.mmproj_path),
@@ -108,7 +110,7 @@ def suit_to_machine(setup: Setup, planner: Planner, *, kept: frozenset[str] = fr
     model, devices = planner.model(now.model_path), planner.devices_of(setup)
     draft = None if now.draft is None else planner.model(now.draft.model_path)
     found = _resolved(rules, model, devices, target=setup.target, draft=draft)
-    if not kept & PLACED:
+    if not fixed & PLACED:
         now = replace(now, n_gpu_layers=found.n_gpu_layers, n_cpu_moe=found.n_cpu_moe)
     return setup.with_configuration(with_n_ctx(now, found.n_ctx))
 
@@ -126,7 +128,7 @@ def _resolved(
     try:
         return resolve(rules, model, devices, target=target, draft=draft, known=known)
     except DoesNotFitError:
-        least = rules.model_copy(update={"n_ctx": LEAST_N_CTX})
+        least = rules.model_copy(update={"n_ctx": FALLBACK_N_CTX})
         return resolve(least, model, devices, target=target, draft=draft, known=known)
 
 
@@ -168,8 +170,8 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
     """The path by which a planner knows the model of a name from now on.
 
     A path and a name of the library come first, then the catalogue, whose names may have a
-    quantisation behind a colon; a URL or an `hf:` name means that file. What is not on this machine
-    has a bare file name for its path, and its header's `origin` says where it comes from.
+    quantisation after a colon; a URL or an `hf:` name means that file. What is not on this machine
+    has a bare file name as its path and an `origin` in its header.
 
     Raises:
         ModelFileError: nothing has that name, or its header cannot be read.

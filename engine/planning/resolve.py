@@ -2,7 +2,7 @@
 
 `flash_attention = "auto"` on the processor, where the goal is speed: llama.cpp's flash attention
 (0c1e57098, `ggml-cpu/ops.cpp`) reads all keys and values again for each token of a batch of up to
-63; attention with a table of scores reads them once. Behind 2,000 tokens the latter took 0.68 to
+63; attention with a table of scores reads them once. At depth 2,000 the latter took 0.68 to
 0.92 of the time for one token, 0.49 to 0.78 for sixteen and 0.99 to 1.17 for a prompt, with heads
 of 64 and 128 elements on x86-64 (`benchmarks/results/attention.md`). Where most layers slide a
 window it brought nothing.
@@ -50,13 +50,13 @@ from engine.planning.offload import (
 )
 from engine.planning.search import Goal, SearchLimits, search
 from engine.planning.verdict import does_not_fit
-from engine.policy.choice import BudgetError, Wish
+from engine.policy.choice import BudgetError, TypeRequest
 from engine.policy.known import Known
 from engine.presets.preset import Preset
 
 NO_PROJECTOR = "off"
 AUTO_N_CTX = 8192
-LEAST_N_CTX = 512
+FALLBACK_N_CTX = 512
 CHANGES = ("a smaller quantisation", "fewer layers on the GPU", "a smaller margin")
 TABLE_SHARE = 1 / 32
 """Most of the RAM that the table of scores may take."""
@@ -78,7 +78,7 @@ def resolve(
     to training. Experts leave the GPU before layers. `draft` is the model that the preset or the
     user names. Without a projector in the preset it is the one that lies beside the model.
 
-    Cache types that are `auto` are the quickest measured ones that keep the gates and the budget
+    Cache types that are `auto` are the fastest measured types that pass the gates and the budget
     (`engine.policy.choice`), at a context of 8192 tokens or the one that is named. Where the model
     does not fit with them, the next ones are tried.
 
@@ -129,7 +129,7 @@ class _Question:
         """
         return self._with_context(self._with_layers(start), budget_bytes)
 
-    def with_types(self, start: Configuration, wanted: Wish) -> Configuration:
+    def with_types(self, start: Configuration, wanted: TypeRequest) -> Configuration:
         """The best types with which the wanted context fits; else those with the longest one."""
         usual = with_n_ctx(start, self.usual_n_ctx)
         kinds = kinds_for(wanted, usual, self.model, self.devices, self.target, self.known)
@@ -156,13 +156,13 @@ class _Question:
             case int(n_layers):
                 return replace(now, n_gpu_layers=n_layers)
         levels = offload_levels(self.model, self.devices, Offload.PARTIAL)
-        if self.rules.n_cpu_moe != 0:  # the preset says which experts stay in RAM
+        if self.rules.n_cpu_moe != 0:  # the preset sets the experts in RAM
             levels = tuple(
                 replace(each, n_cpu_moe=now.n_cpu_moe) for each in levels if each.n_cpu_moe <= 0
             )
         contexts = [self.usual_n_ctx]
         if not isinstance(self.rules.n_ctx, int):
-            contexts.append(min(self.usual_n_ctx, LEAST_N_CTX))
+            contexts.append(min(self.usual_n_ctx, FALLBACK_N_CTX))
         for n_ctx in contexts:
             asked = with_n_ctx(now, n_ctx)
             found = fastest_fitting(asked, levels, self.cost, self.margin_bytes)
@@ -188,7 +188,7 @@ class _Question:
 
         steps = bisect(1, max(1, -(-limit // PAD)) + 1, is_short) - 1
         if not steps:
-            least = self.cost(with_n_ctx(now, LEAST_N_CTX))
+            least = self.cost(with_n_ctx(now, FALLBACK_N_CTX))
             raise DoesNotFitError(does_not_fit(least, self.margin_bytes, CHANGES))
         return with_n_ctx(now, min(steps * PAD, limit))
 
@@ -207,11 +207,11 @@ class _Question:
         except DoesNotFitError:
             if isinstance(rules.n_ctx, int):
                 return self.settle(start)
-            chosen = self._searched(start, goal, draft, LEAST_N_CTX)
+            chosen = self._searched(start, goal, draft, FALLBACK_N_CTX)
         if isinstance(rules.n_ctx, int):  # a slot's share is rounded up
             chosen = with_n_ctx(chosen, rules.n_ctx)
         chosen = replace(chosen, n_gpu_layers=0) if rules.n_gpu_layers == 0 else chosen
-        return self._with_quicker_attention(chosen) if goal is Goal.SPEED else chosen
+        return self._with_faster_attention(chosen) if goal is Goal.SPEED else chosen
 
     def _searched(
         self, start: Configuration, goal: Goal, draft: Model | None, least: int | None
@@ -229,8 +229,8 @@ class _Question:
             known=self.known,
         ).configuration
 
-    def _with_quicker_attention(self, now: Configuration) -> Configuration:
-        """Turn `auto` to `off` where that is quicker and its table of scores is small and fits."""
+    def _with_faster_attention(self, now: Configuration) -> Configuration:
+        """Turn `auto` to `off` where that is faster and its table of scores is small and fits."""
         is_auto = now.flash_attention == "auto" and now.type_k == now.type_v == "f16"
         is_on_cpu = now.n_gpu_layers == 0 or all(each.kind == "cpu" for each in self.devices)
         if not (is_auto and is_on_cpu and _is_dense(self.model)):
@@ -239,9 +239,9 @@ class _Question:
         try:
             without, with_table = self.cost(now), self.cost(off)
         except PresetError:
-            return now  # whoever estimates or loads it gets the reason
-        room = TABLE_SHARE * sum(each.total_bytes for each in self.devices if each.kind == "cpu")
-        is_small = with_table.total_bytes - without.total_bytes <= room
+            return now  # the estimate raises the reason
+        limit = TABLE_SHARE * sum(each.total_bytes for each in self.devices if each.kind == "cpu")
+        is_small = with_table.total_bytes - without.total_bytes <= limit
         return off if is_small and with_table.fits(self.margin_bytes) else now
 
 
@@ -293,7 +293,7 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         )
     start = Configuration(
         model_path=path,
-        n_ctx=LEAST_N_CTX,
+        n_ctx=FALLBACK_N_CTX,
         **(rules.shared_fields() | {"n_ubatch": min(rules.n_ubatch, rules.n_batch)}),
         n_cpu_moe=-1 if rules.n_cpu_moe == "all" else rules.n_cpu_moe,
         mmproj_path=_projector_path(rules),
@@ -320,7 +320,7 @@ def _with_projector_beside(rules: Preset, model: Model) -> Preset:
 def _companions(rules: Preset, draft: Model | None) -> Companions:
     projector = _projector_path(rules)
     paths = [each.path for each in map(Adapter.read, rules.lora)]
-    return Companions(  # of a file that is not there, loading says that
+    return Companions(  # loading reports a missing file
         draft,
         read_gguf(projector) if projector is not None and is_file(projector) else None,
         tuple(read_gguf(path) for path in paths if is_file(path)),
@@ -329,11 +329,11 @@ def _companions(rules: Preset, draft: Model | None) -> Companions:
 
 def _draft(rules: Preset, path: Path) -> DraftConfiguration:
     if rules.draft is None:
-        return DraftConfiguration(path, LEAST_N_CTX)
+        return DraftConfiguration(path, FALLBACK_N_CTX)
     layers = rules.draft.n_gpu_layers
     return DraftConfiguration(
         model_path=path,
-        n_ctx=LEAST_N_CTX,
+        n_ctx=FALLBACK_N_CTX,
         n_gpu_layers=-1 if layers == "all" else layers,
         type_k=rules.draft.type_k,
         type_v=rules.draft.type_v,
@@ -369,7 +369,7 @@ def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) -> SearchLimits:
-    said = rules.model_fields_set
+    set_keys = rules.model_fields_set
     most = None
     if isinstance(rules.n_ctx, int):
         least = most = -(-rules.n_ctx // rules.n_slots)
@@ -377,12 +377,12 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
     pairs: tuple[KVTypes, ...] | None = None
     if wanted is not None:
         pairs = pairs_for(wanted, known)
-    elif {"type_k", "type_v"} <= said:
+    elif {"type_k", "type_v"} <= set_keys:
         pairs = (_pair(rules),)
-    elif said & {"type_k", "type_v"}:
+    elif set_keys & {"type_k", "type_v"}:
         pair = _pair(rules)
-        wish = Wish(PAD, None, *(pair.k, None) if "type_k" in said else (None, pair.v))
-        pairs = pairs_for(wish, known)
+        fixed = (pair.k, None) if "type_k" in set_keys else (None, pair.v)
+        pairs = pairs_for(TypeRequest(PAD, None, *fixed), known)
     return SearchLimits(
         min_n_ctx=least,
         max_n_ctx=most,
@@ -390,7 +390,7 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
         cache_bytes=None if wanted is None else wanted.budget_bytes,
         offload=Offload.NONE if rules.n_gpu_layers == "all" else Offload.PARTIAL,
         must_draft=has_draft,
-        can_shrink_batches="n_ubatch" not in said,
+        can_shrink_batches="n_ubatch" not in set_keys,
     )
 
 

@@ -434,7 +434,7 @@ def search(
         start = replace(start, draft=DraftConfiguration(draft.file.path, PAD))
     pairs = limits.pairs or _pairs(model, start, devices, known)
     if goal is Goal.SPEED and limits.pairs is None:
-        pairs = known.quickest_first(pairs)
+        pairs = known.fastest_first(pairs)
     cost = cost or estimator(model, devices, target=target, draft=draft)
     smaller = (n for n in UBATCHES if n < start.n_ubatch and limits.can_shrink_batches)
     space = Space(

@@ -1,8 +1,8 @@
 """Tokens per second before anything is loaded: the bound that memory sets.
 
 Each token reads the weights that it uses and the cache once: bytes over bandwidth is the least time
-it takes, and no program is faster without drafts. How far below it a model stays is for a
-measurement to say: small models and processors compute longer than they read.
+it takes, and no program is faster without drafts. Only a measurement shows how far below it a model
+stays: small models and processors compute longer than they read.
 """
 
 from collections import defaultdict

@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CacheTypeRow:
-    """One pair of types, or the kind of cache that the torch backend is told instead."""
+    """One pair of types, or the cache kind of the torch backend."""
 
     types: KVTypes
     cells: tuple[Cell, ...]
@@ -76,7 +76,7 @@ def cost_table(
     """What other types and contexts would cost, the plan's own among them.
 
     Args:
-        plan: In the middle, where there is room on both sides.
+        plan: In the middle, if there are columns on both sides.
         cost: Of other configurations.
         n_columns: Contexts.
         shown: The contexts of the table before, which stay while the plan is among them.

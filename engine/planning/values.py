@@ -12,8 +12,8 @@ from engine.memory.units import GIB, MIB, parse_bytes
 T = TypeVar("T")
 AUTO: Literal["auto"] = "auto"
 AskedThreads = int | Literal["auto"] | None
-"""Threads as they were asked for: a number, as many as are quickest, or nothing was said."""
-MOST_THREADS = 1024
+"""Requested threads: a number, `auto` for the fastest, or None if not given."""
+MAX_THREADS = 1024
 CONTEXTS = (
     256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304,
     131072, 196608, 262144, 393216, 524288, 786432, 1048576,
@@ -56,13 +56,13 @@ def parse_threads(text: str) -> int | Literal["auto"]:
     if text.strip().lower() == AUTO:
         return AUTO
     try:
-        return parse_count(text, low=1, high=MOST_THREADS)
+        return parse_count(text, low=1, high=MAX_THREADS)
     except OptionError as error:
         raise OptionError(f"{error}, or auto") from error
 
 
 def thread_rules(asked: AskedThreads) -> dict[str, int | None]:
-    """What `--threads` says, by the key of a preset."""
+    """The value of `--threads`, as the preset key has it."""
     return {} if asked is None else {"n_threads": None if asked == AUTO else asked}
 
 

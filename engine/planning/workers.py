@@ -37,9 +37,9 @@ class RpcWorker:
     endpoint: str
     """`host:port`."""
     vram_bytes: tuple[int, ...] = ()
-    """Memory of each of its GPUs; of one without GPU, what it may use of its main memory."""
+    """Memory of each of its GPUs; of a worker without GPU, the RAM that it may use."""
     cards: tuple[str, ...] = ()
-    """Its GPUs by name, behind those."""
+    """Its GPUs by name, after those."""
 
     @property
     def host(self) -> str:
@@ -64,7 +64,7 @@ class RpcWorker:
         )
 
     def command(self) -> str:
-        """How it is started there, for whoever can reach its port."""
+        """The command that starts it; anyone who reaches its port can use it."""
         _, _, port = self.endpoint.rpartition(":")
         return shlex.join([PROGRAM, "--host", "0.0.0.0", "--port", port, "--cache"])
 
@@ -89,9 +89,9 @@ def workers_of(typed: Iterable[TypedGpu]) -> tuple[RpcWorker, ...]:
 def with_workers(
     configuration: Configuration, model: Model, devices: tuple[Device, ...]
 ) -> Configuration:
-    """The configuration with the workers among some devices, and the layers of each GPU said.
+    """The configuration with the workers among some devices and a fixed split of the layers.
 
-    A share that is said does not change with what else a worker holds when llama-server starts.
+    A fixed share does not depend on the free memory of a worker when llama-server starts.
     """
     where = _placement(model, configuration, devices)
     lying = [*where.layer_devices, where.output_device]
@@ -109,7 +109,7 @@ class Traffic:
     load_bytes: int
     """Weights, once: a worker keeps those that it was sent with `--cache`."""
     token_bytes: int
-    """Each token that is decoded, behind a full context."""
+    """Each decoded token, at a full context."""
     prompt_bytes: int
     """Each token of a prompt."""
     n_waits: int
@@ -170,6 +170,6 @@ def _times(before: Device, after: Device) -> int:
 
 
 def _input_bytes(shape: CacheShape, now: Configuration) -> int:
-    """A token's inputs to one device: its row of the mask behind a full context, and its places."""
+    """A token's inputs to one device: its row of the mask at a full context, and its positions."""
     mask = HALF_BYTES if now.flash_attention != "off" else FLOAT_BYTES
     return shape.n_cells * mask + FLOAT_BYTES + 2 * PLACE_BYTES

@@ -48,7 +48,7 @@ Size = Callable[[KVTypes], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TypeRequest:
     """What a cache is chosen for."""
 
     n_ctx: int
@@ -83,7 +83,9 @@ class Candidate:
     """Why it may not be chosen; empty where it may."""
 
 
-def choose(report: Report | None, wish: Wish, gates: Gates, size: Size) -> tuple[Candidate, ...]:
+def choose(
+    report: Report | None, wish: TypeRequest, gates: Gates, size: Size
+) -> tuple[Candidate, ...]:
     """The cache kinds that may be chosen for a wish, the best first; at least one.
 
     They are those that were measured; without a verdict, the usual ones in the order for all
@@ -171,7 +173,7 @@ def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
     return k <= other_k and v <= other_v and (k, v) != (other_k, other_v)
 
 
-def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> list[Candidate]:
+def _by_figures(report: Report, wish: TypeRequest, gates: Gates, size: Size) -> list[Candidate]:
     found = [
         _sized(with_seconds(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
         for each in judge(report, gates)
@@ -182,13 +184,13 @@ def _by_figures(report: Report, wish: Wish, gates: Gates, size: Size) -> list[Ca
     return found
 
 
-def _by_guess(wish: Wish, size: Size) -> list[Candidate]:
+def _by_guess(wish: TypeRequest, size: Size) -> list[Candidate]:
     pairs = (KVTypes(wish.type_k or each.k, wish.type_v or each.v) for each in FAST_PAIRS)
     guessed = (Candidate(pair, usage=guessed_cost(pair)) for pair in dict.fromkeys(pairs))
     return [_sized(each, wish, size) for each in guessed]
 
 
-def _with_fall_back(found: Sequence[Candidate], wish: Wish, size: Size) -> list[Candidate]:
+def _with_fall_back(found: Sequence[Candidate], wish: TypeRequest, size: Size) -> list[Candidate]:
     """The candidates with f16 among those that may be chosen, where the reference may not be."""
     others = [each for each in found if each.pair != WHOLE]
     return [*others, _sized(Candidate(WHOLE), wish, size)] if wish.allows(WHOLE) else [*found]
@@ -208,7 +210,7 @@ def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> C
     if found.role == "reference":
         return Candidate(pair, measured=found)
     read = readings(found, gates, reference=report.reference, control=report.control)
-    objections = tuple(each.text for each in read if not each.is_kept)
+    objections = tuple(each.text for each in read if not each.passes)
     if not found.is_complete:
         objections = ("the measurement is incomplete", *objections)
     return Candidate(pair, measured=found, usage=usage_of(read), objections=objections)
@@ -224,7 +226,7 @@ def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
     return _refused(candidate, f"{finer[0]}, which has more bits, fails")
 
 
-def _sized(candidate: Candidate, wish: Wish, size: Size) -> Candidate:
+def _sized(candidate: Candidate, wish: TypeRequest, size: Size) -> Candidate:
     try:
         nbytes = size(candidate.pair)
     except PresetError as refusal:
@@ -240,7 +242,7 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
     return replace(candidate, objections=(*candidate.objections, why))
 
 
-def _nothing(wish: Wish, rejected: Sequence[Candidate]) -> str:
+def _nothing(wish: TypeRequest, rejected: Sequence[Candidate]) -> str:
     """Why nothing may be chosen: the smallest that keeps the gates, or what the others fail."""
     sizes = [
         (each.nbytes, each.pair)

@@ -90,7 +90,7 @@ class GateReading:
     """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
 
     @property
-    def is_kept(self) -> bool:
+    def passes(self) -> bool:
         """Whether the loss is within its limit; a loss that is no number is not."""
         return isfinite(self.loss) and self.loss <= self.limit
 

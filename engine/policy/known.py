@@ -38,7 +38,7 @@ class Standing:
     """The figures, the guess, or why there are none, without the basis."""
     short: str
     """The same in at most eight characters, for a table."""
-    is_kept: bool | None = None
+    passes: bool | None = None
     """Whether it keeps the gates; None where nothing was measured to hold against them."""
 
 
@@ -87,7 +87,7 @@ class Known:
             return ()
         return tuple(pair for pair, each in self.candidates.items() if not each.objections)
 
-    def quickest_first(self, pairs: Iterable[KVTypes]) -> tuple[KVTypes, ...]:
+    def fastest_first(self, pairs: Iterable[KVTypes]) -> tuple[KVTypes, ...]:
         """Pairs by their measured rates; as they came where those are of another machine."""
         known = self.candidates
         listed = tuple(pairs)
@@ -112,9 +112,7 @@ class Known:
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
     assert found.measured is not None
     if found.measured.role == "reference":
-        return Standing(
-            Basis.MEASURED, "the reference of the comparison", "reference", is_kept=True
-        )
+        return Standing(Basis.MEASURED, "the reference of the comparison", "reference", passes=True)
     scores = found.measured.scores
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
@@ -122,8 +120,8 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
         text += f"; no verdict: {n_tokens:,} of the {LEAST_TOKENS:,} tokens needed"
         return Standing(Basis.MEASURED, text, short)
     if found.objections:
-        return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, is_kept=False)
-    return Standing(Basis.MEASURED, text, short, is_kept=True)
+        return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, passes=False)
+    return Standing(Basis.MEASURED, text, short, passes=True)
 
 
 def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:

@@ -10,12 +10,12 @@ from engine import configuration as limits
 from engine.configuration import Count, EngineSettings, KVTypeName, SamplingSettings
 from engine.errors import PresetFileError, ServerError, shown
 from engine.files import SETTINGS_BYTES, expanded, read_text
-from engine.memory.units import GIB, MOST_BYTES
+from engine.memory.units import GIB, MAX_BYTES
 from engine.parsing import parse_toml
 from engine.servers import parse_server
 from engine.validation import explain, explain_faults, faults_of
 
-MAX_GIB = MOST_BYTES / GIB
+MAX_GIB = MAX_BYTES / GIB
 TRACE = "kv_trace"
 """File of the torch backend's cache operations: an option of the command, no key of a file."""
 NOT_RULES = frozenset(
@@ -70,7 +70,7 @@ class Preset(Strict, EngineSettings, frozen=True):
     is never written here (docs/servers.md)."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
     """What to optimise; a search chooses the context, K/V types and layers that are not set."""
-    n_ctx: Annotated[int, Field(ge=1, le=limits.MOST_COUNT)] | Literal["auto", "max"] = "auto"
+    n_ctx: Annotated[int, Field(ge=1, le=limits.MAX_COUNT)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName | Literal["auto"] = "f16"
     """Type of the cached keys; `auto` is the fastest type that passes the gates of

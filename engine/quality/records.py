@@ -12,7 +12,7 @@ from math import exp
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from engine.configuration import MOST_COUNT, STRICT, Bounds, KVTypes
+from engine.configuration import MAX_COUNT, STRICT, Bounds, KVTypes
 from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.validation import read_versioned
@@ -36,7 +36,7 @@ cache type causes; or a cache kind that may be chosen."""
 Number = Annotated[float, Bounds(ge=-1e9, le=1e9)]
 Amount = Annotated[float, Bounds(ge=0, le=1e9)]
 Share = Annotated[float, Bounds(ge=0, le=1)]
-Count = Annotated[int, Bounds(ge=0, le=MOST_COUNT)]
+Count = Annotated[int, Bounds(ge=0, le=MAX_COUNT)]
 Size = Annotated[int, Bounds(ge=0, le=2**53)]
 Name = Annotated[str, Bounds(pattern=r"^\P{C}+$", max_length=300)]
 """A line that a terminal shows as it is: without control and format characters."""

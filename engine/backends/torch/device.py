@@ -9,7 +9,7 @@ import torch
 
 from engine.configuration import Configuration
 from engine.errors import ModelLoadError, PresetError
-from engine.memory.torch_backend import kept_bytes
+from engine.memory.torch_backend import held_bytes
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 
@@ -90,7 +90,7 @@ def check_fits(
     """
     dtype = choose_dtype(configuration, device)
     try:
-        kv_bytes = sum(kept_bytes(model, configuration, TYPE_NAMES[dtype]))
+        kv_bytes = sum(held_bytes(model, configuration, TYPE_NAMES[dtype]))
     except PresetError as error:
         raise ModelLoadError(str(error)) from error
     sizes = {each.name: prod(each.shape) for each in model.file.tensors if not has_weights}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.memory import bandwidth
-from engine.memory.bandwidth import N_MEASURES, Bandwidths, measure_main_memory
+from engine.memory.bandwidth import N_MEASURES, Bandwidths, measure_ram
 from engine.memory.cards import card_of, find_card, planned_devices
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
@@ -22,13 +22,13 @@ def gpu(name: str, gib: float = 12) -> Device:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What each measurement gives, the last first."""
     left = [3e10, 1e10, 2e10]
-    monkeypatch.setattr(bandwidth, "measure_main_memory", left.pop)
+    monkeypatch.setattr(bandwidth, "measure_ram", left.pop)
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     return left
 
 
 def test_what_is_measured_is_a_speed_that_memory_has() -> None:
-    assert 5e8 < measure_main_memory(0.05) < 2e12
+    assert 5e8 < measure_ram(0.05) < 2e12
 
 
 def test_the_best_of_the_first_processes_is_kept_and_then_nobody_measures(

@@ -8,7 +8,7 @@ from engine.memory.units import GIB
 from engine.model.catalog import find_entry
 from engine.model.tensor_table import TokenReads, token_reads
 from engine.planning.draft_advice import (
-    LEAST_GAIN,
+    MIN_GAIN,
     MachineKind,
     StepCosts,
     Worth,
@@ -67,6 +67,6 @@ def test_a_verdict_follows_from_its_figures(share: float, machine: MachineKind) 
     assert advice.high is not None
     assert advice.ceiling is not None
     assert advice.low.factor <= advice.high.factor
-    assert (advice.worth is Worth.USE) == (advice.low.factor >= LEAST_GAIN)
-    assert (advice.worth is Worth.NEVER) == (advice.ceiling.factor < LEAST_GAIN)
+    assert (advice.worth is Worth.USE) == (advice.low.factor >= MIN_GAIN)
+    assert (advice.worth is Worth.NEVER) == (advice.ceiling.factor < MIN_GAIN)
     assert (advice.n_draft > 0) == (advice.high.n_draft > 0)

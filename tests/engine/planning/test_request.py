@@ -97,7 +97,7 @@ def test_layers_that_are_kept_stay_and_others_suit_the_machine(starter_path: Pat
     setup = setup_of(PlanRequest(str(starter_path), machine=PlannedMachine((8 * GIB,))), planner)
     setup = setup.with_configuration(replace(setup.configuration, n_gpu_layers=1))
     assert suit_to_machine(setup, planner).configuration.n_gpu_layers not in (0, 1)
-    kept = suit_to_machine(setup, planner, kept=frozenset({"n_gpu_layers"}))
+    kept = suit_to_machine(setup, planner, fixed=frozenset({"n_gpu_layers"}))
     assert kept.configuration.n_gpu_layers == 1
 
 

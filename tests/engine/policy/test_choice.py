@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.configuration import KVTypes
 from engine.errors import PresetError
 from engine.memory.kv_cache import bits_of
-from engine.policy.choice import BudgetError, Candidate, Wish, choose, is_coarser
+from engine.policy.choice import BudgetError, Candidate, TypeRequest, choose, is_coarser
 from engine.policy.explain import explain
 from engine.policy.gates import Gates
 from engine.policy.known import Known
@@ -50,7 +50,7 @@ def chosen(
     found: Report | None, gates: Gates, budget: int | None = None
 ) -> tuple[Candidate, ...] | None:
     try:
-        return choose(found, Wish(N_CTX, budget), gates, size)
+        return choose(found, TypeRequest(N_CTX, budget), gates, size)
     except BudgetError:
         return None
 
@@ -115,7 +115,7 @@ def test_without_figures_to_choose_by_it_is_a_guess(
 
 def test_the_quickest_that_passes_is_chosen() -> None:
     found = report({Q8: 0.002, Q4: 0.2}, {Q8: 60.0, Q4: 90.0})
-    choice = choose(found, Wish(N_CTX), Gates(), size)
+    choice = choose(found, TypeRequest(N_CTX), Gates(), size)
     assert [each.pair for each in choice] == [Q8, WHOLE]
     failed = Known(found).candidates[Q4]
     assert any("mean KL 0.2399 nats, limit" in each for each in failed.objections)
@@ -124,12 +124,12 @@ def test_the_quickest_that_passes_is_chosen() -> None:
 @given(st.floats(1, 500), st.floats(0.955, 1.045))
 def test_rates_within_5_percent_of_the_references_are_one(rate: float, ratio: float) -> None:
     found = report({Q8: 0.002}, {WHOLE: rate, Q8: ratio * rate})
-    assert choose(found, Wish(N_CTX), Gates(), size)[0].pair == Q8
+    assert choose(found, TypeRequest(N_CTX), Gates(), size)[0].pair == Q8
 
 
 def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
     found = report({Q8: 0.4})
-    choice = choose(found, Wish(N_CTX), Gates(), size)
+    choice = choose(found, TypeRequest(N_CTX), Gates(), size)
     assert choice[0].pair == WHOLE
     why = explain(Known(found), choice[0].pair)
     assert why.startswith("f16, because no smaller type passes the quality limits (q8_0: ")
@@ -137,20 +137,22 @@ def test_where_nothing_smaller_passes_it_is_f16_with_the_reason() -> None:
 
 def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> None:
     failed = compared_with_f32(report({Q4: 0.4}))
-    choice = choose(failed, Wish(N_CTX), Gates(), size)
+    choice = choose(failed, TypeRequest(N_CTX), Gates(), size)
     assert (choice[0].pair, choice[0].nbytes) == (WHOLE, size(WHOLE))
-    assert choose(failed, Wish(N_CTX, type_k="f32"), Gates(), size)[0].pair == KVTypes("f32", "f32")
+    assert choose(failed, TypeRequest(N_CTX, type_k="f32"), Gates(), size)[0].pair == KVTypes(
+        "f32", "f32"
+    )
     with pytest.raises(BudgetError, match="the smallest, f16, needs"):
-        choose(failed, Wish(N_CTX, size(WHOLE) - 1), Gates(), size)
+        choose(failed, TypeRequest(N_CTX, size(WHOLE) - 1), Gates(), size)
     passed = compared_with_f32(report({Q8: 0.001, Q4: 0.4}, {Q8: 20.0}))
-    assert choose(passed, Wish(N_CTX), Gates(), size)[0].pair == Q8
+    assert choose(passed, TypeRequest(N_CTX), Gates(), size)[0].pair == Q8
     broken = compared_with_f32(report({WHOLE: 0.4, Q8: 0.4}))
-    assert choose(broken, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
+    assert choose(broken, TypeRequest(N_CTX), Gates(), size)[0].pair == WHOLE
 
 
 def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks() -> None:
     found = report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0})
-    assert [each.pair for each in choose(found, Wish(N_CTX), Gates(), size)] == [WHOLE]
+    assert [each.pair for each in choose(found, TypeRequest(N_CTX), Gates(), size)] == [WHOLE]
     assert "q8_0, which has more bits, fails" in Known(found).candidates[Q4].objections
 
 
@@ -158,7 +160,7 @@ def test_an_unfinished_kind_refuses_no_other() -> None:
     bf16 = KVTypes("bf16", "bf16")
     found = report({bf16: 0.5, Q8: 0.001}, {Q8: 90.0})
     rows = [replace(e, is_complete=e.kind != bf16) for e in found.measurements]
-    choice = choose(replace(found, measurements=tuple(rows)), Wish(N_CTX), Gates(), size)
+    choice = choose(replace(found, measurements=tuple(rows)), TypeRequest(N_CTX), Gates(), size)
     assert [each.pair for each in choice] == [Q8, WHOLE]
 
 
@@ -168,18 +170,18 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
             raise PresetError("V type q8_0 needs flash attention")
         return size(pair)
 
-    choice = choose(report({Q8: 0.0}, {Q8: 99.0}), Wish(N_CTX), Gates(), refuses)
+    choice = choose(report({Q8: 0.0}, {Q8: 99.0}), TypeRequest(N_CTX), Gates(), refuses)
     assert [each.pair for each in choice] == [WHOLE]
 
 
 def test_a_budget_that_nothing_keeps_says_what_would() -> None:
     told = r"4,096 tokens; the smallest, q8_0, needs .* about 2,048 tokens"
     with pytest.raises(BudgetError, match=told):
-        choose(report({Q8: 0.001, Q4: 0.3}), Wish(N_CTX, size(Q4)), Gates(), size)
+        choose(report({Q8: 0.001, Q4: 0.3}), TypeRequest(N_CTX, size(Q4)), Gates(), size)
 
 
 def test_kinds_of_another_backend_are_left_out() -> None:
     found = report({Q8: 0.4})
     foreign = replace(measured(Q8, 0.0, 99.0), kind=KVTypes("kivi4", "kivi4"))
     both = replace(found, measurements=(*found.measurements, foreign))
-    assert choose(both, Wish(N_CTX), Gates(), size)[0].pair == WHOLE
+    assert choose(both, TypeRequest(N_CTX), Gates(), size)[0].pair == WHOLE

@@ -14,7 +14,7 @@ GOOD = measured(Q8, 0.001)
 
 
 def failing(found: Measurement, gates: Gates = GATES) -> set[str]:
-    return {each.gate for each in readings(found, gates, reference=WHOLE_ROW) if not each.is_kept}
+    return {each.gate for each in readings(found, gates, reference=WHOLE_ROW) if not each.passes}
 
 
 def with_scores(**figures: object) -> Measurement:
@@ -85,13 +85,13 @@ def test_what_the_control_loses_of_the_same_text_is_taken_off() -> None:
 
     def gates_failed(control: Measurement | None) -> set[str]:
         held = readings(noisy, GATES, reference=WHOLE_ROW, control=control)
-        return {each.gate for each in held if not each.is_kept}
+        return {each.gate for each in held if not each.passes}
 
     assert gates_failed(None) >= {"max_mean_kl", "min_same_top", "max_nll_delta"}
     assert gates_failed(control) == set()
     lucky = replace(control, scores=replace(control.scores, nll_delta=Figure(-1.0)))
     held = readings(GOOD, GATES, control=lucky)
-    assert next(e for e in held if e.gate == "max_nll_delta").is_kept
+    assert next(e for e in held if e.gate == "max_nll_delta").passes
 
 
 def test_the_control_of_each_part_is_taken_off_that_part() -> None:
@@ -102,4 +102,4 @@ def test_the_control_of_each_part_is_taken_off_that_part() -> None:
     four = {"max_mean_kl", "min_same_top", "max_nll_delta", "max_p999_kl"}
     assert failing(found) == four
     held = readings(found, GATES, reference=WHOLE_ROW, control=control)
-    assert all(each.is_kept for each in held)
+    assert all(each.passes for each in held)

@@ -12,7 +12,7 @@ from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 @pytest.mark.parametrize("pair", FAST_PAIRS)
 def test_without_a_report_every_pair_is_guessed(pair: KVTypes) -> None:
     standing = Known().standing(pair)
-    assert (standing.basis, standing.short, standing.is_kept) == (Basis.GUESSED, "guess", None)
+    assert (standing.basis, standing.short, standing.passes) == (Basis.GUESSED, "guess", None)
 
 
 def test_with_a_report_its_pairs_are_measured_and_all_others_unknown() -> None:
@@ -26,14 +26,14 @@ def test_with_a_report_its_pairs_are_measured_and_all_others_unknown() -> None:
 
 def test_a_pair_that_fails_says_by_which_figure() -> None:
     standing = Known(report({Q8: 0.4})).standing(Q8)
-    assert standing.is_kept is False
+    assert standing.passes is False
     assert "limit" in standing.text
 
 
 def test_figures_of_too_little_text_are_shown_without_a_verdict_and_do_not_weigh() -> None:
     known = Known(report({Q8: 0.002}, n_tokens=3000))
     standing = known.standing(Q8)
-    assert (standing.basis, standing.is_kept) == (Basis.MEASURED, None)
+    assert (standing.basis, standing.passes) == (Basis.MEASURED, None)
     assert standing.text.endswith("3,000 of the 8,000 tokens needed")
     assert known.allowed_types() == ()
     assert known.costs((WHOLE, Q8)) == (guessed_cost(WHOLE), guessed_cost(Q8))
