@@ -129,7 +129,7 @@ class Answer:
         for chunk in self.chunks:
             data += chunk
             if len(data) > limit:
-                raise HttpError(f"sent more than {limit:,} bytes, the limit")
+                raise HttpError(f"sent more than the limit of {limit:,} bytes")
         return bytes(data)
 
     def json(self, limit: int) -> object:
@@ -301,11 +301,12 @@ def _reason(error: Exception, limit_s: float) -> HttpError:
             return HttpError(
                 f"cannot be trusted: its certificate is not valid ({cause.verify_message}). "
                 "Use the host name in the certificate, renew the certificate, or set "
-                "SSL_CERT_FILE to its file"
+                "SSL_CERT_FILE to the path of the certificate"
             )
         case _, ssl.SSLError():
             return HttpError(
-                f"cannot be reached over TLS ({cause.reason}): write http:// if it does not use TLS"
+                f"cannot be reached over TLS ({cause.reason}): write http:// if the server "
+                "does not use TLS"
             )
         case httpx.ConnectTimeout(), _:
             return UnreachableError("the connection took too long")

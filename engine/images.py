@@ -83,8 +83,8 @@ class Image:
         """
         if not 0 < self.width * self.height <= MAX_PIXELS:
             raise ImageError(
-                f"{self.name} has {self.width:,} x {self.height:,} pixels, the limit "
-                f"is {MAX_PIXELS:,}: make a smaller copy"
+                f"{self.name} has {self.width:,} x {self.height:,} pixels, but the limit is "
+                f"{MAX_PIXELS:,}: make a smaller copy"
             )
 
     def read(self) -> bytes:
@@ -98,8 +98,8 @@ class Image:
         )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
-                f"{self.path} is not the file that was attached as {self.name}: restore "
-                "that file, or edit the message and attach this one"
+                f"{self.path} is not the file that was attached as {self.name}: restore the "
+                "original file, or edit the message and attach the new file"
             )
         return data
 
@@ -185,7 +185,7 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
     try:
         if path.stat().st_size > MAX_IMAGE_BYTES:
             raise ImageError(
-                f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, the limit is "
+                f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, but the limit is "
                 f"{MAX_IMAGE_BYTES >> 20}: make a smaller copy"
             )
         return read_bytes(path, limit=MAX_IMAGE_BYTES)

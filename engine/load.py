@@ -134,8 +134,8 @@ def _cells_notes(configuration: Configuration) -> tuple[str, ...]:
     if not configuration.kv_unified or n_slots == 1:
         return ()
     return (
-        f"kv_unified has an effect only in llama-server: in kvchat, each of the {n_slots} "
-        f"slots has its own {configuration.n_ctx // n_slots} tokens of context",
+        f"kv_unified affects only llama-server: in kvchat, each of the {n_slots} slots has its "
+        f"own {configuration.n_ctx // n_slots} tokens of context",
     )
 
 
@@ -178,7 +178,8 @@ def _check_not_torch(configuration: Configuration) -> None:
     if configuration.rpc_workers:
         raise ModelLoadError(
             f"rpc_workers is set to {', '.join(configuration.rpc_workers)}, but only "
-            "llama-server uses workers: start it with `kvchat serve`, or remove rpc_workers"
+            "llama-server uses RPC workers: start it with `kvchat serve`, or remove "
+            "rpc_workers"
         )
     if configuration.kv_cache is not None:
         raise ModelLoadError(
@@ -187,13 +188,14 @@ def _check_not_torch(configuration: Configuration) -> None:
         )
     compiled = None if configuration.compile == "off" else configuration.compile
     for what, value in (
-        ("the compiled decode step", compiled),
+        ("compile", compiled),
         ("the decode plan", configuration.decode_plan),
-        ("the trace of caches", configuration.kv_trace),
+        ("kv_trace", configuration.kv_trace),
     ):
         if value is not None:
             raise ModelLoadError(
-                f"{what} {value} needs the torch backend: add --backend torch, or remove it"
+                f"{what} is {value}, which needs the torch backend: add --backend torch, or "
+                f"remove {what}"
             )
 
 
@@ -259,7 +261,7 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     if target.n_ctx > target.n_ctx_train:
         notes.append(
             f"the context of {target.n_ctx} exceeds the training context of "
-            f"{target.n_ctx_train} tokens: the quality is lower after that point"
+            f"{target.n_ctx_train} tokens: replies get worse beyond it"
         )
     if configuration.decode_plan is not None:
         notes.append(

@@ -189,7 +189,7 @@ def read_manifest(path: Path) -> Manifest:
     if manifest.replies and len(manifest.replies) != len(manifest.prompts):
         raise ManifestError(
             f"{path.name} has {len(manifest.prompts)} prompts and {len(manifest.replies)} "
-            "replies: remove the replies, or keep one per prompt"
+            "replies: remove all replies, or keep one reply per prompt"
         )
     return manifest
 
@@ -238,9 +238,9 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
         if has != wants:
             where = f"preset.{name}" + (" or with --model" if name == "model" else "")
             raise ManifestError(
-                f"the {name} file differs: {path or 'it'} has {_digits(has)}, the manifest "
-                f"expects {_digits(wants)}; specify the right file in {where}, or write a "
-                "new manifest"
+                f"the {name} file differs: {path or 'it'} has the SHA-256 {_digits(has)}, but "
+                f"the manifest expects {_digits(wants)}; specify the right file in {where}, or "
+                "write a new manifest"
             )
 
 

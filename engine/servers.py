@@ -95,7 +95,7 @@ def key_of(url: str, *, is_trusted: bool = False) -> str | None:
     if not key:
         return None
     if not key.isascii() or not key.isprintable() or " " in key or len(key) > MOST_KEY:
-        raise ServerError(f"the key of {source} has invalid characters: set it again")
+        raise ServerError(f"the key in {source} has invalid characters: set it again")
     return key
 
 

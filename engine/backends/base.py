@@ -306,13 +306,13 @@ def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:
     n_tokens = sum(step.n_tokens for step in steps)
     if n_asked > n_rows:
         raise ContextFullError(
-            f"logits for {n_asked} rows were requested, but the context reserves {n_rows}: "
+            f"{n_asked} rows of logits were requested, but the context reserves only {n_rows}: "
             f"draft at most {n_rows - len(steps)} tokens"
         )
     if n_tokens > n_batch and n_tokens > n_asked:
         raise ContextFullError(
-            f"{n_asked} tokens and {n_tokens - n_asked} more prompt tokens were requested "
-            f"in one batch, but n_batch is {n_batch}: prefill fewer tokens at once"
+            f"a batch of {n_asked} tokens plus {n_tokens - n_asked} prompt tokens was "
+            f"requested, but n_batch is {n_batch}: prefill fewer tokens per batch"
         )
     return n_asked
 

@@ -99,9 +99,9 @@ class CallbackBackend(BaseBackend):
         wanted = (len(draft) + 1, self.vocabulary.n_tokens)
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
-                f"the target function returned {given.dtype} of shape {list(given.shape)} instead "
-                f"of logits of shape {list(wanted)}: one row after the tokens so far, and one "
-                f"after each of the {len(draft)} drafted tokens"
+                f"the target function returned {given.dtype} of shape {list(given.shape)} "
+                f"instead of logits of shape {list(wanted)}: return one row for the next token "
+                f"and one after each of the {len(draft)} drafted tokens"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():
@@ -135,7 +135,10 @@ class CallbackSequence(BaseSequence):
         if self._backend.is_aborted:
             raise DecodeAborted("stopped")
         if n_more > most:
-            raise ContextFullError(f"{n_more} tokens at once exceed the limit of {most}")
+            raise ContextFullError(
+                f"a batch of {n_more} tokens was requested, but the limit "
+                f"is {most}: pass fewer tokens at once"
+            )
         check_cells(n_more, len(self._tokens), self._backend.n_ctx)
 
 

@@ -133,5 +133,5 @@ def check_cells(n_tokens: int, n_held: int, n_ctx: int) -> None:
     if n_tokens > n_ctx - n_held:
         raise ContextFullError(
             f"{n_tokens} more tokens were requested, but only {n_ctx - n_held} of {n_ctx} "
-            "cells are free: raise the context, or shorten the chat"
+            "cells are free: raise n_ctx, or shorten the chat"
         )

@@ -442,9 +442,9 @@ class PrefixCache:
 
     def _report_fault(self, fault: ThreadFault) -> None:
         what = (
-            "it continues with the next state"
+            "saving continues with the next state"
             if fault.will_restart
-            else "nothing more is written to disk until the model is loaded again"
+            else "nothing more is written to disk until the model is reloaded"
         )
         self.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
 
@@ -478,8 +478,8 @@ class PrefixCache:
         budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
         if nbytes > budget:
             raise CacheBudgetError(
-                f"Pinned states would take {nbytes:,} bytes, over the cache budget of {budget:,}: "
-                "unpin another state, or raise the budget."
+                f"Pinned states would take {nbytes:,} bytes, more than the cache budget of "
+                f"{budget:,}: unpin another state, or raise the budget."
             )
 
     def _save_pin(self, node: KeptNode) -> None:

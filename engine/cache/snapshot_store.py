@@ -292,7 +292,7 @@ class SnapshotStore:
 
     def _unusable(self, state: StoredState, reason: str) -> StateError:
         """Remove a state that cannot be used; the error that says so."""
-        fate = "it was deleted, and its tokens will be computed again"
+        fate = "it was deleted, and its tokens will be recomputed"
         try:
             self.delete([state.key])
         except CacheStoreError as error:
@@ -328,7 +328,7 @@ class SnapshotStore:
                 rmtree(each, ignore_errors=True)
         return [
             "States saved by an earlier version of kvchat were deleted from disk: their "
-            "tokens will be computed again"
+            "tokens will be recomputed"
         ]
 
 

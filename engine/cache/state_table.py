@@ -252,7 +252,7 @@ def namespace_of_row(row: Row) -> Namespace:
         about = tuple((name, value) for name, value in json.loads(str(text)))
         return Namespace(str(key), os.fsdecode(model), about)  # type: ignore[arg-type]  # checked by it
     except (TypeError, ValueError, RecursionError) as error:
-        raise sqlite3.DatabaseError(f"a row is not a namespace: {error}") from error
+        raise sqlite3.DatabaseError(f"a row is not a valid namespace: {error}") from error
 
 
 def _storable(path: str) -> str | bytes:
@@ -274,7 +274,7 @@ def enter_state(rows: sqlite3.Connection, state: StoredState) -> None:
 def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
     """The state of a row of `NAMES`, which a damaged table may have made up."""
     if tuple(map(type, row)) != tuple(COLUMNS.values()):
-        raise sqlite3.DatabaseError("a row is not a state: wrong types")
+        raise sqlite3.DatabaseError("a row of the table is not a valid state: its types are wrong")
     about = dict(zip(COLUMNS, row, strict=True))
     about["owners"] = frozenset(filter(None, str(about["owners"]).split("\n")))
     about["is_pinned"] = bool(about["is_pinned"])
@@ -285,7 +285,9 @@ def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
     is_finite = math.isfinite(state.recompute_s) and math.isfinite(state.used_at)
     is_whole = is_whole and is_finite and min(state.start, state.nbytes, state.n_uses) >= 0
     if not (is_named and is_whole):
-        raise sqlite3.DatabaseError(f"a row is not a state: {state.key!r} has impossible values")
+        raise sqlite3.DatabaseError(
+            f"a row of the table is not a valid state: {state.key!r} has impossible values"
+        )
     return state
 
 
@@ -320,7 +322,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     if code in NO_WRITING or number in NO_RIGHT:
         return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CacheStoreError(f"{path} is locked: another kvchat is writing it")
+        return CacheStoreError(f"{path} is locked: another kvchat is writing to it")
     reason = error.strerror if isinstance(error, OSError) else None
     return CacheStoreError(f"{path}: {reason or error}: check the disk, {TURN_OFF}")
 

@@ -39,7 +39,7 @@ class WarmTier:
             if room < 0:
                 self._ceiling = max(self._catalog.warm_bytes + room, 0)
                 if not was_short and self._catalog.warm_bytes > self._ceiling:
-                    ledger.note(f"RAM is short: the warm tier frees {-room / MIB:,.0f} MiB.")
+                    ledger.note(f"RAM is running low: the warm tier frees {-room / MIB:,.0f} MiB.")
             self.shrink()
 
     def room(self) -> int:

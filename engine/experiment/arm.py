@@ -161,7 +161,7 @@ def check_available(arms: Iterable[Arm], predictors: Sequence[str]) -> None:
     """
     wanted = {str(arm.changes["predictor"]) for arm in arms}
     if missing := sorted(wanted - {*predictors, "off"}):
-        needs = "; --draft specifies a draft model" if "draft" in missing else ""
+        needs = "; the predictor draft needs --draft MODEL" if "draft" in missing else ""
         raise ExperimentError(
             f"{', '.join(missing)} cannot be used with this model: use "
             f"{', '.join(predictors)}{needs}"

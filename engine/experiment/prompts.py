@@ -47,7 +47,7 @@ def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt
     titles = [prompts[0].set_name for prompts in sets]
     if len(set(titles)) < len(titles):
         raise ExperimentError(
-            f"two prompt sets have the same name ({', '.join(titles)}): rename a file"
+            f"two prompt sets have the same name ({', '.join(titles)}): rename one of the files"
         )
     return tuple(prompt for prompts in sets for prompt in draw(prompts, n, seed=seed))
 
@@ -147,6 +147,6 @@ def _parsed(line: str, number: int, where: str) -> tuple[str, str]:
     if isinstance(text, str) and text.strip():
         return str(data.get("id", number)), text.strip()
     raise ExperimentError(
-        f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the text "
-        "under `prompt`"
+        f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the "
+        "text under the key `prompt`"
     )

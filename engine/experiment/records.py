@@ -127,9 +127,11 @@ def check_speed(stats: GenerationStats) -> None:
     """
     n_emitted = stats.n_emitted or 0
     if n_emitted <= 0 or stats.decode_s <= 0:
-        raise ExperimentError("the reply is empty, so it has no speed: try another prompt")
+        raise ExperimentError(
+            "the reply is empty, so its speed cannot be measured: try another prompt"
+        )
     if not MIN_TOKEN_S <= stats.decode_s / n_emitted <= MAX_TOKEN_S:
-        raise ExperimentError(f"{n_emitted} tokens in {stats.decode_s:g} s are not possible")
+        raise ExperimentError(f"{n_emitted} tokens in {stats.decode_s:g} s is not a possible speed")
 
 
 def read_results(path: Path) -> Results:
@@ -157,7 +159,7 @@ def _check_row(row: Row, arms: Sequence[str]) -> None:
     is_in_order = names == row_of(PLAIN.name, others)
     if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
         raise ExperimentError(
-            f"a row has the replies {', '.join(names)} where plain, ARM, ARM, plain is expected"
+            f"a row has the replies {', '.join(names)} instead of plain, ARM, ARM, plain"
         )
     for sample in row:
         check_speed(sample.stats)

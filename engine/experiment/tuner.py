@@ -40,7 +40,7 @@ Verdict = Literal["chosen", "faster", "no gain", "failed", "not tried", "undecid
 class TuningError(EngineError):
     """Nothing can be measured here."""
 
-    title = "Tuning cannot go on"
+    title = "Tuning cannot continue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +126,18 @@ def _ubatches(best: Configuration, _: Scope, sizes: Sizes) -> list[Arm]:
     return [Arm(f"{n} tokens", {"n_ubatch": n}) for n in UBATCHES if n <= limit and n != now]
 
 
-THREADS_COST = "a fixed number does not adapt when other programs need a core"
+THREADS_COST = "a fixed thread count does not adapt when other programs need a core"
 SETTINGS = (
     Setting("decode threads", "near", partial(_threads, "n_threads"), THREADS_COST),
     Setting("prefill threads", "prompt", partial(_threads, "n_threads_batch"), THREADS_COST),
     Setting(
         "flash attention", "deep", _flash_attention,
-        "without flash attention, batches round differently from single tokens, so texts can "
-        "differ at near ties; the attention scores need memory",
+        "without flash attention, batches round differently from single tokens, so replies "
+        "can differ where two tokens are nearly tied; the attention scores need extra memory",
     ),
     Setting(
         "ubatch", "prompt", _ubatches,
-        "a change of ubatch changes the size of the compute buffer (see `kvchat plan`)",
+        "the ubatch size determines the size of the compute buffer (see `kvchat plan`)",
     ),
 )  # fmt: skip
 """Threads come first: they change while the model runs, the others take a new context."""
@@ -285,7 +285,7 @@ class Tuner:
                     "smaller model, or close other programs"
                 ) from error
         except EngineError as error:
-            raise TuningError(f"the present settings cannot be measured: {error}") from error
+            raise TuningError(f"the current settings cannot be measured: {error}") from error
 
     def _warm_up(self, work: Work) -> None:
         """Load the model; if repacked weights crash, without them."""

@@ -155,8 +155,8 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
-        "no setting has a clear gain without being slower on one of the prompt sets; the best: "
-        f"{_ratio(best, gains)}",
+        "no setting is both clearly faster overall and no slower on every prompt set; the "
+        f"best: {_ratio(best, gains)}",
     )
 
 

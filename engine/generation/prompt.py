@@ -108,20 +108,20 @@ def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) ->
 
 
 def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
-    fact = f"the prompt has {n_prompt:,} tokens but the context has {n_ctx:,}"
+    fact = f"the prompt has {n_prompt:,} tokens but n_ctx is {n_ctx:,}"
     if n_ctx_train is None or n_prompt + FOR_THE_REPLY <= n_ctx_train:
         return (
-            f"{fact}: raise the context to {n_prompt + FOR_THE_REPLY:,} or more, or drop "
+            f"{fact}: raise n_ctx to at least {n_prompt + FOR_THE_REPLY:,}, or drop "
             f"{n_prompt - n_ctx:,} tokens of the prompt or the chat"
         )
     if n_ctx < n_ctx_train:
         return (
-            f"{fact}: raise the context to the {n_ctx_train:,} that the model was trained on, and "
-            f"drop {n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
+            f"{fact}: raise n_ctx to {n_ctx_train:,}, the model's training context, and drop "
+            f"{n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
         )
     return (
-        f"{fact}, the model's training length: drop {n_prompt - n_ctx:,} tokens of the "
-        "prompt or the chat"
+        f"{fact}, the model's training context: drop {n_prompt - n_ctx:,} tokens of the prompt "
+        "or the chat"
     )
 
 
@@ -222,8 +222,8 @@ def checked_tokens(
     for place, token in enumerate(tokens, 1):
         if not 0 <= token < vocabulary.n_tokens:
             raise TokenError(
-                f"{what} {token} (number {place:,}) is not in this model's vocabulary, 0 to "
-                f"{vocabulary.n_tokens - 1:,}"
+                f"{what} {token} at position {place:,} is not in this model's vocabulary (0 to "
+                f"{vocabulary.n_tokens - 1:,})"
             )
     return tuple(tokens)
 

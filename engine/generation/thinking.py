@@ -12,7 +12,7 @@ from engine.generation.reply import Reply
 
 LOOK_EVERY = 32
 """Tokens of thinking between two looks for a loop."""
-USED_UP = "its {:,} tokens of thinking were used up"
+USED_UP = "it reached its limit of {:,} tokens"
 IN_A_LOOP = "it repeated itself"
 
 

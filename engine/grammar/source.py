@@ -48,8 +48,8 @@ def grammar_of(sampling: SamplingSettings) -> Grammar | None:
     """
     if sampling.json_schema and sampling.grammar:
         raise GrammarError(
-            f"both a JSON schema ({sampling.json_schema}) and a grammar "
-            f"({sampling.grammar}) are given: remove one"
+            f"both a JSON schema ({sampling.json_schema}) and a grammar ({sampling.grammar}) "
+            "are set: remove one"
         )
     if sampling.json_schema:
         return read_grammar(Path(sampling.json_schema), is_schema=True)
@@ -96,7 +96,7 @@ def definition(grammar: Grammar) -> str:
 
 def refusal_of(grammar: Grammar, said: str) -> GrammarError:
     """What llguidance says of a schema or grammar, as an error with the lines of its own text."""
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason is given")
+    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
     kind = "JSON schema" if grammar.is_schema else "grammar"
     if not grammar.is_schema and not is_lark(grammar.text):
         first = _LARK_LINE.sub("in its Lark form, line \\1", first)

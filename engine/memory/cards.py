@@ -81,7 +81,7 @@ def find_card(name: str) -> Card:
     if found:
         options = ", ".join(card.name for card in found)
         raise UnknownCardError(
-            f"{name.strip()!r} is sold in several sizes: choose one of {options}"
+            f"{name.strip()!r} is sold with several memory sizes: choose one of {options}"
         )
     near = nearest(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])

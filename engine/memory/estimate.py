@@ -190,14 +190,14 @@ def slots_text(
     shape = shape_for(architecture, configuration, "kvchat", devices)
     price, n_slots = slot_bytes(architecture, shape), shape.n_slots
     if shape.kv_unified:
-        cost = f"takes {format_bytes(price)}" if price else "takes no extra memory"
+        cost = f"needs {format_bytes(price)}" if price else "needs no extra memory"
         return (
             f"{n_slots} slots share {shape.n_cells:,} cells and store a common prefix once; "
             f"another slot {cost}. Slots affect each other's rounding, so a reply may "
             "differ from one computed alone"
         )
     return (
-        f"{n_slots} slots have {shape.n_cells:,} tokens of context each; another slot takes "
+        f"{n_slots} slots have {shape.n_cells:,} tokens of context each; another slot needs "
         f"{format_bytes(price)}"
     )
 

@@ -210,6 +210,6 @@ def _check_blocks(name: KVTypeName, letter: str, head_dims: tuple[int, ...]) -> 
     odd = sorted(dim for dim in head_dims if dim % block)
     if odd:
         raise PresetError(
-            f"{letter} type {name} packs blocks of {block}, but the model's heads have "
-            f"{odd[0]} elements: use f16, bf16 or f32 for {letter}"
+            f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
+            f"{odd[0]}: use f16, bf16 or f32 for {letter}"
         )

@@ -187,7 +187,9 @@ def _fault(kind: KindName, layer: CachedLayer) -> str | None:
         )
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
-        return f"the cache type {whole!r} stores keys and values together: {kind} is not possible"
+        return (
+            f"the cache type {whole!r} stores keys and values together, so {kind} is not possible"
+        )
     for name, each, head_dim in (
         (kind.k, keys, layer.k_head_dim),
         (kind.v, values, layer.v_head_dim),
@@ -195,7 +197,7 @@ def _fault(kind: KindName, layer: CachedLayer) -> str | None:
         if head_dim % each.n_divides:
             return (
                 f"{name} needs head sizes that are multiples of {each.n_divides}, but this "
-                f"model's is {head_dim}: choose one of "
+                f"model's head size is {head_dim}: choose one of "
                 f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
             )
     return None

@@ -38,8 +38,9 @@ def _aborts(architecture: Architecture, shape: CacheShape) -> Iterator[str]:
             )
     if architecture.has_position_bias and architecture.layers and shape.n_streams > 1:
         yield (
-            f"{architecture.name} biases scores by position, which {shape.n_streams} separate "
-            "caches do not support: use one slot, or let the slots share one cache (kv_unified)"
+            f"{architecture.name} adds a position bias to attention scores, which "
+            f"{shape.n_streams} separate caches do not support: use one slot, or let the slots "
+            "share one cache (kv_unified)"
         )
     if architecture.family.wants_equal_slots and shape.n_batch_tokens % shape.n_streams:
         yield (
@@ -87,10 +88,10 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
     flags = f"--rope-scaling yarn --rope-scale {factor:g} --yarn-orig-ctx {original}"
     beyond = f"the context of {n_ctx_slot:,} tokens exceeds the training context of {trained:,}"
     if is_kvchat:
-        return f"{beyond}: replies get worse after it; llama-server can scale RoPE with {flags}"
+        return f"{beyond}: replies get worse beyond it; llama-server can scale RoPE with {flags}"
     return (
-        f"{beyond}: add {flags} (short texts lose a little quality), or llama-server limits "
-        f"each slot to {trained:,}"
+        f"{beyond}: add {flags} (short texts lose a little quality); otherwise llama-server "
+        f"limits each slot to {trained:,}"
     )
 
 
@@ -118,11 +119,11 @@ def _of_cuda(
     )
     if heads and falls_off_flash_attention(architecture, configuration, devices):
         yield (
-            f"CUDA has no flash attention kernel for {heads}: `auto` turns flash attention off, "
-            "which needs memory for the attention scores"
+            f"CUDA has no flash attention kernel for {heads}: `auto` turns flash attention "
+            "off, so the attention scores need extra memory"
         )
     elif heads and shape.flash_attention:
-        yield f"CUDA has no flash attention kernel for heads of {heads}: attention runs on the CPU"
+        yield f"CUDA has no flash attention kernel for {heads}: attention runs on the CPU"
 
 
 def _of_placement(
@@ -141,7 +142,7 @@ def _of_placement(
             "mmap on, so that the system can reclaim that memory"
         )
     if configuration.n_cpu_moe and not architecture.n_experts:
-        yield "the model has no experts: the setting for CPU experts has no effect"
+        yield "the model has no experts, so n_cpu_moe has no effect"
 
 
 def _of_attention(configuration: Configuration, shape: CacheShape) -> Iterator[str]:

@@ -121,7 +121,7 @@ NOT_ALONE = {
     "projector": "a projector, which must be loaded with a language model (--mmproj)",
 }
 """Files without a language model."""
-NO_RULE = "is an architecture that kvchat has no rule for"
+NO_RULE = "is an architecture that kvchat does not know"
 SETTLED_NS = 2_000_000_000
 """Age of a file from which every further change has another time: clocks are coarse."""
 Stamp = tuple[int, ...]

@@ -250,7 +250,8 @@ def quantized_type(
         near = nearest(quantization, QUANTIZATIONS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? There" if near else "there"
         raise UnknownQuantizationError(
-            f"the catalogue has no {quantization!r}: {hint} are {', '.join(QUANTIZATIONS)}"
+            f"the catalogue has no quantisation {quantization!r}: {hint} are "
+            f"{', '.join(QUANTIZATIONS)}"
         )
     if mix.default in ("f32", "f16", "bf16"):
         return TYPES_BY_NAME[mix.default]

@@ -135,7 +135,7 @@ class HeaderBytes:
             found = self.more(start, stop)
             if not found:
                 raise self.error(
-                    start, f"the file now ends here, but had {self.nbytes} bytes before"
+                    start, f"the file ends at this byte, but had {self.nbytes} bytes before"
                 )
             self.data += found
 
@@ -208,7 +208,9 @@ class _HeaderReader:
             raise source.error(4, "it is a big-endian file, which kvchat does not support")
         if version not in (2, 3):
             raise source.error(
-                4, f"it has version {version}; 2 and 3 are supported: download a newer file"
+                4,
+                f"it has GGUF version {version}, but only 2 and 3 are supported: download a "
+                "newer file",
             )
         return version
 
@@ -282,7 +284,9 @@ class _HeaderReader:
         while count:
             self.at, count = after_strings(self.source.data, self.at, count)
             if self.at > self.source.nbytes:
-                raise self._error(start, f"a string of the array {key!r} extends past the end")
+                raise self._error(
+                    start, f"a string of the array {key!r} extends past the end of the file"
+                )
             if count:
                 self.source.reach(self.at + 8, start)
 
@@ -301,7 +305,8 @@ class _HeaderReader:
         if shape[0] % kind.block_size:
             raise self._error(
                 start,
-                f"tensor {name!r} has rows of {shape[:1]}, not a multiple of {kind.block_size}",
+                f"tensor {name!r} has rows of {shape[0]} elements, not a multiple of "
+                f"{kind.block_size}",
             )
         return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
 
@@ -324,8 +329,8 @@ class _HeaderReader:
             end = header.data_start + tensor.offset + tensor.nbytes
             if end > size:
                 raise ModelFileError(
-                    f"{name} is truncated: tensor {tensor.name!r} ends at byte {end} "
-                    f"but the file has {size}; download it again"
+                    f"{name} is truncated: tensor {tensor.name!r} ends at byte {end}, but the "
+                    f"file has {size} bytes; download it again"
                 )
             expected += -(-tensor.nbytes // header.alignment) * header.alignment
 

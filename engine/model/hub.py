@@ -210,7 +210,7 @@ def hub_token() -> str | None:
         except (OSError, UnicodeDecodeError):
             return None  # public files need none
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ModelFileError(f"the token of {source} has invalid characters: renew it")
+        raise ModelFileError(f"the token in {source} has invalid characters: renew it")
     return token or None
 
 
@@ -235,7 +235,7 @@ def refusal(answer: Answer, page: str | None) -> str:
             )
         case 403:
             where = f" at {page}" if page else ""
-            return f"access is denied (403): request it{where}, or download the file by hand"
+            return f"access is denied (403): request access{where}, or download the file by hand"
         case 404 | 410:
             return f"it does not exist ({status}): check repository, revision and file name"
         case 416:
@@ -243,7 +243,10 @@ def refusal(answer: Answer, page: str | None) -> str:
         case 429:
             return "too many requests (429): wait some minutes"
         case _ if status < 500:
-            return f"the server does not support ranges, or the file moved ({status}): download it"
+            return (
+                f"the server does not support range requests, or the file moved ({status}): "
+                "download it"
+            )
         case _:
             return f"the server answered {status}: try again later"
 
@@ -372,8 +375,8 @@ def _report(progress: Progress, n_before: int, n_all: int, n_more: int) -> None:
 def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int], None]) -> None:
     if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
         raise DownloadError(
-            f"{target.name} was not downloaded because it could not be verified: "
-            f"{part.sha256[:40]!r}, which the hub reports, is not a checksum"
+            f"{target.name} was not downloaded because it cannot be verified: the hub reports "
+            f"{part.sha256[:40]!r}, which is not a SHA-256 checksum"
         )
     unverified = target.with_name(f"{target.name}{PART_SUFFIX}")
     unverified.touch(mode=0o600)
@@ -413,7 +416,8 @@ class _Transfer:
             n_failures = 0 if self.n_there > n_before else n_failures + 1
             if n_failures + self.n_restarts > MAX_FAILURES:
                 raise UnreachableError(
-                    f"{reason}; the server cannot resume: try another mirror (HF_ENDPOINT)"
+                    f"{reason}; the server cannot resume downloads: try another mirror "
+                    "(HF_ENDPOINT)"
                     if self.n_restarts
                     else reason
                 )
@@ -465,15 +469,15 @@ def _require_space(model: HubModel, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise DownloadError(
-            f"{folder} has {free / GB:.1f} GB free, {model.name} needs {needed / GB:.1f} GB: free "
-            "some space, or choose a smaller file"
+            f"{folder} has {free / GB:.1f} GB free, but {model.name} needs {needed / GB:.1f} "
+            "GB: free some space, or choose a smaller file"
         )
 
 
 @contextmanager
 def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
     """Errors of HTTP and of the disk as those of downloads."""
-    advice = ": try again later" if folder is None else "; the next try resumes"
+    advice = ": try again later" if folder is None else "; the next attempt resumes the download"
     if is_offline():
         raise DownloadError(f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset it")
     try:
@@ -486,7 +490,10 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
         reason = error.strerror or error
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
-                text = f"the disk of {folder} is full: free some space; {what} resumes"
+                text = (
+                    f"the disk of {folder} is full: free some space, and try again; the "
+                    f"download of {what} resumes"
+                )
             case errno.EACCES | errno.EROFS | errno.EPERM:
                 text = f"{folder} cannot be written ({reason}): choose another folder"
             case _:

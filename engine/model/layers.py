@@ -13,8 +13,10 @@ GLM_5_2_CONTEXT = 1_048_576
 NO_WINDOW = (
     "the file declares no sliding window, so llama.cpp refuses it; the plan assumes full attention"
 )
-NO_PATTERN = "the file does not specify its sliding layers; the plan assumes full attention"
-NONE_SLIDES = "the file has no sliding layer: llama.cpp 0c1e57098 stops on such a file"
+NO_PATTERN = "the file does not specify its sliding-window layers; the plan assumes full attention"
+NONE_SLIDES = (
+    "the file has no sliding-window layer; llama.cpp (commit 0c1e57098) aborts on such files"
+)
 SHORT_RATIO, LONG_RATIO = 4, 128
 """Tokens of one row in the compressed caches of DeepSeek V4 (`llama-kv-cache-dsv4.cpp`)."""
 

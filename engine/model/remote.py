@@ -206,7 +206,7 @@ class _Reader:
         except RemoteUnreachableError:
             if cached is None:
                 raise
-            self.note = f" (header of {cached.saved}; the server does not answer)"
+            self.note = f" (header saved {cached.saved}; the server does not answer)"
             first = cached
         assert first is not None, "the server confirms what is known only"
         return self._parsed(address, first, chunk_bytes, is_cached=first is cached)
@@ -220,7 +220,7 @@ class _Reader:
             found = self._read(replace(address, url=first.url), start, stop)
             if found is None or (found.etag, found.nbytes) != (first.etag, first.nbytes):
                 raise RemoteFileError(
-                    f"{address.shown} changed while its header was read: read it again"
+                    f"{address.shown} changed while its header was read: try again"
                 )
             return found.data
 

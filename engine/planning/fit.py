@@ -17,9 +17,9 @@ from engine.policy.known import Known, Standing
 
 GOAL_TEXTS = {
     Goal.CONTEXT: "the largest context, then the most precise cache",
-    Goal.QUALITY: "the most precise cache, then large batches, then context",
-    Goal.SPEED: "a draft model if there is one, the most precise cache, then the fastest layers",
-    Goal.BALANCED: "a balance of 32k tokens, cache precision and speed",
+    Goal.QUALITY: "the most precise cache, then large ubatches, then a large context",
+    Goal.SPEED: "a draft model if given, the most precise cache, then the fastest offload",
+    Goal.BALANCED: "a balance of context (32k tokens), cache precision and speed",
 }
 SettingName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]
 
@@ -253,4 +253,4 @@ def _drafts(now: Configuration) -> str:
     if now.draft is not None:
         return f"by {now.draft.model_path.name}"
     is_off = now.speculation.predictor is PredictorName.OFF
-    return "none" if is_off else "from the text so far"
+    return "none" if is_off else "lookup in the text so far"

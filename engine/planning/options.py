@@ -361,7 +361,7 @@ def _projector_files(setup: Setup) -> tuple[Path, ...]:
 
 
 OPTIONS: tuple[PlanOption, ...] = (
-    number("n_ctx", "context", "Tokens of context, of all slots together. Type 8192 or 8k.",
+    number("n_ctx", "context", "Tokens of context for all slots together. Type 8192 or 8k.",
            stops=lambda _, facts: (*CONTEXTS, facts.model.architecture.n_ctx_train),
            bounds=(1, MAX_CONTEXT)),
     choice("type_k", "K type", "Type of the cached keys: fewer bits need less memory and are less "
@@ -373,14 +373,14 @@ OPTIONS: tuple[PlanOption, ...] = (
     choice("swa_full", "SWA cache", "Whether sliding-window layers cache every token.",
            ("window", "full"), disabled=((_has_no_window,
                                          "this model has no sliding-window layer"),)),
-    number("n_batch", "batch", "Maximum tokens in one call (logical "
+    number("n_batch", "batch", "Maximum tokens in one llama_decode call (logical "
            "batch).", stops=lambda _, __: BATCHES),
     number("n_ubatch", "ubatch", "Tokens computed at once (physical batch): more need a larger "
            "compute buffer.",
            stops=lambda setup, _: [n for n in (*BATCHES, setup.configuration.n_batch)
                                    if n <= setup.configuration.n_batch]),
-    layers("n_gpu_layers", "GPU layers", "Layers on the GPU, the output layer included: a number "
-           "or all.",
+    layers("n_gpu_layers", "GPU layers", "Layers on the GPU, including the output layer: a "
+           "number or all.",
            lambda facts: facts.model.architecture.n_layers + 1, disabled=(_WITHOUT_GPU,)),
     choice("offload_kqv", "KV cache on", "Where the KV cache of the GPU layers is stored.",
            ("CPU", "GPU"), disabled=_NOTHING_ON_GPU),
@@ -394,12 +394,12 @@ OPTIONS: tuple[PlanOption, ...] = (
     PlanOption("tensor_split", "GPU shares", "Share of the layers on each GPU. Type 3:1 or auto.",
          _format_split, _step_split,
          lambda setup, text: setup.with_values(tensor_split=parse_shares(text)),
-         ((_takes_one, "with split none, one GPU is used"), *_ONE_GPU)),
+         ((_takes_one, "split is none, so only one GPU is used"), *_ONE_GPU)),
     number("main_gpu", "main GPU", "GPU that holds all layers.",
            stops=lambda _, facts: range(max(len(facts.gpus), 1)), bounds=(0, MAX_GPU),
-           disabled=((_splits, "with split layer, every GPU is used"), *_ONE_GPU)),
+           disabled=((_splits, "split is layer, so every GPU is used"), *_ONE_GPU)),
     choice("target", "program",
-           "Program that runs the model; slots and logits buffers differ."),
+           "Program that runs the model; determines slots and logits buffers."),
     number("n_slots", "slots",
            "Parallel chats of kvchat, or parallel requests of llama-server."),
     choice("kv_unified", "unified",
@@ -421,13 +421,13 @@ OPTIONS: tuple[PlanOption, ...] = (
          lambda setup, _, step: _with_ram(setup, step_ram(setup.machine, step)),
          lambda setup, text: _with_ram(setup, parse_ram(text)),
          ((lambda setup, _: setup.machine.unified_card is not None,
-           "this machine has unified memory: its size is set by the card"),)),
+           "this machine has unified memory: the card sets its size"),)),
     PlanOption("margin", "keep free", "Memory to leave free on every device. Type 512MiB or 0.",
          lambda setup: format_bytes(setup.margin_bytes),
          lambda setup, _, step: replace(
              setup, margin_bytes=step_among(MARGINS, setup.margin_bytes, step)),
          lambda setup, text: replace(setup, margin_bytes=parse_margin(text))),
-    files("mmproj", "projector", "Projector file for images or sound: → chooses one, ← removes it.",
+    files("mmproj", "projector", "Projector file for images or audio: → chooses one, ← removes it.",
           "projector", _projector_files, with_projector),
     choice("mmproj_offload", "projector on", "Where the projector is loaded.", ("CPU", "GPU"),
            disabled=(_WITHOUT_GPU, (lambda setup, _: setup.configuration.mmproj_path is None,
@@ -437,7 +437,7 @@ OPTIONS: tuple[PlanOption, ...] = (
     files("draft", "draft model",
           "Small model that drafts tokens: → chooses one, ← removes it.",
           "draft", _draft_files, with_draft),
-    number("n_mtp_draft", "MTP draft", "Draft length of the model's MTP head; 0 is off.",
+    number("n_mtp_draft", "MTP draft", "Draft length of the model's MTP head; 0: off.",
            zero="off",
            disabled=((lambda _, facts: not facts.model.architecture.head_layers,
                   "this model has no MTP head"),

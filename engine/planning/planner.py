@@ -417,8 +417,8 @@ def _torch_text(now: Configuration) -> str:
     ]
     without = f" without {', '.join(texts)}" if texts else ""
     return (
-        f"the backend is torch, but llama-server computes with llama.cpp{without}; its cache "
-        f"has {now.type_k} keys and {now.type_v} values"
+        f"the backend is torch, but llama-server uses llama.cpp{without}, with {now.type_k} "
+        f"keys and {now.type_v} values"
     )
 
 
@@ -432,13 +432,13 @@ def _absences(plan: Plan) -> Iterator[str]:
         )
     if now.rpc_workers and not plan.setup.machine.workers:
         yield (
-            f"the memory of the workers {', '.join(now.rpc_workers)} is not planned: "
-            f"specify their GPUs, such as --device {now.rpc_workers[0]}:24GiB"
+            f"the memory of the workers {', '.join(now.rpc_workers)} is not planned: specify "
+            f"their GPUs with --device, such as {now.rpc_workers[0]}:24GiB"
         )
     if file.origin is not None:
         yield (
             f"{file.path} is not on this machine; the plan uses the header of {file.origin}: "
-            "replace the path when you have the file"
+            "download the file, and replace this path"
         )
     if now.draft is not None and not now.draft.model_path.is_absolute():
         yield (

@@ -274,7 +274,8 @@ def as_written(rules: Preset, path: Path) -> Configuration:
     }
     if found := [name for name, is_left in is_open.items() if is_left]:
         raise PresetError(
-            f"{', '.join(found)} must be fixed in a manifest: write the value that was used"
+            f"{', '.join(found)} must have a fixed value in a manifest: write the value that "
+            "was used"
         )
     start = _starting_point(rules, path, None)
     layers = -1 if rules.n_gpu_layers == "all" else int(rules.n_gpu_layers)
@@ -289,7 +290,8 @@ def _starting_point(rules: Preset, path: Path, draft: Path | None) -> Configurat
         )
     if rules.speculation.predictor is PredictorName.DRAFT and draft is None:
         raise PresetError(
-            "the predictor is draft, but no draft model is set: add [draft] model, or --draft"
+            "the predictor is draft, but no draft model is set: set model under [draft], or "
+            "pass --draft MODEL"
         )
     start = Configuration(
         model_path=path,

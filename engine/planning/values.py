@@ -75,7 +75,9 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         spelling = ", or 8k" if low <= 8192 <= high else ""
-        raise OptionError(f"{shown(text)} is not a number: write {low:,} to {high:,}{spelling}")
+        raise OptionError(
+            f"{shown(text)} is not a number: write a number from {low:,} to {high:,}{spelling}"
+        )
     factor = {"": 1, "k": 1024, "m": 1024**2}[match[2].lower()]
     value = float(re.sub(r"[,_ ]", "", match[1])) * factor
     if not low <= value <= high or value != int(value):

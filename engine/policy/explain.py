@@ -43,7 +43,7 @@ def explain(known: Known, pair: KVTypes) -> str:
     """
     standing = known.standing(pair)
     if standing.basis is Basis.GUESSED:
-        text = f"{pair}; not measured on this model, {MEASURE_IT}"
+        text = f"{pair}, not measured on this model ({MEASURE_IT})"
         return f"{text}; {standing.text}" if known.has_key_biases and not is_whole(pair) else text
     if known.has_verdict and is_whole(pair):
         return _why_whole(known, pair)

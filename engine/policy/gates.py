@@ -141,7 +141,7 @@ def readings(
         ),
         _worst(
             "max_p999_kl", gates.max_p999_kl, tails, lambda s: s.kl_p999,
-            "KL of the worst token in 1,000 is {loss:.3f} nats{where}, limit {limit:.3f}",
+            "99.9th-percentile KL {loss:.3f} nats{where}, limit {limit:.3f}",
         ),
         _worst(
             "min_same_top", 1 - gates.min_same_top, parts, lambda s: _other(s.same_top),
@@ -188,7 +188,7 @@ def _needles(found: Measurement, reference: Measurement | None, limit: float) ->
     if known < LEAST_QUESTIONS or asked != asked_before:
         return None
     lost = max(0.0, (known - right) / known)
-    text = f"{lost:.0%} of the needles lost, limit {limit:.0%}"
+    text = f"{lost:.0%} of the needles not retrieved, limit {limit:.0%}"
     return GateReading("max_needle_loss", lost, limit, text)
 
 

@@ -22,8 +22,8 @@ MOST_COST = 8.0
 """Halvings of the context that a pair far beyond its gates costs: those that a user named are
 still ordered by their figures."""
 BIASED_KEYS = (
-    "break models whose keys have a bias, such as this model: with q4_0, Qwen2.5-Coder-0.5B had "
-    "a different top token at 39 of 100 positions and a mean KL of 1.03"
+    "break models with biased key projections, such as this one: with q4_0, "
+    "Qwen2.5-Coder-0.5B had a different top token at 39 of 100 positions and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
 """Context that rates are compared at where none is known yet."""
@@ -126,10 +126,10 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
 
 def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if is_whole(pair):
-        return Standing(Basis.GUESSED, f"{pair} is assumed to lose nothing", "guess")
+        return Standing(Basis.GUESSED, f"{pair} is assumed to be lossless", "guess")
     cost = max(COARSENESS[pair.k], COARSENESS[pair.v])
     if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
-        return Standing(Basis.GUESSED, f"keys of {pair.k} {BIASED_KEYS}", "guess")
+        return Standing(Basis.GUESSED, f"{pair.k} keys {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
         text = "8 bits lose almost nothing on most models"
     else:

@@ -108,7 +108,7 @@ class PlanStore:
             except PlanError:
                 continue
         raise PlanError(
-            f"{self.folder} has too many files that are not measurements: move them away"
+            f"{self.folder} contains too many files that are not measurements: move them away"
         )
 
     def _names(self, subject: Subject) -> Iterator[Path]:
@@ -158,7 +158,7 @@ def measured_at(plan: Report) -> datetime:
     """
     found = datetime.fromisoformat(plan.started)
     if found.tzinfo is None:
-        raise ValueError(f"{plan.started!r} has no offset from UTC")
+        raise ValueError(f"{plan.started!r} has no UTC offset")
     return found
 
 

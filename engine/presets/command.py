@@ -214,6 +214,6 @@ class Shell:
         self._n_expanded += n_more
         if self._n_expanded > MAX_EXPANDED:
             raise ImportedFileError(
-                f"the variables of this text expand to more than {MAX_EXPANDED:,} "
-                "characters: write the command with its values"
+                f"the variables of this text expand to more than {MAX_EXPANDED:,} characters: "
+                "write values instead of variables"
             )

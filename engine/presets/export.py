@@ -147,8 +147,8 @@ def writable(text: str) -> str:
     """
     if bad := UNWRITABLE.search(text):
         raise ExportError(
-            f"{text!r} has the character {bad[0]!r}, which no export can write: rename the "
-            "file, or link to it under another name"
+            f"{text!r} contains the character {bad[0]!r}, which no export can write: rename "
+            "the file, or link to it under another name"
         )
     return text
 
@@ -185,13 +185,11 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
     listed = ", ".join(names)
     if wanted is not None:
         hint = did_you_mean(wanted, names) or ":"
-        raise ImportedFileError(f"there is no {what} {wanted!r}{hint} there are {listed}")
+        raise ImportedFileError(f"there is no {what} {wanted!r}{hint} choose one of {listed}")
     if not names:
         raise ImportedFileError(f"this file has no {what}")
     if len(names) > 1:
-        raise ImportedFileError(
-            f"the file has {len(names)} choices of {what}: choose one of {listed}"
-        )
+        raise ImportedFileError(f"the file has {len(names)} {what}s: choose one of {listed}")
     return next(iter(names))
 
 
@@ -221,7 +219,7 @@ def install(
     """
     path = exported.install_path
     if path is None:
-        raise ExportError(f"{format_.title} has no default path on this system: write it to a file")
+        raise ExportError(f"{format_.title} has no default path on this system: choose a file")
     if format_.merge is None or not path.exists():
         _write_all(exported, path, replace_existing=replace_existing)
         return path, None
@@ -244,7 +242,9 @@ def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> lis
     texts |= {path.with_name(name): text for name, text in exported.companions.items()}
     for file in texts:
         if file.exists() and not replace_existing:
-            raise ExportError(f"{file} already exists: choose another file, or allow replacing it")
+            raise ExportError(
+                f"{file} already exists: choose another file, or allow kvchat to replace it"
+            )
     for file, text in texts.items():
         _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
     return list(texts)

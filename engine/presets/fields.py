@@ -250,7 +250,11 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
     if predictor != speculation.predictor:
         head = "the model's MTP head" if after["n_mtp_draft"] else None
         instead = _INSTEAD.get(predictor, head)
-        gets = f"uses {instead} instead" if instead else "has none and decodes without speculation"
+        gets = (
+            f"uses {instead} instead"
+            if instead
+            else "does not support it and decodes without speculation"
+        )
         yield f"the predictor is {speculation.predictor}: {program} {gets}"
     if draft is not None and "draft.model" not in after:
         yield f"the draft model {draft.model_path.name} is left out: {program} does not use it"

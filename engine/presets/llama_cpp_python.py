@@ -6,7 +6,7 @@ from engine.presets.export import Exported, ExportRequest, Imported, ImportReque
 from engine.presets.fields import FieldRow, Fields
 
 PROGRAM = "llama-cpp-python's server"
-SOURCE = "a configuration of llama-cpp-python's server"
+SOURCE = "a llama-cpp-python server configuration"
 MODES = {"none": 0, "layer": 1}
 LOOKUP, DEFAULT_LOOKUP = "prompt-lookup-decoding", 10
 """Its lookup, and how many tokens it drafts by default (`llama_cpp/server/settings.py`)."""

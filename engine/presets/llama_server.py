@@ -219,7 +219,7 @@ def _conditions(request: ExportRequest) -> Iterator[str]:
     if n_mtp_draft and model is not None and not model.architecture.head_layers:
         yield (
             f"n_mtp_draft is {n_mtp_draft}, but the model has no MTP head, so llama-server "
-            "would not start: set it to 0"
+            "would not start: set n_mtp_draft to 0"
         )
     if grammar.endswith(LARK_SUFFIX):
         yield (
@@ -427,7 +427,7 @@ class _Given:
         """The preset that resolves to what a llama-server was started with."""
         if not self.texts:
             listed = ", ".join(self.left_out) or "it is empty"
-            raise ImportedFileError(f"{source} contains no preset setting: {listed}")
+            raise ImportedFileError(f"{source} contains no setting for a preset: {listed}")
         written = {key: " ".join(_BY_KEY[key].words(text)) for key, text in self.texts.items()}
         name = name or fields.file_stem(self.texts.get("model", PROGRAM)) or PROGRAM
         notes: list[str] = []
@@ -460,7 +460,7 @@ class _Given:
         texts.pop("fit", None)
         if (n_ctx := texts.get("n_ctx")) in (None, "0"):
             texts.pop("n_ctx", None)
-            how = "no context is given" if n_ctx is None else "the context given is 0"
+            how = "no context size is given" if n_ctx is None else "the given context size is 0"
             notes.append(f"{how}: llama-server then uses the model's training context, reduced "
                          "to fit in memory, like n_ctx = max")  # fmt: skip
         if texts.get("n_slots", "-1").startswith("-"):
@@ -488,8 +488,8 @@ class _Given:
             types = types or ["ngram-mod"]
         if not types and "draft.model" in texts:
             types = [DRAFT]
-            notes.append("a draft model without --spec-type does nothing in builds from May 2026 "
-                         "on, but the preset uses it")  # fmt: skip
+            notes.append("llama-server from May 2026 on ignores a draft model without "
+                         "--spec-type, but the preset uses it")  # fmt: skip
         lookup = next((each for each in types if each in LOOKUPS), None)
         drafts = DRAFT in types and "draft.model" in texts
         known = {lookup, HEAD, "none", DRAFT if drafts else None}

@@ -13,7 +13,7 @@ from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
 from engine.presets.fields import FieldRow, Fields
 
-PROGRAM, SOURCE = "Ollama", "a Modelfile of Ollama"
+PROGRAM, SOURCE = "Ollama", "an Ollama Modelfile"
 DOCUMENTED = ("f16", "q8_0", "q4_0")
 """K/V types that Ollama's documentation names; builds of 2026 pass any on to llama-server."""
 DEFAULT_N_CTX = 4096
@@ -146,7 +146,9 @@ def _instructions(text: str) -> Iterator[tuple[str, str]]:
             continue
         found = re.fullmatch(r"\s*(\w+)[ \t]+(.*)", line, re.DOTALL)
         if found is None and line.strip():
-            raise export.ImportedFileError(f"{SOURCE} has no instruction in {shown(line.strip())}")
+            raise export.ImportedFileError(
+                f"{SOURCE} contains a line without an instruction: {shown(line.strip())}"
+            )
         if found is not None:
             value = found[2].strip()
             is_block = value.startswith(QUOTES)
@@ -158,9 +160,7 @@ def _block(start: str, following: Iterator[str]) -> str:
     lines = [start]
     while not lines[-1].rstrip().endswith(QUOTES):
         if (line := next(following, None)) is None:
-            raise export.ImportedFileError(
-                f"{SOURCE} contains a text without closing triple quotes"
-            )
+            raise export.ImportedFileError(f"{SOURCE} contains text without closing triple quotes")
         lines.append(line)
     return "\n".join([*lines[:-1], lines[-1].rstrip().removesuffix(QUOTES)])
 

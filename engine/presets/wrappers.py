@@ -134,8 +134,8 @@ def _render_unit(request: ExportRequest) -> Exported:
     command = " \\\n    ".join((_unit_word(program), *lines))
     text = _UNIT.format(name=export.writable(request.name).replace("%", "%%"), command=command)
     place = (
-        f"systemd searches only /usr/local/bin and /usr/bin for {program}: otherwise write "
-        "its full path"
+        f"systemd searches only /usr/local/bin and /usr/bin for {program}: if it is elsewhere, "
+        "write its full path"
     )
     unit = _UNIT_FILE(request)
     start = f"systemctl --user enable --now {unit}"
@@ -277,8 +277,8 @@ def _render_ini(request: ExportRequest) -> Exported:
 def _ini_value(text: str) -> str:
     if any(mark in export.writable(text) for mark in ";#") or text != text.strip():
         raise export.ExportError(
-            f"llama-server's models preset has no quotes, and {text!r} has a `;`, a `#` or "
-            "a space at its end: rename the file, or link to it under another name"
+            f"llama-server's models preset has no quotes, but {text!r} contains `;`, `#` or a "
+            "space at an end: rename the file, or link to it under another name"
         )
     return text
 
@@ -359,12 +359,12 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
         if sum(map(len, parts)) > MAX_EXPANDED:
             raise export.ImportedFileError(
                 "the macros of this llama-swap configuration expand to more than "
-                f"{MAX_EXPANDED:,} characters: write the command with its values"
+                f"{MAX_EXPANDED:,} characters: write values instead of macros"
             )
         before, text = text, "".join(parts)
         if text == before:
             return text
-    raise export.ImportedFileError("the macros of this configuration contain each other")
+    raise export.ImportedFileError("the macros of this configuration refer to each other")
 
 
 # --- YAML ---
@@ -407,7 +407,7 @@ def _table(value: Any, key: str, depth: int = 0) -> Any:
     listed = found.get("<<", [])
     sources = listed if isinstance(listed, list) else [listed]
     if depth > MAX_DEPTH or len(sources) > MAX_MERGES:
-        raise export.ImportedFileError("this YAML merges too many mappings")
+        raise export.ImportedFileError("this YAML merges too many mappings (`<<`)")
     merged: dict[str, Any] = {}
     for source in reversed(sources):
         merged |= _table({"": source}, "", depth + 1)

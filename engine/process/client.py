@@ -56,7 +56,7 @@ WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.process.worker")
 
 SAVE_LIMIT_S = 5.0
 POLL_S = 1.0
-LOAD_CRASH = "llama.cpp crashed while loading"
+LOAD_CRASH = "llama.cpp crashed while it loaded the model"
 LOADING_STOPPED = Failed(
     "Loading was stopped", "load a model or restart the engine to continue", fatal=True
 )

@@ -72,8 +72,8 @@ class LaboratoryProcess:
             if code == 0:
                 raise StopIteration from error
             raise WorkerError(
-                f"the measurement stopped: {describe_exit(code)}. The measurements so far "
-                "are saved: leave out a cache type, or set a smaller --ctx. See the log "
+                f"the measurement stopped: {describe_exit(code)}. Completed measurements are "
+                "saved. Leave out a cache type, or set a smaller --ctx; see the log "
                 f"{self._log_path}"
             ) from error
         if isinstance(told, EngineError):

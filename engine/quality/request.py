@@ -141,9 +141,9 @@ def _notes(
         yield f"{n_tokens:,} tokens are too few for a verdict, which needs {LEAST_TOKENS:,}"
     if n_ctx > model.architecture.n_ctx_train:
         yield (
-            f"texts of up to {n_ctx:,} tokens are longer than the "
-            f"{model.architecture.n_ctx_train:,} that the model was trained on, so results "
-            "at their ends are poor with any cache type"
+            f"texts of up to {n_ctx:,} tokens exceed the model's training context of "
+            f"{model.architecture.n_ctx_train:,}, so results at their ends are poor with any "
+            "cache type"
         )
 
 

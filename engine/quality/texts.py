@@ -80,7 +80,9 @@ def read_text_file(path: Path) -> Text:
     except OSError as error:
         raise QualityError(f"{path} cannot be read: {error.strerror or error}") from error
     if b"\0" in data[:BINARY_BYTES]:
-        raise QualityError(f"{path} is not text: it has zero bytes; name a UTF-8 text")
+        raise QualityError(
+            f"{path} is not text, because it contains zero bytes: choose a UTF-8 text file"
+        )
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
@@ -88,7 +90,7 @@ def read_text_file(path: Path) -> Text:
             f"{path} is not UTF-8 text (byte {error.start}): convert it first"
         ) from error
     if not text.strip():
-        raise QualityError(f"{path} is empty: name a file with text")
+        raise QualityError(f"{path} is empty: choose a file with text")
     kind = "code" if path.suffix[1:].lower() in CODE_ENDINGS else "document"
     return Text(clean_name(path.name), kind, text)
 
@@ -140,8 +142,8 @@ def documents_of(
             break
     if not found:
         raise QualityError(
-            f"no text has {LEAST_OF_A_TEXT} tokens: name longer ones, or leave out --text to "
-            "use kvchat's own texts"
+            f"no text has {LEAST_OF_A_TEXT} tokens: choose longer texts, or leave out --text "
+            "to use kvchat's own texts"
         )
     return tuple(found)
 

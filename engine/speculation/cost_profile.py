@@ -21,7 +21,9 @@ COST_FIELDS = (
 )  # fmt: skip
 """Settings of the target that change what a batch costs."""
 DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
-OTHER_BUILD = "Draft costs measured with another build of {backend} are dropped and measured again"
+OTHER_BUILD = (
+    "Draft costs measured with another build of {backend} are discarded and measured again"
+)
 
 
 @dataclass(frozen=True, slots=True)

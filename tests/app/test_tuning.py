@@ -54,7 +54,7 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     assert code == 0
     assert "chosen" in out
     assert "flash attention, off" in err
-    assert "texts can differ at near ties" in out
+    assert "replies can differ where" in out
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert (preset.flash_attention, preset.n_threads, preset.model) == ("off", None, str(model))
     assert preset.sampling.temperature == 0.7

@@ -158,7 +158,7 @@ def test_a_fault_is_named_with_its_key(old: str, new: str, said: str, tmp_path: 
 )  # fmt: skip
 def test_what_is_left_to_the_machine_is_refused(old: str, new: str, tmp_path: Path) -> None:
     manifest = read_manifest(damaged(tmp_path, old, new))
-    with pytest.raises(PresetError, match=f"{old.split()[0]} must be fixed"):
+    with pytest.raises(PresetError, match=f"{old.split()[0]} must have a fixed"):
         manifest.configuration(Path)
 
 

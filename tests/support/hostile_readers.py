@@ -581,7 +581,7 @@ READERS = [
     _texts("import: compose", _import, imports.COMPOSE.encode(), imports.BOMB.encode()),
     _texts("import: systemd unit", _import, imports.UNIT.encode()),
     _texts("import: LM Studio", _import, LM_STUDIO.encode()),
-    _texts("import: Modelfile of Ollama", _import, imports.MODELFILE.encode()),
+    _texts("import: Ollama Modelfile", _import, imports.MODELFILE.encode()),
     _texts("import: koboldcpp", _import, KOBOLD),
     _texts("LM Studio's file that an export joins", _merged, LM_STUDIO.encode()),
     _texts("log of a server, compared", _log, *LOG_TEXTS),

@@ -334,12 +334,12 @@ class LlamaCppBackend(BaseBackend):
             return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
         if status == NO_CELLS:
             return ContextFullError(
-                f"llama.cpp found no free cells for {n_asked} more tokens after {n_held}: "
-                "raise the context, or shorten the chat"
+                f"llama.cpp found no free cells for {n_asked} more tokens after {n_held} "
+                "cached ones: raise n_ctx, or shorten the chat"
             )
         return DecodeError(
-            f"llama_decode failed with status {status} for {n_asked} tokens after {n_held}: "
-            "see the log for the reason, and reload the model"
+            f"llama_decode failed with status {status} for {n_asked} tokens after {n_held} "
+            "cached ones: see the log for the reason, and reload the model"
         )
 
     def _open_projector(self, configuration: Configuration, path: Path) -> None:

@@ -180,7 +180,7 @@ class Adapters:
         scales = (ctypes.c_float * len(wanted))(*(adapter.scale for adapter in wanted))
         self._log.clear()
         if llama_cpp.llama_set_adapters_lora(self._context, handles, len(wanted), scales):
-            raise AdapterError(f"llama.cpp could not use the adapters: {self._log.errors()}")
+            raise AdapterError(f"llama.cpp could not apply the adapters: {self._log.errors()}")
         self.used = wanted
 
     def _load(self, path: Path) -> "ctypes._Pointer[ctypes.c_void_p]":
@@ -195,7 +195,7 @@ class Adapters:
         )
         if not adapter:
             raise AdapterError(
-                f"{path.name} is not an adapter of this model: "
+                f"{path.name} is not an adapter for this model: "
                 f"{self._log.errors() or 'llama.cpp gave no reason'}"
             )
         if not read_gguf(path).tensors:
@@ -216,8 +216,8 @@ def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: boo
     if not _has_vocabulary(model):
         llama_cpp.llama_model_free(model)
         raise ModelLoadError(
-            f"{path.name} has no vocabulary, so text cannot be tokenised: use a file that "
-            "includes its tokenizer"
+            f"{path.name} has no vocabulary, so text cannot be tokenised: use a model file "
+            "that includes a tokenizer"
         )
     return model
 

@@ -35,7 +35,7 @@ MOST_IMAGES = 1024
 """Images whose layout is known, those named last: what a line holds is named with each prompt."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
-UNKNOWN_IMAGE = "the prompt contains an image whose file is unknown"
+UNKNOWN_IMAGE = "the prompt contains an image that is not attached"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
     "({reason}); rebuild it with `make llama`"
@@ -97,7 +97,7 @@ class Projector:
         self._native = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
         if not self._native:
             raise ImageError(
-                f"the projector {path.name} could not be loaded beside this model: "
+                f"the projector {path.name} could not be loaded for this model: "
                 f"{log.errors() or 'llama.cpp gave no reason'}"
             )
         self.buffers = log.projector_buffers()
@@ -266,7 +266,7 @@ class Projector:
             )
         if not self._mtmd.mtmd_support_vision(self._native):
             self.close()
-            raise ImageError(f"the projector {self._path.name} encodes sound, not images")
+            raise ImageError(f"the projector {self._path.name} encodes audio, not images")
 
     def _hash(self) -> str:
         """Digest of the projector's file: another one makes other embeddings."""

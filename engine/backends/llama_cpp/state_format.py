@@ -104,8 +104,8 @@ class Cursor:
         """Go on by some bytes, and give where they begin."""
         if nbytes > len(self.state) - self.at:
             raise StateError(
-                f"the saved state is truncated: it has {len(self.state)} bytes, at least "
-                f"{self.at + nbytes} were expected"
+                f"the saved state is truncated: it has {len(self.state)} bytes instead of at "
+                f"least {self.at + nbytes}"
             )
         start = self.at
         self.at += nbytes
@@ -163,7 +163,7 @@ def check_magic(state: State) -> int:
     cursor = Cursor(state)
     magic, _ = cursor.take(HEADER)
     if magic != MAGIC:
-        raise StateError("the saved state was not written by llama.cpp: its first bytes are wrong")
+        raise StateError("the saved state was not written by llama.cpp: its magic number is wrong")
     return cursor.at
 
 
@@ -251,4 +251,4 @@ def tensor_header(tensor: TensorLayout) -> bytes:
 
 def _expect(is_right: bool) -> None:
     if not is_right:
-        raise StateError("the bytes have another layout")
+        raise StateError("the saved state has an unknown layout")

@@ -150,7 +150,8 @@ class States:
 
     def _refuse(self, n_tokens: int) -> NoReturn:
         raise StateError(
-            f"llama.cpp refused a state of {n_tokens} tokens: see the log for the reason"
+            f"llama.cpp refused to restore a saved state of {n_tokens} tokens: see the log for "
+            "the reason"
         )
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
@@ -211,7 +212,7 @@ class States:
         )
         if not nbytes or n_written != nbytes:
             raise StateError(
-                f"llama.cpp returned {n_written} of {nbytes} bytes of a state: see the log "
+                f"llama.cpp returned {n_written} of {nbytes} bytes of the state: see the log "
                 "for the reason"
             )
         return buffer

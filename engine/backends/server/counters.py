@@ -48,11 +48,11 @@ NOT_REPORTED: Mapping[Program, tuple[ServerFigure, ...]] = {
     "Ollama": (
         ServerFigure("speculation", "Ollama does not report drafts"),
         ServerFigure("cache", "Ollama does not report reused tokens"),
-        ServerFigure("memory", "Ollama's memory: `ollama ps`"),
+        ServerFigure("memory", "for Ollama's memory, run `ollama ps`"),
     ),
     "OpenAI": (
         ServerFigure("speculation", "this server does not report drafts"),
-        ServerFigure("throughput", "kvchat measures the speed; it includes the network"),
+        ServerFigure("throughput", "speed as measured by kvchat, including the network"),
         ServerFigure("memory", "this server does not report its memory"),
     ),
 }
@@ -133,11 +133,11 @@ def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
         replies = "reply" if round(running) == 1 else "replies"
         yield ServerFigure("throughput", f"server: {running:.0f} {replies} running{queue}")
     if (used := _first(now, KV_USE)) is not None:
-        yield ServerFigure("cache", f"server: {min(used, 1.0):.0%} of its KV cache in use")
+        yield ServerFigure("cache", f"server: {min(used, 1.0):.0%} of the KV cache in use")
     if (rate := _first(now, HIT_RATE)) is not None:
-        yield ServerFigure("cache", f"server: {min(rate, 1.0):.0%} of prompts found in its cache")
+        yield ServerFigure("cache", f"server: prefix cache hit rate {min(rate, 1.0):.0%}")
     if length := _first(now, ACCEPT_LENGTH):
-        yield ServerFigure("speculation", f"server: {length:.2f} tokens per round, all users")
+        yield ServerFigure("speculation", f"server: {length:.2f} tokens per draft round, all users")
 
 
 def _first(now: Mapping[str, float], names: tuple[str, ...]) -> float | None:

@@ -176,7 +176,7 @@ class Http:
                 limits = self.limits
                 answer.watch.note_progress(limits.silence_s if reply.n_text else limits.first_s)
             elif n_idle > MAX_IDLE_EVENTS:
-                raise HttpError(f"sent {n_idle:,} events without new text")
+                raise HttpError(f"sent {n_idle:,} events in a row without new text")
 
     @contextmanager
     def _asked(
@@ -219,7 +219,7 @@ class Http:
             raise ContextFullError(f"{self.name}: {reason}")
         match status:
             case 401 | 403:
-                problem = "the key that was sent was refused" if self.has_key else "none was sent"
+                problem = "the server refused the key" if self.has_key else "none was sent"
                 raise ServerError(
                     f"{self.name} requires an API key, but {problem} ({status}): set "
                     f"{KEY_VARIABLE} and specify the server with --server or in a preset, "

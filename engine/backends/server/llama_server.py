@@ -149,7 +149,7 @@ class LlamaServer:
         said = [{"role": message.role, "content": message.content} for message in messages]
         prompt = self._http.post_json("/apply-template", {"messages": said}).get("prompt")
         if not isinstance(prompt, str):
-            raise ServerError(f"{self._http.name} returned no prompt for the chat")
+            raise ServerError(f"{self._http.name} returned no prompt from /apply-template")
         return prompt
 
     def _sampling(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:

@@ -304,7 +304,7 @@ class ServerSession:
                 if reply.n_text > MOST_TEXT:
                     raise ServerError(
                         f"{self._http.name} sent {reply.n_text:,} characters without ending "
-                        "the reply: stopped"
+                        "the reply, so kvchat stopped it"
                     )
                 if reply.reason is FinishReason.STOP_TOKEN:
                     return
@@ -394,8 +394,8 @@ class ServerSession:
         if self._facts.sees_images:
             return ""
         return (
-            f"{self._http.name} does not report image support for its model: start it with "
-            "the projector (--mmproj), or choose another model"
+            f"{self._http.name} does not report image support for its model: start it with a "
+            "projector (--mmproj), or choose another model"
         )
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:

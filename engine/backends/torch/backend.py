@@ -288,8 +288,8 @@ class TorchBackend(BaseBackend):
             )
         except RuntimeError as error:  # torch's own, of which memory is what fails here
             raise ModelLoadError(
-                f"{name} with a context of {self.n_ctx} does not fit on {self._device}, where "
-                f"{n_free >> 20} MiB were free: {str(error).partition(chr(10))[0]}"
+                f"{name} with a context of {self.n_ctx} does not fit on {self._device}, which "
+                f"had {n_free >> 20} MiB free: {str(error).partition(chr(10))[0]}"
             ) from error
         if has_fixed_steps:
             self.fixed = FixedSteps(transformer, self.n_ctx)
@@ -314,9 +314,8 @@ class TorchBackend(BaseBackend):
         if is_dense and self._plan is None and configuration.kv_trace is None:
             return None
         return (
-            "the decode step cannot be compiled: compiling requires caches of f32, f16 or "
-            "bf16, layers with attention, full sliding-window caches (swa_full), no trace "
-            "and no decode plan"
+            "the decode step cannot be compiled: it needs an f32, f16 or bf16 cache, only "
+            "attention layers, `swa_full`, and neither `kv_trace` nor `decode_plan`"
         )
 
     def _make_caches(
@@ -366,7 +365,7 @@ def _check_settings(configuration: Configuration, shape: Hyperparameters) -> Non
     ):
         if value is not None and not attends:
             raise ModelLoadError(
-                f"{option} needs layers with attention, but this model has none: remove it"
+                f"{option} needs attention layers, but this model has none: remove {option}"
             )
 
 

@@ -106,7 +106,7 @@ def check_fits(
     n_fitting = (free - weights) * configuration.n_ctx // kv_bytes if kv_bytes else 0
     if 0 < n_fitting < configuration.n_ctx:
         ways.append(f"a context of {n_fitting} tokens")
-    ways.append("the llama.cpp backend, which keeps the quantisation of the file")
+    ways.append("the llama.cpp backend, which keeps the weights quantised")
     raise ModelLoadError(
         f"{model.file.path.name} needs {_gib(weights)} to load as {TYPE_NAMES[dtype]} and "
         f"{_gib(kv_bytes)} for the cache, but {device} has only {_gib(free)} free: use "

@@ -109,9 +109,9 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
     architecture = model.architecture
     if architecture.is_moe:
         raise ModelLoadError(
-            "the torch backend does not support models with experts, and "
-            f"{model.file.path.name} has {architecture.n_experts} per layer: use the "
-            "llama.cpp backend"
+            "the torch backend does not support mixture-of-experts models, and "
+            f"{model.file.path.name} has {architecture.n_experts} per layer: use the llama.cpp "
+            "backend"
         )
     return Hyperparameters(
         architecture=keys.name,

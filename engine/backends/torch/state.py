@@ -91,7 +91,8 @@ def join(states: Sequence[State], n_tokens: int) -> Sequence[Layer]:
     for part in parts:
         if part.start != end or len(part.layers) != len(parts[0].layers):
             raise StateError(
-                f"a saved state begins at token {part.start}, but only {end} tokens are restored"
+                f"a saved state begins at token {part.start}, but only {end} tokens were "
+                "restored before it"
             )
         end += part.n_tokens
     if end != n_tokens or not parts:

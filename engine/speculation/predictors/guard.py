@@ -60,7 +60,8 @@ class LatencyBudget:
             step_s = self._plain_step.seconds or 0.0
             raise PredictorError(
                 f"{ROUNDS_IN_A_ROW} drafts in a row were late: the last one took "
-                f"{elapsed_s * 1e3:.0f} ms, a token without drafts {step_s * 1e3:.0f} ms"
+                f"{elapsed_s * 1e3:.0f} ms, but a token without drafts takes "
+                f"{step_s * 1e3:.0f} ms"
             )
 
     def _allowed_s(self) -> float | None:
@@ -206,7 +207,7 @@ def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:
         )
     if law is not None and not _is_distribution(law, n_vocab):
         raise PredictorError(
-            f"it proposed token {token} with {shown(law)}, which is not a distribution"
+            f"it proposed token {token} with {shown(law)}, which is not a probability distribution"
         )
     return guess
 

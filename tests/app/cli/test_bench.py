@@ -80,7 +80,7 @@ def test_a_draft_model_takes_part_and_a_prompt_too_long_does_not_end_it(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "failed" in done.stdout
-    assert "raise the context" in done.stdout
+    assert "raise n_ctx" in done.stdout
     records = read_results(tmp_path / "all.json").prompts
     assert [record.failure is None for record in records] == [True, True, True, False]
     assert records[0].rows[0][1].stats.by_source["draft"].n_verified > 0

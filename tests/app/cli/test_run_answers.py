@@ -122,7 +122,7 @@ def test_an_adapter_works_with_its_scale_and_another_models_is_refused(
     assert tokens("--lora", f"{strong}:8") != plain
     refused = run(starter_path, environment, "--lora", str(foreign), *usual)
     assert refused.returncode == 1
-    assert "foreign.gguf is not an adapter of this model" in refused.stderr
+    assert "foreign.gguf is not an adapter" in refused.stderr
 
 
 def test_a_system_prompt_is_read_while_the_input_is_typed(

@@ -85,7 +85,7 @@ def test_a_split_model_is_read_with_all_of_its_parts(server: Server) -> None:
 
 def test_a_server_without_ranges_is_left_at_once(server: Server) -> None:
     server.knows_ranges, server.size = False, SIZE
-    with pytest.raises(RemoteFileError, match=r"does not support ranges.*\(200\): download"):
+    with pytest.raises(RemoteFileError, match=r"not support range.*\(200\): download"):
         read_remote(f"{server.url}/m.gguf")
     assert len(server.asked) == 1
 
@@ -127,7 +127,7 @@ def test_a_token_that_no_request_can_carry_is_refused(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
-    with pytest.raises(ModelFileError, match="token of HF_TOKEN"):
+    with pytest.raises(ModelFileError, match="token in HF_TOKEN"):
         read_remote("hf:owner/repo/m.gguf")
     assert not server.asked
 
@@ -137,7 +137,7 @@ def test_a_token_that_no_request_can_carry_is_refused(
     [
         (401, "GatedRepo", r"gated: accept its terms at http.*/owner/repo, and set HF_TOKEN"),
         (401, "", r"private, gated or does not exist"),
-        (403, "", r"denied \(403\): request it at http.*/owner/repo"),
+        (403, "", r"denied \(403\): request .* at http.*/owner/repo"),
         (404, "EntryNotFound", r"does not exist \(404\)"),
         (416, "", r"empty"),
         (429, "", r"too many requests"),

@@ -98,7 +98,7 @@ def damaged(path: Path) -> list[tuple[bytes, str]]:
         (json.dumps(data | {"schema": 3}).encode(), "schema 3"),
         (json.dumps(data | {"more": 1}).encode(), "at more"),
         (json.dumps(data | {"started": "yesterday"}).encode(), "not a readable measurement"),
-        (json.dumps(data | {"started": "2026-11-22T18:00:00"}).encode(), "no offset"),
+        (json.dumps(data | {"started": "2026-11-22T18:00:00"}).encode(), "no UTC offset"),
         (whole.replace(b"0.001", b"NaN", 1), "not a readable measurement"),
         (b" " * (RECORDS_BYTES + 1), "not a readable measurement"),
     ]

@@ -174,8 +174,8 @@ def check_room(length: int, n_new: int, n_ctx: int) -> None:
     """Raise `ContextFullError` where new tokens do not fit."""
     if length + n_new > n_ctx:
         raise ContextFullError(
-            f"{length} tokens are cached and {n_new} more do not fit into {n_ctx}: raise n_ctx, or "
-            "shorten the text"
+            f"{length} tokens are cached, so {n_new} more exceed n_ctx = {n_ctx}: raise n_ctx, "
+            "or shorten the text"
         )
 
 
@@ -183,6 +183,6 @@ def check_crop(cache: KVCache, length: int) -> None:
     """Raise `CropUnsupportedError` where a cache cannot be cut to a length."""
     if length and not cache.can_crop(length):
         raise CropUnsupportedError(
-            f"the cache of {cache.length} tokens no longer has all of the first {length}: "
+            f"the cache of {cache.length} tokens no longer contains all of its first {length}: "
             "start again with an empty cache"
         )

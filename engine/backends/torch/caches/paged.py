@@ -79,7 +79,7 @@ class BlockPool:
         if not self._free:
             raise ContextFullError(
                 f"all {self.n_blocks} blocks of {self.block_size} tokens are in use: close a "
-                "sequence, or make a larger pool"
+                "sequence, or enlarge the pool"
             )
         block = self._free.pop()
         self._n_references[block] = 1
@@ -157,7 +157,7 @@ class BlockTable:
             raise ContextFullError(
                 f"{n_new} tokens need {n_needed} blocks of {size} tokens, but only "
                 f"{self.pool.n_free} of {self.pool.n_blocks} are free: close a sequence, or "
-                "make a larger pool"
+                "enlarge the pool"
             )
         for index in range(first, min(n_blocks, len(self.blocks))):
             if self.pool.n_references(self.blocks[index]) > 1:

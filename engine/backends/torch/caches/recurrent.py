@@ -60,8 +60,8 @@ class RecurrentCache(SavedCache):
     def crop(self, length: int) -> None:
         if not self.can_crop(length):
             raise CropUnsupportedError(
-                f"the cache has states after {self._first} to {self.length} tokens, but "
-                f"none after {length}: start again with an empty cache"
+                f"the cache has recurrent states only for depths {self._first} to "
+                f"{self.length}, not for {length}: start again with an empty cache"
             )
         self.length = length
         if length == 0:

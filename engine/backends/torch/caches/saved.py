@@ -50,16 +50,16 @@ def fill(held: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
     """
     if found.keys() != held.keys():
         raise StateError(
-            f"the saved state contains {', '.join(sorted(found))}, but this cache needs "
-            f"{', '.join(sorted(held))}"
+            f"the saved state contains the tensors {', '.join(sorted(found))}, but this cache "
+            f"needs {', '.join(sorted(held))}"
         )
     for name, tensor in held.items():
         saved = found[name]
         if tensor.dtype != saved.dtype or tensor.shape != saved.shape:
             raise StateError(
-                f"the saved state has {list(saved.shape)} {saved.dtype}, but the cache has "
-                f"{list(tensor.shape)} {tensor.dtype}: the state belongs to another model "
-                "or cache type"
+                f"the saved state has shape {list(saved.shape)} ({saved.dtype}), but the cache "
+                f"has {list(tensor.shape)} ({tensor.dtype}): the state belongs to another "
+                "model or cache type"
             )
     for name, tensor in held.items():
         tensor.copy_(found[name])
