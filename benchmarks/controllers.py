@@ -219,7 +219,7 @@ VARIANTS: dict[str, list[tuple[object, str, object]]] = {
         (costs, "NEAR", inf),
         (costs, "PER_PLAIN", inf),
     ],
-    "one timed draft is believed at once": [(costs, "LEAST_DRAFTS", 1)],
+    "one timed draft is believed at once": [(costs, "MIN_DRAFTS", 1)],
     "drafts cost their mean instead of the Theil-Sen slope": [(costs, "_slope", _mean_of_a_guess)],
     "the slope may exceed that mean": [(costs, "_mean", _unbounded)],
     "no confidence cells": [(acceptance, "CONFIDENCE_EDGES", ())],

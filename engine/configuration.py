@@ -35,7 +35,7 @@ MAX_DRAFT = 16
 MAX_PATTERN = 64
 MAX_BATCH = 65536
 MAX_SLOTS = 256
-MOST_DEVICES = 128
+MAX_DEVICES = 128
 WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
 """A worker's address; llama.cpp cuts it at its first colon, so an IPv6 address is none."""
 
@@ -371,11 +371,11 @@ class EngineSettings:
     """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
     main_gpu: Count = 0
     tensor_split: Annotated[
-        tuple[Annotated[float, Bounds(ge=0, le=MAX_COUNT)], ...], Bounds(max_length=MOST_DEVICES)
+        tuple[Annotated[float, Bounds(ge=0, le=MAX_COUNT)], ...], Bounds(max_length=MAX_DEVICES)
     ] = ()
     """Share of each GPU in the layers, in any unit; empty shares by free memory."""
     rpc_workers: Annotated[
-        tuple[Annotated[str, Bounds(pattern=WORKER)], ...], Bounds(max_length=MOST_DEVICES)
+        tuple[Annotated[str, Bounds(pattern=WORKER)], ...], Bounds(max_length=MAX_DEVICES)
     ] = ()
     """Workers of llama.cpp that llama-server gives layers to, each as `host:50052`; their GPUs come
     before those of this machine."""

@@ -17,7 +17,7 @@ CONTROL_SHARE = 4
 """llama.cpp's control decodes a chunk in so many batches, through the other attention."""
 CONTROL_ROWS = 2
 """Rows that torch's control decodes at once: up to two take another product (`torch/device.py`)."""
-LEAST_CTX = 64
+MIN_CTX = 64
 """Of the torch backend that holds the weights and computes nothing."""
 
 
@@ -85,7 +85,7 @@ class TorchContexts:
         self._opener = TorchBackend
         self._configuration = replace(configuration, draft=None)
         self._log = NativeLog()
-        least = BatchShape(LEAST_CTX, LEAST_CTX, LEAST_CTX).of(self._configuration)
+        least = BatchShape(MIN_CTX, MIN_CTX, MIN_CTX).of(self._configuration)
         self._weights = TorchBackend(replace(least, kv_cache="f16"), self._log)
         self._opened: list[Backend] = []
         self.vocabulary = self._weights.vocabulary

@@ -25,7 +25,7 @@ from engine.requests import GenerationRequest, Message
 from engine.speculation.stats import first_divergence
 from engine.validation import faults_of
 
-MOST_PROMPTS = 10_000
+MAX_PROMPTS = 10_000
 SHOWN_DIGITS = 12
 """Of a digest in a message."""
 
@@ -71,7 +71,7 @@ class Manifest(Strict, frozen=True):
     version: Literal[1] = 1
     made_with: str = ""
     """Programs and their versions, in words."""
-    prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=MOST_PROMPTS)]
+    prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_PROMPTS)]
     """Each is answered on its own, in this order."""
     system: str = ""
     """The system prompt of each; empty is none."""

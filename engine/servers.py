@@ -8,7 +8,7 @@ from engine.errors import ServerError
 KEY_VARIABLE = "KVCHAT_SERVER_KEY"
 KEYRING_SERVICE = "kvchat"
 """What the keyring files keys under; the user name there is the server's origin."""
-MOST_KEY = 4096
+MAX_KEY = 4096
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -94,7 +94,7 @@ def key_of(url: str, *, is_trusted: bool = False) -> str | None:
         key, source = _of_keyring(url), "the keyring"
     if not key:
         return None
-    if not key.isascii() or not key.isprintable() or " " in key or len(key) > MOST_KEY:
+    if not key.isascii() or not key.isprintable() or " " in key or len(key) > MAX_KEY:
         raise ServerError(f"the key in {source} has invalid characters: set it again")
     return key
 

@@ -28,7 +28,7 @@ from engine.clock import Pacer
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
 from engine.files import replace_file
-from engine.policy.choice import has_verdict, judge
+from engine.policy.choice import checked, has_verdict
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryPlan, LaboratoryProgress, Note
 from engine.quality.records import QualityError, Report, read_report
@@ -215,7 +215,7 @@ def laboratory_request(options: Options, configuration: Configuration) -> Labora
 
 
 def show(report: Report, settings: Settings) -> None:
-    """Print a report; its kinds as the user's gates judge them."""
+    """Print a report; its kinds as the user's gates checked them."""
     screen = console()
     for text in _texts_of(report, settings, screen.width):
         screen.print(text, soft_wrap=True)
@@ -223,7 +223,7 @@ def show(report: Report, settings: Settings) -> None:
 
 def _texts_of(report: Report, settings: Settings, width: int) -> Iterator[Printed]:
     gates = settings.cache_policy
-    candidates = judge(report, gates) if has_verdict(report) else ()
+    candidates = checked(report, gates) if has_verdict(report) else ()
     for line in report_lines(report, candidates, width):
         text = Printed.assemble(*((run.text, STYLES.get(run.style, "")) for run in line))
         text.rstrip()

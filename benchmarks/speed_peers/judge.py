@@ -10,7 +10,7 @@ from engine.speculation.stats import first_divergence
 from speed_peers.catalogue import BASE, KVCHAT, PLAIN
 from speed_peers.records import Reply, Run
 
-LEAST_STEPS = 8
+MIN_STEPS = 8
 """Decoded tokens under which a reply is too short for a speed."""
 
 Replies = dict[str, dict[int, Reply]]
@@ -70,7 +70,7 @@ def ratio(replies: Replies, one: str, other: str) -> float | None:
     found = []
     for pair, reply in replies.get(one, {}).items():
         against = replies.get(other, {}).get(pair)
-        if against is None or min(reply.n_steps, against.n_steps) < LEAST_STEPS:
+        if against is None or min(reply.n_steps, against.n_steps) < MIN_STEPS:
             continue
         fast, slow = reply.tokens_per_second, against.tokens_per_second
         if fast and slow:

@@ -9,7 +9,7 @@ from engine.cache.radix import StoredState
 
 HALF_LIFE_S = 3600.0
 """Time without use after which a state counts half."""
-LEAST_RECOMPUTE_S = 1e-6
+MIN_RECOMPUTE_S = 1e-6
 """Stands for a time that was not measured."""
 
 
@@ -21,7 +21,7 @@ def worth(state: StoredState, now: float) -> float:
     clock that rises with each eviction and lives in one process; here age itself counts,
     halving the value every `HALF_LIFE_S`, so that restarts and other processes agree.
     """
-    cost_s = max(state.recompute_s, LEAST_RECOMPUTE_S)
+    cost_s = max(state.recompute_s, MIN_RECOMPUTE_S)
     value = (1 + state.n_uses) * cost_s / max(state.nbytes, 1)
     return math.log2(value) - max(now - state.used_at, 0.0) / HALF_LIFE_S
 

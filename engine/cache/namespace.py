@@ -20,7 +20,7 @@ HASHES = "model-hashes.json"
 VERSION = 1
 BLOCK_BYTES = 4 << 20
 DIGEST_BYTES = 32
-MOST_FILES = 256
+MAX_FILES = 256
 SETTLED_NS = 2_000_000_000
 """Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
 the coarsest one, FAT's, counts in 2 s."""
@@ -42,7 +42,7 @@ class FileHashes:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._digests = NewestEntries(path, "digests", VERSION, MOST_FILES, str)
+        self._digests = NewestEntries(path, "digests", VERSION, MAX_FILES, str)
 
     def digest(self, file: Path, *, unchanged_since: float = math.inf) -> str:
         """The digest of a file: 64 hexadecimal digits.

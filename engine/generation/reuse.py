@@ -13,7 +13,7 @@ from engine.generation.prompt import Prompt, may_think, text_of_tokens
 from engine.generation.reasoning import MARKERS, Thought
 from engine.requests import GenerationRequest, Message
 
-MOST_LINES = 64
+MAX_LINES = 64
 MOST_TOKENS = 1 << 20
 """Lines and tokens that are remembered; the line used longest ago goes first."""
 N_OPENING = 16
@@ -72,7 +72,7 @@ class LastLines:
     @property
     def _is_full(self) -> bool:
         n_tokens = sum(len(line.tokens) for line in self._lines.values())
-        return len(self._lines) > MOST_LINES or n_tokens > MOST_TOKENS
+        return len(self._lines) > MAX_LINES or n_tokens > MOST_TOKENS
 
     def found(self, request: GenerationRequest, prompt: Prompt, recalled: Recalled) -> PromptReady:
         """What was found of a prompt, and why it was not more; nothing is timed yet.

@@ -28,7 +28,7 @@ CHUNK_S = 0.1
 """Time that a stretch of a prompt may add to a step in which other replies decode."""
 CHUNK = 64
 """Tokens of such a stretch before the speed of prompts is known."""
-LEAST_CHUNK = 16
+MIN_CHUNK = 16
 NOTHING = Forward(np.empty((0, 0), np.float32))
 """What a stretch of a prompt gives."""
 
@@ -126,7 +126,7 @@ class Scheduler:
         token_s = self._recall.rate.seconds_of(1)
         n_tokens = CHUNK if not token_s else int(CHUNK_S / token_s)
         n_beside = max(n_batch - self._backend.n_rows, n_batch // 2, 1)
-        return min(max(n_tokens, LEAST_CHUNK), n_beside)
+        return min(max(n_tokens, MIN_CHUNK), n_beside)
 
     @property
     def n_rows(self) -> int:

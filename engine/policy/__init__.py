@@ -1,1 +1,1 @@
-"""Which cache kind: candidates, budget, gates, speed, and the plan that is kept."""
+"""The choice of K/V types: candidates, budget, quality gates, speed, saved measurements."""

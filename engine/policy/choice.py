@@ -1,8 +1,8 @@
-"""Which cache kind: candidates, then the budget, then the gates, then the quickest.
+"""The choice of K/V types: candidates, then the budget, then the quality gates, then the speed.
 
-Two rules make the choice steady. What is coarser in keys and values than a kind that fails has
-failed too, however lucky its figures are. And what passes is ordered by itself, not by what else
-passes. So a tighter gate keeps the choice or moves it to a kind that is not coarser.
+Two rules keep the choice stable. A pair with fewer bits than a pair that fails has failed too,
+whatever its figures are. And the order of two pairs does not depend on a third. So a stricter gate
+keeps the choice or moves it to a pair that has no fewer bits.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class Basis(StrEnum):
 
 
 class BudgetError(PresetError):
-    """No cache kind that may be chosen is as small as was asked."""
+    """No allowed K/V types are within the budget."""
 
     title = "The cache is too large"
 
@@ -49,27 +49,27 @@ Size = Callable[[KVTypes], int]
 
 @dataclass(frozen=True, slots=True)
 class TypeRequest:
-    """What a cache is chosen for."""
+    """What K/V types are chosen for."""
 
     n_ctx: int
     """Tokens of a slot."""
     budget_bytes: int | None = None
-    """Most bytes of the cache; None is no limit."""
+    """Maximum bytes of the cache; None is no limit."""
     type_k: KVTypeName | None = None
-    """Type of the keys where it is given; None leaves it open."""
+    """K type, if it is fixed."""
     type_v: KVTypeName | None = None
     counts_rates: bool = True
-    """Whether the measured rates are those of the machine that it is for."""
+    """Whether the measured speeds are those of the planned machine."""
 
     def allows(self, pair: KVTypes) -> bool:
-        """Whether a pair has the types that are given; f32 is for comparing unless it is one."""
+        """Whether a pair has the fixed types; f32 is a reference only, unless it is fixed."""
         is_given = self.type_k in (None, pair.k) and self.type_v in (None, pair.v)
         return is_given and (WIDEST not in (pair.k, pair.v) or WIDEST in (self.type_k, self.type_v))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A cache kind, what it takes, and why it may be chosen or may not."""
+    """K/V types, their size, and the objections to them."""
 
     pair: KVTypes
     nbytes: int | None = None
@@ -84,46 +84,46 @@ class Candidate:
 
 
 def choose(
-    report: Report | None, wish: TypeRequest, gates: Gates, size: Size
+    report: Report | None, request: TypeRequest, gates: Gates, size: Size
 ) -> tuple[Candidate, ...]:
-    """The cache kinds that may be chosen for a wish, the best first; at least one.
+    """The allowed K/V types for a request, the best first; at least one.
 
-    They are those that were measured; without a verdict, the usual ones in the order for all
+    They are the measured ones; without a usable measurement, the usual ones in one order for all
     models.
 
     Raises:
-        BudgetError: nothing that may be chosen is within the budget; says what would be.
+        BudgetError: no allowed types are within the budget; the message has the smallest size.
     """
     if report is not None and has_verdict(report):
-        base_s = reference_seconds(report, wish.n_ctx // 2)
-        found = _by_figures(report, wish, gates, size)
+        base_s = reference_seconds(report, request.n_ctx // 2)
+        found = _by_figures(report, request, gates, size)
         found.sort(key=lambda each: speed_order(each, base_s))
     else:
-        found = sorted(_by_guess(wish, size), key=lambda each: each.usage)
+        found = sorted(_by_guess(request, size), key=lambda each: each.usage)
     accepted = tuple(each for each in found if not each.objections)
     if not accepted:
-        raise BudgetError(_nothing(wish, found))
+        raise BudgetError(_nothing(request, found))
     return accepted
 
 
 def has_verdict(report: Report) -> bool:
-    """Whether a report can be chosen by: there was text enough, and the reference read it."""
+    """Whether a report is usable: enough text, and the reference was measured."""
     return report.allows_verdict and report.reference is not None
 
 
-def judge(report: Report, gates: Gates) -> tuple[Candidate, ...]:
-    """The reference and every kind of a report with the objections of the gates, the best first.
+def checked(report: Report, gates: Gates) -> tuple[Candidate, ...]:
+    """The reference and all measured types with the objections of the gates, the best first.
 
-    The best is the one that uses the least of its gates; no rate and no budget counts.
+    The best uses the smallest part of its limits; speed and budget do not count.
     """
     measured = _measured(report)
-    found = [_judge(pair, each, report, gates) for pair, each in measured.items()]
+    found = [_checked(pair, each, report, gates) for pair, each in measured.items()]
     failed = [each for each in found if each.objections and measured[each.pair].is_complete]
     return tuple(sorted((_with_finer(each, failed) for each in found), key=lambda each: each.usage))
 
 
 def token_seconds(cost: Cost | None, depth: int) -> float | None:
-    """Seconds for a token behind so many others: attention grows evenly between two depths."""
+    """Seconds per token at a depth, interpolated between the two measured depths."""
     if cost is None or min(cost.shallow_tps, cost.deep_tps) <= 0:
         return None
     shallow, deep = 1 / cost.shallow_tps, 1 / cost.deep_tps
@@ -135,27 +135,26 @@ def token_seconds(cost: Cost | None, depth: int) -> float | None:
 
 
 def with_seconds(candidate: Candidate, n_ctx: int) -> Candidate:
-    """The candidate with its seconds for a token in the middle of a context."""
+    """The candidate with its seconds per token in the middle of a context."""
     cost = None if candidate.measured is None else candidate.measured.cost
     return replace(candidate, token_s=token_seconds(cost, n_ctx // 2))
 
 
 def rate_step(token_s: float, reference_s: float | None) -> int:
-    """The step of a rate, less is quicker; the reference is in the middle of step 0."""
+    """The step of a speed, smaller is faster; the reference is in the middle of step 0."""
     return round(log(token_s / (reference_s or 1.0)) / (2 * log(SAME_RATE)))
 
 
 def speed_order(
     candidate: Candidate, reference_s: float | None
 ) -> tuple[bool, int, int, float, KVTypes]:
-    """The quickest first; among rates of one step the smallest, then the finest.
+    """Sort key: the fastest step first; within a step the smallest, then the most precise.
 
-    It looks at nothing but the candidate and the reference, which no gate removes, so that the
-    order of two never hangs on a third.
+    It uses only the candidate and the reference, so the order of two never depends on a third.
 
     Args:
-        candidate: With its seconds for a token.
-        reference_s: Those of the reference; None where they were not measured.
+        candidate: With its seconds per token.
+        reference_s: Seconds of the reference; None if not measured.
     """
     token_s, nbytes = candidate.token_s, candidate.nbytes or 0
     step = 0 if token_s is None else rate_step(token_s, reference_s)
@@ -163,37 +162,39 @@ def speed_order(
 
 
 def reference_seconds(report: Report, depth: int) -> float | None:
-    """Seconds of the reference for a token at a depth; None where they were not measured."""
+    """Seconds per token of the reference at a depth; None if not measured."""
     return token_seconds(report.reference.cost, depth) if report.reference else None
 
 
 def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
-    """Whether a pair has no more bits than another in keys and in values, and fewer in one."""
+    """Whether a pair has fewer bits than another in K or V, and more in neither."""
     (k, v), (other_k, other_v) = bits_of(pair), bits_of(other)
     return k <= other_k and v <= other_v and (k, v) != (other_k, other_v)
 
 
-def _by_figures(report: Report, wish: TypeRequest, gates: Gates, size: Size) -> list[Candidate]:
+def _by_figures(report: Report, request: TypeRequest, gates: Gates, size: Size) -> list[Candidate]:
     found = [
-        _sized(with_seconds(each, wish.n_ctx) if wish.counts_rates else each, wish, size)
-        for each in judge(report, gates)
-        if wish.allows(each.pair)
+        _sized(with_seconds(each, request.n_ctx) if request.counts_rates else each, request, size)
+        for each in checked(report, gates)
+        if request.allows(each.pair)
     ]
     if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
-        return _with_fall_back(found, wish, size)
+        return _with_fall_back(found, request, size)
     return found
 
 
-def _by_guess(wish: TypeRequest, size: Size) -> list[Candidate]:
-    pairs = (KVTypes(wish.type_k or each.k, wish.type_v or each.v) for each in FAST_PAIRS)
+def _by_guess(request: TypeRequest, size: Size) -> list[Candidate]:
+    pairs = (KVTypes(request.type_k or each.k, request.type_v or each.v) for each in FAST_PAIRS)
     guessed = (Candidate(pair, usage=guessed_cost(pair)) for pair in dict.fromkeys(pairs))
-    return [_sized(each, wish, size) for each in guessed]
+    return [_sized(each, request, size) for each in guessed]
 
 
-def _with_fall_back(found: Sequence[Candidate], wish: TypeRequest, size: Size) -> list[Candidate]:
-    """The candidates with f16 among those that may be chosen, where the reference may not be."""
+def _with_fall_back(
+    found: Sequence[Candidate], request: TypeRequest, size: Size
+) -> list[Candidate]:
+    """The candidates with f16 as an allowed one, if the reference is not."""
     others = [each for each in found if each.pair != WHOLE]
-    return [*others, _sized(Candidate(WHOLE), wish, size)] if wish.allows(WHOLE) else [*found]
+    return [*others, _sized(Candidate(WHOLE), request, size)] if request.allows(WHOLE) else [*found]
 
 
 def _measured(report: Report) -> dict[KVTypes, Measurement]:
@@ -206,7 +207,7 @@ def _measured(report: Report) -> dict[KVTypes, Measurement]:
     return found
 
 
-def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> Candidate:
+def _checked(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> Candidate:
     if found.role == "reference":
         return Candidate(pair, measured=found)
     read = readings(found, gates, reference=report.reference, control=report.control)
@@ -217,7 +218,7 @@ def _judge(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> C
 
 
 def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
-    """A candidate that fails with the finer kinds that were measured to the end and do."""
+    """The candidate, refused if completely measured types with more bits fail."""
     if candidate.objections:
         return candidate
     finer = [each.pair for each in failed if is_coarser(candidate.pair, each.pair)]
@@ -226,14 +227,14 @@ def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
     return _refused(candidate, f"{finer[0]} fails although it has more bits")
 
 
-def _sized(candidate: Candidate, wish: TypeRequest, size: Size) -> Candidate:
+def _sized(candidate: Candidate, request: TypeRequest, size: Size) -> Candidate:
     try:
         nbytes = size(candidate.pair)
     except PresetError as refusal:
         return _refused(candidate, str(refusal))
     candidate = replace(candidate, nbytes=nbytes)
-    if wish.budget_bytes is not None and nbytes > wish.budget_bytes:
-        over = f"{format_bytes(nbytes)} exceeds the budget of {format_bytes(wish.budget_bytes)}"
+    if request.budget_bytes is not None and nbytes > request.budget_bytes:
+        over = f"{format_bytes(nbytes)} exceeds the budget of {format_bytes(request.budget_bytes)}"
         return _refused(candidate, over)
     return candidate
 
@@ -242,24 +243,24 @@ def _refused(candidate: Candidate, why: str) -> Candidate:
     return replace(candidate, objections=(*candidate.objections, why))
 
 
-def _nothing(wish: TypeRequest, rejected: Sequence[Candidate]) -> str:
-    """Why nothing may be chosen: the smallest that keeps the gates, or what the others fail."""
+def _nothing(request: TypeRequest, rejected: Sequence[Candidate]) -> str:
+    """Why no types are allowed: the smallest that pass the gates, or the failed gates."""
     sizes = [
         (each.nbytes, each.pair)
         for each in rejected
         if each.nbytes is not None and len(each.objections) == 1
-        and wish.budget_bytes is not None and each.nbytes > wish.budget_bytes
+        and request.budget_bytes is not None and each.nbytes > request.budget_bytes
     ]  # fmt: skip
     smallest = min(sizes, default=None)
-    if smallest is None or wish.budget_bytes is None:
+    if smallest is None or request.budget_bytes is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
         return f"no cache type passes the quality limits ({listed}): set keys or values to auto"
     nbytes, pair = smallest
-    tokens = int(wish.n_ctx * wish.budget_bytes / max(nbytes, 1)) // 256 * 256
+    tokens = int(request.n_ctx * request.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
         "no cache type that passes the quality limits fits into "
-        f"{format_bytes(wish.budget_bytes)} at {wish.n_ctx:,} tokens; the smallest, {pair}, "
+        f"{format_bytes(request.budget_bytes)} at {request.n_ctx:,} tokens; the smallest, {pair}, "
         f"needs {format_bytes(nbytes)}. Choose {shorter}, or a budget of "
         f"{format_bytes(nbytes)}"
     )

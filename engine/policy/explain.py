@@ -1,4 +1,4 @@
-"""Why a cache has its types, and what they do to the text, in one sentence."""
+"""Why a cache has its K/V types and what they cost, in one sentence."""
 
 from collections.abc import Sequence
 
@@ -10,13 +10,13 @@ from engine.quality.records import Breakdown, Figure, Measurement, Report, n_rig
 
 MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
-"""Sorts of text as a sentence calls them, where that is not the sort's own name."""
+"""Names of text kinds in a sentence."""
 ROUNDED_AWAY = 0.0005
-"""Nats that a sentence with three digits would show as none."""
+"""Nats that three digits would show as 0."""
 
 
 def sentence(report: Report, kind: KVTypes) -> str:
-    """A kind's size, its likeliest tokens, and its loss on each sort of text, in one sentence.
+    """Size, same-top share and loss on each kind of text, in one sentence.
 
     Such as `q8_0 K with q5_1 V: 1.9x smaller, same top token 99.6 %, nothing measurable on chat,
     0.004 nats on long documents`.
@@ -35,7 +35,7 @@ def sentence(report: Report, kind: KVTypes) -> str:
 
 
 def explain(known: Known, pair: KVTypes) -> str:
-    """Why a cache has its types: their figures, what keeps smaller ones out, or that it is a guess.
+    """Why a cache has its types: their figures, why smaller ones fail, or that it is a guess.
 
     Args:
         known: What was measured of the model.
@@ -53,7 +53,7 @@ def explain(known: Known, pair: KVTypes) -> str:
 
 
 def _why_whole(known: Known, pair: KVTypes) -> str:
-    """What keeps smaller types out, or how quick those are that would pass."""
+    """Why smaller types fail, or the speeds of those that pass."""
     smaller = [each for each in known.candidates.values() if not is_whole(each.pair)]
     passing = [each.pair for each in smaller if not each.objections]
     if passing:
@@ -65,7 +65,7 @@ def _why_whole(known: Known, pair: KVTypes) -> str:
 
 
 def _rates(known: Known, pair: KVTypes, passing: Sequence[KVTypes]) -> str:
-    """How quick a pair is beside those that pass, where that was measured on this machine."""
+    """The speeds of a pair and of those that pass, if measured on this machine."""
     found = [known.candidates.get(each) for each in (pair, *passing)]
     costs = [each.measured.cost for each in found if each and each.measured]
     tps = [f"{cost.deep_tps:.3g}" for cost in costs if cost is not None]
@@ -112,10 +112,10 @@ def _losses(found: Measurement, report: Report) -> list[str]:
     if len(parts) < 2:
         parts = (("", found.scores.nll_delta),)
     lost = [(name, f) for name, f in parts if is_measurable(f, noise.get(name, 0.0))]
-    kept = [name for name, figure in parts if (name, figure) not in lost]
-    said = [f"no measurable loss{_on(kept)}"] if kept else []
+    lossless = [name for name, figure in parts if (name, figure) not in lost]
+    first = [f"no measurable loss{_on(lossless)}"] if lossless else []
     ordered = sorted(lost, key=lambda each: each[1].value)
-    return said + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
+    return first + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
 
 
 def _named(part: Breakdown) -> tuple[str, Figure]:
@@ -128,10 +128,10 @@ def _noise(figure: Figure) -> float:
 
 
 def _on(names: list[str]) -> str:
-    spelled = [TEXT_NAMES.get(name, name) for name in names if name]
-    if not spelled:
+    known = [TEXT_NAMES.get(name, name) for name in names if name]
+    if not known:
         return ""
-    *others, last = spelled
+    *others, last = known
     return f" on {', '.join(others)} and {last}" if others else f" on {last}"
 
 

@@ -1,11 +1,10 @@
-"""The gates: how much a cache kind may lose on the measured text to be chosen.
+"""The quality gates: the maximum loss of K/V types on the measured text.
 
-A gate is about a loss: 0 is what the reference has, more is worse. What is held against it is the
-unfavourable end of the figure's interval, over all texts and over the worst sort of text, because
-the loss of a kind lies in long documents and tool calls rather than in chat. What the control shows
-of the same text is taken off: the reference through other kernels differs from itself by that, on
-small models in 4 tokens of 100. Texts that nobody measured differ from those that were, so the
-defaults are 0.7 of what a kind may lose at most.
+A loss of 0 is the reference; more is worse. A gate compares the upper end of the figure's interval,
+over all texts and on the worst kind of text, because long documents and tool calls lose more than
+chat. The loss of the control is subtracted: the reference computed with other kernels, which
+differs from itself in 4 of 100 top tokens on small models. Other texts differ from the measured
+ones, so the defaults are 0.7 of the largest acceptable loss.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,13 +24,13 @@ from engine.quality.records import (
 )
 
 LONG_FROM = 8192
-"""Tokens from which a position is one of a long context."""
-LEAST_PART = 1000
-"""Rows of a sort of text, or a range of positions, that a gate is held against by itself."""
-LEAST_TAIL = 8000
-"""Rows from which a sort of text has a 99.9 % of its own: eight rows lie beyond it."""
-LEAST_QUESTIONS = 5
-"""Questions that the reference must have got right for the loss of some to say anything."""
+"""First position of a long context."""
+MIN_PART = 1000
+"""Minimum tokens of a kind of text or a range of positions for a gate of its own."""
+MIN_TAIL = 8000
+"""Minimum tokens for a 99.9th percentile: eight tokens are beyond it."""
+MIN_QUESTIONS = 5
+"""Minimum questions that the reference answers correctly."""
 
 Loss = Annotated[float, Bounds(ge=0, le=100)]
 Share = Annotated[float, Bounds(ge=0, le=1)]
@@ -39,7 +38,7 @@ Share = Annotated[float, Bounds(ge=0, le=1)]
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """The limits of what a chosen cache kind may lose, each a setting of its own."""
+    """The maximum losses; each is a setting."""
 
     __pydantic_config__ = STRICT
 
@@ -68,7 +67,7 @@ class Gates:
 
 @dataclass(frozen=True, slots=True)
 class PolicySettings(Gates):
-    """The gates, and how long a measurement counts."""
+    """The gates, and how long a measurement is valid."""
 
     __pydantic_config__ = STRICT
 
@@ -79,31 +78,31 @@ class PolicySettings(Gates):
 
 @dataclass(frozen=True, slots=True)
 class GateReading:
-    """A loss beside its gate."""
+    """A loss and its gate."""
 
     gate: str
     """Name of the setting."""
     loss: float
     limit: float
-    """The most that the loss may be."""
+    """Maximum loss."""
     text: str
     """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
 
     @property
     def passes(self) -> bool:
-        """Whether the loss is within its limit; a loss that is no number is not."""
+        """Whether the loss is within its limit; NaN is not."""
         return isfinite(self.loss) and self.loss <= self.limit
 
     @property
     def usage(self) -> float:
-        """The part of the limit that is used: 0 loses nothing, above 1 fails."""
+        """Loss divided by limit: above 1 fails."""
         if self.loss <= 0:
             return 0.0
         return self.loss / self.limit if self.limit > 0 else float("inf")
 
 
 Compared = tuple[str, Scores, Scores | None]
-"""Where rows are from, in words; the kind's scores of them, and those of the control."""
+"""A part of the text in words, and its scores by the types and by the control."""
 
 
 def readings(
@@ -113,20 +112,20 @@ def readings(
     reference: Measurement | None = None,
     control: Measurement | None = None,
 ) -> tuple[GateReading, ...]:
-    """Every gate that the measurement of a kind can be held against, with its loss.
+    """Every gate that a measurement has figures for, with the loss.
 
     Args:
-        found: The kind.
+        found: The measurement.
         gates: The limits.
-        reference: Answered the same questions; they count where it answered enough of them.
-        control: Its losses are noise, and are taken off; None takes nothing off.
+        reference: Measurement with the same questions, which count if enough answers are correct.
+        control: Its losses are noise and subtracted; None subtracts nothing.
     """
     whole: Compared = ("", found.scores, None if control is None else control.scores)
     parts = [whole]
     if len(found.by_text) > 1:
         known = () if control is None else control.by_text
         parts += [_beside(part, known, " on ") for part in _enough(found.by_text)]
-    tails = [whole, *(each for each in parts[1:] if each[1].n_tokens >= LEAST_TAIL)]
+    tails = [whole, *(each for each in parts[1:] if each[1].n_tokens >= MIN_TAIL)]
     known = () if control is None else control.by_position
     far = [_beside(part, known, " at ") for part in farthest(found)]
     read = [
@@ -157,12 +156,12 @@ def readings(
 
 
 def usage_of(read: Iterable[GateReading]) -> float:
-    """The largest part that is used of any limit."""
+    """The largest usage of a limit."""
     return max((each.usage for each in read), default=0.0)
 
 
 def farthest(found: Measurement) -> tuple[Breakdown, ...]:
-    """The ranges of positions of a long context; where there is none, the last that was read."""
+    """The ranges of positions in a long context; without one, the last measured range."""
     enough = {part.name: part for part in _enough(found.by_position)}
     names = [(start, position_name(start)) for start in POSITIONS]
     ordered = [(start, enough[name]) for start, name in names if name in enough]
@@ -172,7 +171,7 @@ def farthest(found: Measurement) -> tuple[Breakdown, ...]:
 
 
 def _enough(parts: tuple[Breakdown, ...]) -> list[Breakdown]:
-    return [part for part in parts if part.scores.n_tokens >= LEAST_PART]
+    return [part for part in parts if part.scores.n_tokens >= MIN_PART]
 
 
 def _beside(part: Breakdown, known: tuple[Breakdown, ...], word: str) -> Compared:
@@ -182,10 +181,10 @@ def _beside(part: Breakdown, known: tuple[Breakdown, ...], word: str) -> Compare
 
 
 def _needles(found: Measurement, reference: Measurement | None, limit: float) -> GateReading | None:
-    """The share of the needles that the reference found and that is lost."""
+    """The share of wrong answers among the questions that the reference answers correctly."""
     right, asked = n_right(found.needle)
     known, asked_before = n_right(() if reference is None else reference.needle)
-    if known < LEAST_QUESTIONS or asked != asked_before:
+    if known < MIN_QUESTIONS or asked != asked_before:
         return None
     lost = max(0.0, (known - right) / known)
     text = f"{lost:.0%} of the needles not retrieved, limit {limit:.0%}"
@@ -199,7 +198,7 @@ def _worst(
     figure: Callable[[Scores], Figure],
     text: str,
 ) -> GateReading | None:
-    """The gate with the largest loss of the parts, what the control loses of each taken off."""
+    """The gate with the largest loss of the parts, after the noise of the control."""
     losses = [
         (_high(figure(scores)) - _noise(figure, control), where) for where, scores, control in parts
     ]
@@ -210,12 +209,12 @@ def _worst(
 
 
 def _noise(figure: Callable[[Scores], Figure], control: Scores | None) -> float:
-    """What the control loses: never below nothing, so that luck of its own makes no kind worse."""
+    """The loss of the control, at least 0."""
     return 0.0 if control is None else max(0.0, figure(control).value)
 
 
 def _other(same_top: Figure) -> Figure:
-    """The share of tokens whose likeliest continuation is another one."""
+    """The share of positions with another top token."""
     low, high = (None if end is None else 1 - end for end in (same_top.high, same_top.low))
     return Figure(1 - same_top.value, low, high)
 

@@ -1,4 +1,4 @@
-"""What is known of the cache kinds of one model, for whoever plans with it."""
+"""Measured and guessed quality of the K/V types of one model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,8 +8,8 @@ from engine.memory.kv_cache import is_whole
 from engine.policy.choice import (
     Basis,
     Candidate,
+    checked,
     has_verdict,
-    judge,
     reference_seconds,
     speed_order,
     with_seconds,
@@ -18,61 +18,59 @@ from engine.policy.gates import Gates
 from engine.policy.pairs import COARSENESS, guessed_cost
 from engine.quality.records import LEAST_TOKENS, Report
 
-MOST_COST = 8.0
-"""Halvings of the context that a pair far beyond its gates costs: those that a user named are
-still ordered by their figures."""
+MAX_COST = 8.0
+"""Maximum cost in halvings of the context; pairs named by the user may be far beyond the gates."""
 BIASED_KEYS = (
     "break models with biased key projections, such as this one: with q4_0, "
     "Qwen2.5-Coder-0.5B had a different top token at 39 of 100 positions and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
-"""Context that rates are compared at where none is known yet."""
+"""Context at which speeds are compared if none is known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one pair, and from where."""
+    """The quality of one pair, and its source."""
 
     basis: Basis
     text: str
-    """The figures, the guess, or why there are none, without the basis."""
+    """The figures, the guess, or why there is none."""
     short: str
     """The same in at most eight characters, for a table."""
     passes: bool | None = None
-    """Whether it keeps the gates; None where nothing was measured to hold against them."""
+    """Whether it passes the gates; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was measured on a model with this build of llama.cpp, if anything was.
+    """The measurement of a model with this build of llama.cpp, if there is one.
 
-    Measured figures and guesses never stand side by side: where there is a report, a kind that is
-    not in it is unknown.
+    Measured figures and guesses are not mixed: with a report, types that it lacks are unknown.
     """
 
     report: Report | None = None
     gates: Gates = field(default_factory=Gates)
     has_rates: bool = False
-    """Whether the rates of the report are those of the machine that is planned for."""
+    """Whether the speeds of the report are those of the planned machine."""
     has_key_biases: bool = False
-    """Whether the model adds biases to its keys, as Qwen2 does: few bits break such keys."""
+    """Whether the model adds biases to its keys, as Qwen2 does; such keys need many bits."""
     notes: tuple[str, ...] = ()
-    """What the user should know of the kept plans, such as one that cannot be read."""
+    """Notes about the saved measurements, such as an unreadable file."""
 
     candidates: dict[KVTypes, Candidate] = field(init=False, compare=False, repr=False)
-    """The measured pairs by what they lose, the finest first; none without a report."""
+    """The measured pairs, the most precise first; empty without a report."""
 
     def __post_init__(self) -> None:
-        found = () if self.report is None else judge(self.report, self.gates)
+        found = () if self.report is None else checked(self.report, self.gates)
         object.__setattr__(self, "candidates", {each.pair: each for each in found})
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there is a report that can be chosen by."""
+        """Whether there is a usable report."""
         return self.report is not None and has_verdict(self.report)
 
     def standing(self, pair: KVTypes) -> Standing:
-        """What is known of a pair."""
+        """The quality of a pair."""
         if self.report is None:
             return _guess(pair, has_key_biases=self.has_key_biases)
         found = self.candidates.get(pair)
@@ -82,13 +80,13 @@ class Known:
         return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
 
     def allowed_types(self) -> tuple[KVTypes, ...]:
-        """The measured pairs that keep the gates, the finest first; empty without a verdict."""
+        """The measured pairs that pass the gates, the most precise first."""
         if not self.has_verdict:
             return ()
         return tuple(pair for pair, each in self.candidates.items() if not each.objections)
 
     def fastest_first(self, pairs: Iterable[KVTypes]) -> tuple[KVTypes, ...]:
-        """Pairs by their measured rates; as they came where those are of another machine."""
+        """Pairs by their measured speeds; unchanged if those are of another machine."""
         known = self.candidates
         listed = tuple(pairs)
         if self.report is None or not self.has_rates or any(pair not in known for pair in listed):
@@ -98,15 +96,15 @@ class Known:
         return tuple(sorted(found, key=lambda pair: speed_order(found[pair], base_s)))
 
     def costs(self, pairs: Iterable[KVTypes]) -> tuple[float, ...]:
-        """What each pair costs, in halvings of the context: measured for all, or guessed for all.
+        """The cost of each pair in halvings of the context: measured for all, or guessed for all.
 
-        At the gates a kind costs as much as four bits do by guess: it must double the context.
+        A pair at its limits costs 1, as four bits do by guess: it must double the context.
         """
         listed, known = tuple(pairs), self.candidates
         is_known = all(pair in known or is_whole(pair) for pair in listed)
         if not self.has_verdict or not is_known:
             return tuple(map(guessed_cost, listed))
-        return tuple(min(known[pair].usage, MOST_COST) if pair in known else 0.0 for pair in listed)
+        return tuple(min(known[pair].usage, MAX_COST) if pair in known else 0.0 for pair in listed)
 
 
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:

@@ -1,8 +1,7 @@
-"""Plans: the reports that cache types are chosen by.
+"""Plans: saved measurements, by which K/V types are chosen.
 
-Each is a file of its own. What its figures hang on is in its name as a digest: model, texts, build
-of llama.cpp, device, threads and settings. A file that is damaged, or is not what its name says,
-is never used, overwritten or deleted; whoever asks is told.
+Each is a file. Its name has a digest of model, texts, build of llama.cpp, device, threads and
+settings. A damaged or renamed file is not used, overwritten or deleted; callers get a note.
 """
 
 import json
@@ -16,21 +15,21 @@ from engine.errors import EngineError
 from engine.files import RECORDS_BYTES, read_text, replace_file
 from engine.quality.records import Report, Subject, report_json, report_of
 
-MOST_PLANS = 200
-"""Files of one model that are looked at: each is a text, a build or a device of its own."""
+MAX_PLANS = 200
+"""Maximum files of one model: each has another text, build or device."""
 IDENTITY_DIGITS = 32
 KEY_BYTES = 8
 
 
 class PlanError(EngineError):
-    """A plan that cannot be kept or read."""
+    """A plan that cannot be saved or read."""
 
     title = "The cache measurement cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPlans:
-    """The plans of a model, the newest first, and what is wrong with other files of its name."""
+    """The plans of a model, the newest first, and the problems of its other files."""
 
     plans: tuple[Report, ...] = ()
     problems: tuple[str, ...] = ()
@@ -43,11 +42,10 @@ class PlanStore:
         self.folder = folder
 
     def save(self, report: Report) -> Report:
-        """Keep a report in the place of the last one of its subject.
+        """Save a report in place of the last one with the same subject.
 
-        Kinds that it has not measured to the end keep the figures that they had, or stay out: so
-        one kind can be measured again, and a run that was stopped changes nothing of what was
-        whole.
+        Types that were not measured completely keep their old figures or are left out, so one type
+        can be measured again, and a stopped run loses nothing.
 
         Raises:
             PlanError: the file cannot be written.
@@ -64,7 +62,7 @@ class PlanStore:
         return plan
 
     def find(self, model_identity: str, build: str) -> FoundPlans:
-        """The plans of a model for a build of llama.cpp; those of other builds are named."""
+        """The plans of a model for a build of llama.cpp; plans of other builds are a problem."""
         plans, problems, others = [], [], []
         for path in self._paths(model_identity):
             try:
@@ -93,12 +91,12 @@ class PlanStore:
 
     def _paths(self, model_identity: str) -> list[Path]:
         pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
-        return sorted(self.folder.glob(pattern))[:MOST_PLANS] if self.folder.is_dir() else []
+        return sorted(self.folder.glob(pattern))[:MAX_PLANS] if self.folder.is_dir() else []
 
     def _place(self, subject: Subject) -> tuple[Path, Report | None]:
-        """Where the plan of a subject goes, and the one that it replaces.
+        """The path for the plan of a subject, and the plan that it replaces.
 
-        A file that cannot be read keeps its name, and the next one is taken.
+        An unreadable file keeps its name; the next name is used.
         """
         for path in self._names(subject):
             if not path.exists():
@@ -118,9 +116,9 @@ class PlanStore:
 
 
 def plan_name(subject: Subject) -> str:
-    """The name of a plan's file without its end: the model's identity and a digest of the rest.
+    """The file name of a plan without its suffix: the model's identity and a digest of the rest.
 
-    What the model's file is called does not count.
+    The name of the model's file does not count.
     """
     facts = {name: value for name, value in asdict(subject).items() if name != "model"}
     text = json.dumps(facts, sort_keys=True)
@@ -132,7 +130,7 @@ def read_plan(path: Path) -> Report:
     """The plan of a file.
 
     Raises:
-        PlanError: it cannot be read, is damaged, or is the plan of something else.
+        PlanError: it cannot be read, is damaged, or was renamed.
     """
     try:
         plan = report_of(read_text(path, limit=RECORDS_BYTES))
@@ -154,7 +152,7 @@ def measured_at(plan: Report) -> datetime:
     """When a measurement began.
 
     Raises:
-        ValueError: it does not say, or not with its offset.
+        ValueError: the time is missing, or has no offset.
     """
     found = datetime.fromisoformat(plan.started)
     if found.tzinfo is None:

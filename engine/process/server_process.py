@@ -29,7 +29,7 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before it is started again; the last one from then on."""
 CALM_S = 300.0
 """A server that ran this long is started again at once, as if it had never failed."""
-MOST_LOG = 1 << 26
+MAX_LOG = 1 << 26
 """Bytes of a log from which on it begins anew: a server can run for weeks."""
 LAST_BYTES = 1 << 16
 LAST_LINES = 3
@@ -215,7 +215,7 @@ class ServerProcess:
 
     def _bound_log(self) -> None:
         with suppress(FileNotFoundError):
-            if self.log_path.stat().st_size > MOST_LOG:
+            if self.log_path.stat().st_size > MAX_LOG:
                 os.truncate(self.log_path, 0)
 
     def _why(self, code: int) -> str:

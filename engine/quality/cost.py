@@ -16,12 +16,12 @@ N_DECODED = 6
 """Tokens of one timed run."""
 N_ROUNDS = 5
 """Runs of each kind, one kind after the other, so that all share the machine's slow moments."""
-LEAST_CTX = 512
+MIN_CTX = 512
 """Tokens of a context below which nothing is timed."""
 
 
 def depths(n_ctx: int) -> tuple[int, int]:
-    """Both depths in a context of at least `LEAST_CTX` tokens."""
+    """Both depths in a context of at least `MIN_CTX` tokens."""
     deep = min(DEEP, n_ctx - N_ROUNDS * N_DECODED)
     return min(SHALLOW, deep // 2), deep
 

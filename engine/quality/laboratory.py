@@ -12,7 +12,7 @@ import numpy as np
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
-from engine.quality.cost import LEAST_CTX, n_timed, shape_of, time_kinds
+from engine.quality.cost import MIN_CTX, n_timed, shape_of, time_kinds
 from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
 from engine.quality.scoring import (
@@ -271,7 +271,7 @@ class Laboratory:
     def _n_timed(self) -> int:
         """Tokens that each kind decodes while it is timed."""
         n_ctx = self.report.subject.n_ctx
-        return n_timed(n_ctx) if self.plan.takes_times and n_ctx >= LEAST_CTX else 0
+        return n_timed(n_ctx) if self.plan.takes_times and n_ctx >= MIN_CTX else 0
 
     def _n_known(self) -> int:
         """Tokens that earlier runs decoded."""
@@ -283,8 +283,8 @@ class Laboratory:
 
     def _time_all(self) -> Iterator[LaboratoryEvent]:
         n_ctx = self.report.subject.n_ctx
-        if n_ctx < LEAST_CTX:
-            yield Note(f"speeds are not measured in a context below {LEAST_CTX} tokens")
+        if n_ctx < MIN_CTX:
+            yield Note(f"speeds are not measured in a context below {MIN_CTX} tokens")
             return
         reference, _, *others = self.plan.contexts
         tokens = max((each.tokens for each in self.documents), key=len)

@@ -24,7 +24,7 @@ SCHEMA: Final = 2
 """Raised whenever a field changes its meaning; older files are then refused, not misread."""
 LEAST_TOKENS = 8_000
 """Scored tokens below which there are figures and no verdict."""
-MOST_NLL_DELTA = 20.0
+MAX_NLL_DELTA = 20.0
 """Nats beyond which a ratio of perplexities says nothing more."""
 POSITIONS = (0, 2048, 8192, 16384)
 """Where the parts of a text begin that are told apart by position."""
@@ -269,7 +269,7 @@ def check_same_subject(old: Subject, new: Subject) -> None:
 
 def _exp(value: float) -> float:
     """The exponential, within what can be shown."""
-    return exp(min(value, MOST_NLL_DELTA))
+    return exp(min(value, MAX_NLL_DELTA))
 
 
 def n_right(answers: Iterable[Answers]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from engine.quality.records import (
 from engine.quality.scoring import KindOpener
 from engine.quality.summary import empty_report
 from engine.quality.texts import (
-    LEAST_OF_A_TEXT,
+    MIN_OF_A_TEXT,
     Document,
     Text,
     clean_name,
@@ -35,7 +35,7 @@ from engine.quality.texts import (
 
 LABORATORY_CTX = 8192
 """Longest text of a measurement that says nothing else: a group's contexts are open at once."""
-LEAST_LABORATORY_CTX = 64
+MIN_LABORATORY_CTX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ def laboratory_of(
     configuration, plan = request.configuration, request.plan
     model = read_model(configuration.model_path)
     n_ctx = request.n_ctx or min(model.architecture.n_ctx_train, LABORATORY_CTX)
-    if n_ctx < LEAST_LABORATORY_CTX:
+    if n_ctx < MIN_LABORATORY_CTX:
         raise QualityError(
-            f"a context of {n_ctx} tokens is too small: use {LEAST_LABORATORY_CTX} or more"
+            f"a context of {n_ctx} tokens is too small: use {MIN_LABORATORY_CTX} or more"
         )
     opener = load(replace(configuration, n_ctx=n_ctx))
     try:
@@ -135,7 +135,7 @@ def _notes(
         yield f"{n_again} texts are duplicates and are scored once"
     if request.haystack and not any(each.answers for each in documents):
         yield f"no retrieval question fits into {n_ctx:,} tokens, so retrieval is not measured"
-    if request.n_most is not None and n_tokens + LEAST_OF_A_TEXT > request.n_most:
+    if request.n_most is not None and n_tokens + MIN_OF_A_TEXT > request.n_most:
         yield f"scoring the first {n_tokens:,} tokens: --tokens sets the limit, 0 removes it"
     if n_tokens < LEAST_TOKENS:
         yield f"{n_tokens:,} tokens are too few for a verdict, which needs {LEAST_TOKENS:,}"

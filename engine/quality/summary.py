@@ -34,7 +34,7 @@ N_DRAWS = 500
 SEED = 1
 INTERVAL = (0.025, 0.975)
 QUANTILES = (0.5, 0.99, 0.999)
-MOST_AT_ONCE = 1 << 24
+MAX_AT_ONCE = 1 << 24
 """Counts that are held at once while percentiles are drawn: 64 MiB."""
 
 
@@ -187,7 +187,7 @@ def _percentiles(
     documents = np.repeat(np.arange(len(rows)), [len(each) for each in rows])[order]
     ordered = values[order]
     found: list[list[float]] = [[] for _ in QUANTILES]
-    size = max(1, MOST_AT_ONCE // len(values))
+    size = max(1, MAX_AT_ONCE // len(values))
     for start in range(0, len(drawn), size):
         for counts in drawn[start : start + size][:, documents].cumsum(axis=1, dtype=np.int32):
             for values_of, quantile in zip(found, QUANTILES, strict=True):

@@ -14,7 +14,7 @@ from engine.quality.records import QualityError
 OWN_TEXTS = Path(__file__).with_name("texts")
 TEXT_BYTES = 1 << 26
 """Most bytes of one text: some 16 million tokens, which take days."""
-LEAST_OF_A_TEXT = 32
+MIN_OF_A_TEXT = 32
 """Tokens below which the end of a text, or a text, is left out."""
 LETTERS_OF_A_TOKEN = 64
 """No tokens but blanks and rules are longer: what lies behind is not read where tokens are few."""
@@ -138,11 +138,11 @@ def documents_of(
             found.append(document)
             if n_left is not None:
                 n_left -= len(document.tokens)
-        if n_left is not None and n_left < LEAST_OF_A_TEXT:
+        if n_left is not None and n_left < MIN_OF_A_TEXT:
             break
     if not found:
         raise QualityError(
-            f"no text has {LEAST_OF_A_TEXT} tokens: choose longer texts, or leave out --text "
+            f"no text has {MIN_OF_A_TEXT} tokens: choose longer texts, or leave out --text "
             "to use kvchat's own texts"
         )
     return tuple(found)
@@ -154,7 +154,7 @@ def _cut(
     start = () if vocabulary.bos is None or not vocabulary.adds_bos else (vocabulary.bos,)
     size = n_ctx - len(start)
     parts = [tokens[at : at + size] for at in range(0, len(tokens), size)]
-    kept = [part for part in parts if len(part) >= LEAST_OF_A_TEXT]
+    kept = [part for part in parts if len(part) >= MIN_OF_A_TEXT]
     for number, part in enumerate(kept, 1):
         name = text.name if len(kept) == 1 else f"{text.name} {number}/{len(kept)}"
         yield Document(name, text.kind, (*start, *part))

@@ -10,7 +10,7 @@ FORGETTING = 0.99
 STRENGTH = 8.0
 """Outcomes that the wider mean is worth beside a cell's own."""
 CONFIDENCE_EDGES = (0.3, 0.5, 0.7, 0.8, 0.86, 0.9, 0.925, 0.97)
-MOST_SURE = 0.99
+MAX_SURE = 0.99
 
 FIRST_RECENT = 0.8
 """Share of right guesses from which a source starts where its last few ones are looked at."""
@@ -81,7 +81,7 @@ class Acceptance:
 
     def share(self, source: str, confidence: float) -> float:
         """The share of right guesses to expect at this confidence, where the source is now."""
-        mean = min(confidence, MOST_SURE)
+        mean = min(confidence, MAX_SURE)
         cells = _cells(source, self._recent.get(source, FIRST_RECENT), confidence)
         counts = [self._counts.get(cell, NONE) for cell in cells]
         for wider, narrower in pairwise(counts):

@@ -28,7 +28,7 @@ SURE = 0.9
 PLAIN_LOSS = 0.005
 """Share of the time that goes into plain steps which only measure."""
 PLAIN_EVERY = (24, 1024)
-LEAST_PLAIN = 3
+MIN_PLAIN = 3
 """Plain steps of this run below which they are measured more often."""
 OUTLOOK = 128
 """Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
@@ -394,7 +394,7 @@ class AutoController:
             return False
         least, most = PLAIN_EVERY
         every = min(max(least, (self.credit.rate - 1.0) / PLAIN_LOSS), most)
-        if plain.n_measured < LEAST_PLAIN:
+        if plain.n_measured < MIN_PLAIN:
             every = least / 3
         return self._tokens_since_plain < every
 

@@ -12,7 +12,7 @@ from engine.model.identity import model_identity
 from engine.speculation.costs import CostProfile
 
 VERSION = 3
-MOST_PROFILES = 64
+MAX_PROFILES = 64
 COST_FIELDS = (
     "backend", "dtype", "compile", "kv_cache", "decode_plan", "flash_attention", "type_k",
     "type_v", "n_ubatch", "n_slots", "swa_full", "n_gpu_layers", "n_cpu_moe",
@@ -42,7 +42,7 @@ class KeptCosts:
     """
 
     def __init__(self, path: Path | None, key: str, backend: str = "llama.cpp") -> None:
-        self._entries = NewestEntries(path, "profiles", VERSION, MOST_PROFILES, BuiltCosts)
+        self._entries = NewestEntries(path, "profiles", VERSION, MAX_PROFILES, BuiltCosts)
         self._key = key
         self._backend = backend
         self.note: str | None = None
@@ -69,7 +69,7 @@ class KeptCosts:
         return kept.profile
 
     def write(self, profile: CostProfile) -> None:
-        """Leave the costs to later runs; the oldest of more than `MOST_PROFILES` go."""
+        """Leave the costs to later runs; the oldest of more than `MAX_PROFILES` go."""
         self._entries.add(self._key, BuiltCosts(installed_build(self._backend), profile))
 
 

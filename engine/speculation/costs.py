@@ -27,7 +27,7 @@ PER_PLAIN = 3
 """Ratios of a number of rows to one plain step: fewer than decide a median, should it mislead."""
 TRUSTED = 2
 """Samples that a number of rows known from an earlier run is worth."""
-LEAST_SWITCHES = 3
+MIN_SWITCHES = 3
 """Plain steps behind batches from which their median is believed."""
 FIRST_SLOPE = 0.1
 """Plain steps that an unmeasured row is taken to cost: low, so that it is tried."""
@@ -44,22 +44,22 @@ UNLIKE = 1.5
 nearer lengths tell more of the clock."""
 CAUGHT_UP = 20
 """Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
-LEAST_DRAFTS = 2
+MIN_DRAFTS = 2
 """Drafts behind which the cost of guessing is believed: a single one may have stalled."""
 CATCH_UP_SHARE = 0.1
 """Share of a draft step that a token of a batch is taken to cost where no catch-up was measured;
 low, since a guess that is too high is never put right."""
 
-LEAST_POINTS = 3
+MIN_POINTS = 3
 """Numbers of rows from which costs are worth keeping."""
 CHECKED_AT = 3
 """Plain steps behind which an earlier run's costs are checked."""
 CHANGED = 2.0
 
-MOST_STEPS_KEPT = 1000
-Steps = Annotated[float, Bounds(ge=0, lt=MOST_STEPS_KEPT)]
+MAX_STEPS_KEPT = 1000
+Steps = Annotated[float, Bounds(ge=0, lt=MAX_STEPS_KEPT)]
 Points = tuple[
-    tuple[Annotated[int, Bounds(ge=1)], Annotated[float, Bounds(gt=0, lt=MOST_STEPS_KEPT)]], ...
+    tuple[Annotated[int, Bounds(ge=1)], Annotated[float, Bounds(gt=0, lt=MAX_STEPS_KEPT)]], ...
 ]
 
 
@@ -141,7 +141,7 @@ class Costs:
         """
         rows, plain_s = self._others.get(self._n_usual, (self.rows, self.plain.seconds))
         points = rows.measured_points()
-        if plain_s is None or len(points) < LEAST_POINTS:
+        if plain_s is None or len(points) < MIN_POINTS:
             return None
         costs = {name: cost.known() for name, cost in self.drafts.items()}
         return CostProfile(plain_s, points, {n: cost for n, cost in costs.items() if cost})
@@ -281,7 +281,7 @@ class RowCosts:
         elif self._first_behind is not None:
             self._switches.append(self._first_behind / elapsed_s)
             self._first_behind = None
-            if len(self._switches) >= LEAST_SWITCHES:
+            if len(self._switches) >= MIN_SWITCHES:
                 self.switching = max(median(self._switches) - 1.0, 0.0)
         if self.plain.add(elapsed_s):
             self._rounds_since_plain = 0
@@ -341,12 +341,12 @@ class DraftCost:
             self._catch_ups.append((1, known.catch_up))
             self._silent.append(known.silence)
             self._drafts.extend((n, known.fixed + known.step * n) for n in (1, 4))
-            self._n_timed = LEAST_DRAFTS
+            self._n_timed = MIN_DRAFTS
 
     @property
     def is_known(self) -> bool:
         """Whether enough drafts were timed, here or in an earlier run."""
-        return self._n_timed >= LEAST_DRAFTS
+        return self._n_timed >= MIN_DRAFTS
 
     def known(self) -> KnownCost | None:
         """What a later run can start from, None before enough was timed."""

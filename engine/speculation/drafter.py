@@ -15,7 +15,7 @@ from engine.speculation.predictors.base import DraftToken, Predictor
 
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4
-LEAST_PLAIN_STEPS = 3
+MIN_PLAIN_STEPS = 3
 """Plain steps of a session from which it is known how much they differ."""
 
 
@@ -209,5 +209,5 @@ class Drafter:
             return False
         if self._tokens_since_plain >= PLAIN_STEP_EVERY:
             return True
-        is_unknown = self._n_plain_steps < LEAST_PLAIN_STEPS
+        is_unknown = self._n_plain_steps < MIN_PLAIN_STEPS
         return is_unknown and self._rounds_drafted >= ROUNDS_BEFORE_PLAIN_STEP

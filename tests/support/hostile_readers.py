@@ -118,7 +118,7 @@ ACTIONS = [Action("reply-stop", ("escape",), "Stop", "end the reply", frozenset(
 LOGS = Path(__file__).parents[1] / "engine" / "memory" / "logs"
 KEY = "0123"
 HAS_TORCH = find_spec("torch") is not None
-MOST_OF_A_LINE = 131_072
+MAX_OF_A_LINE = 131_072
 """Bytes of an argument that Linux takes (`MAX_ARG_STRLEN`)."""
 
 
@@ -186,7 +186,7 @@ def _import(data: bytes) -> Iterator[str]:
 
 def _words(data: bytes) -> Iterator[str]:
     try:
-        words = shlex.split(data[:MOST_OF_A_LINE].decode("utf-8", "surrogateescape"))
+        words = shlex.split(data[:MAX_OF_A_LINE].decode("utf-8", "surrogateescape"))
     except ValueError:
         return
     found = read_words(words)

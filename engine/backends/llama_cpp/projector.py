@@ -31,7 +31,7 @@ READING = "upright on white"
 """How pixels are read; it goes into an image's tokens, so that states of another reading differ."""
 NO_TOKEN = -1
 """Where libmtmd looked for a word in the vocabulary that is not there."""
-MOST_IMAGES = 1024
+MAX_IMAGES = 1024
 """Images whose layout is known, those named last: what a line holds is named with each prompt."""
 KEPT_BYTES = 256 << 20
 """Embeddings that are kept, of the images used last: reading an image again takes seconds."""
@@ -159,7 +159,7 @@ class Projector:
         self._stretches |= stretches
         self._images[key] = image
         self._known[key] = tuple(found), chunks
-        while len(self._known) > MOST_IMAGES:
+        while len(self._known) > MAX_IMAGES:
             self._forget(*self._known.popitem(last=False))
         return tuple(found)
 

@@ -17,8 +17,8 @@ from engine.errors import ServerError
 from engine.events import ServerFigure, ServerTold
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)")
-MOST_SAMPLES = 20_000
-MOST_VALUE = 1e15
+MAX_SAMPLES = 20_000
+MAX_VALUE = 1e15
 """Of a counter: its digits fit a line."""
 
 KV_USE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage")
@@ -63,7 +63,7 @@ def read_samples(text: str) -> dict[str, float]:
     """The figures of a Prometheus text (exposition format 0.0.4) by name, labels added up."""
     found: dict[str, float] = {}
     for number, line in enumerate(text.splitlines()):
-        if number > MOST_SAMPLES:
+        if number > MAX_SAMPLES:
             break
         match = SAMPLE.match(line)
         if match is None or line.startswith("#"):
@@ -74,7 +74,7 @@ def read_samples(text: str) -> dict[str, float]:
             continue
         if math.isfinite(value):
             total = found.get(match["name"], 0.0) + value
-            found[match["name"]] = bound_number(total, MOST_VALUE)
+            found[match["name"]] = bound_number(total, MAX_VALUE)
     return found
 
 

@@ -22,8 +22,8 @@ from engine.validation import did_you_mean
 Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 """`OpenAI` is any other that answers at `/v1/chat/completions`."""
 LOOK_AGAIN_S = 0.5
-MOST_MODELS = 10_000
-MOST_PATH = 4096
+MAX_MODELS = 10_000
+MAX_PATH = 4096
 PRODUCERS: Mapping[str, Program] = {
     "llamacpp": "llama-server",
     "vllm": "vLLM",
@@ -163,8 +163,8 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
             "SGLang, Ollama or OpenAI-compatible server"
         ) from error
     data = listed.get("data")
-    entries = data[:MOST_MODELS] if isinstance(data, list) else []
-    named = ((_word(_object(entry).get("id"), most=MOST_PATH), entry) for entry in entries)
+    entries = data[:MAX_MODELS] if isinstance(data, list) else []
+    named = ((_word(_object(entry).get("id"), most=MAX_PATH), entry) for entry in entries)
     return {name: entry for name, entry in named if name and entry["id"] == name}
 
 

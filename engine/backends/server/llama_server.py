@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import (
-    MOST_DRAFT,
-    MOST_TPS,
+    MAX_DRAFT,
+    MAX_TPS,
     ServedReply,
     bound_number,
     count_of,
@@ -24,11 +24,11 @@ from engine.grammar.source import GrammarError, grammar_of, is_lark
 from engine.images import Image, images_in, parts_of
 from engine.requests import Cancellation, GenerationRequest, Message
 
-MOST_SPELLED = 256
+MAX_SPELLED = 256
 """Replies whose spelling is remembered."""
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 """kvchat's own order; what is not named does nothing."""
-MOST_HELD = 4
+MAX_HELD = 4
 """Tokens that one event stands for: a character of UTF-8 has no more bytes. What may begin a stop
 string is held back as well."""
 MILLI = 1e-3
@@ -93,7 +93,7 @@ class LlamaServer:
             told = self._http.post_json("/detokenize", {"tokens": list(token_ids)})
             known = str(told.get("content", ""))
             self._spelled[token_ids] = known
-            if len(self._spelled) > MOST_SPELLED:
+            if len(self._spelled) > MAX_SPELLED:
                 self._spelled.popitem(last=False)
         return known
 
@@ -197,7 +197,7 @@ class LlamaServer:
             token = id_of(tokens[-1]) if isinstance(tokens, list) and tokens else None
             n_before = reply.n_emitted
             n_new = (count_of(told, "tokens_predicted") or n_before + n_named) - n_before
-            most = max(MOST_HELD, n_named, *(len(each.encode()) for each in reply.request.stop))
+            most = max(MAX_HELD, n_named, *(len(each.encode()) for each in reply.request.stop))
             yield from reply.begun()
             yield from counted.token(
                 text if isinstance(text, str) else "",
@@ -275,7 +275,7 @@ class _Rounds:
         """Take the counts that come with a token; those of a draft come with its first one."""
         drafted, accepted = (count_of(timings, name) for name in ("draft_n", "draft_n_accepted"))
         if drafted > self.n_drafted:
-            n_drafted = min(drafted - self.n_drafted, MOST_DRAFT)
+            n_drafted = min(drafted - self.n_drafted, MAX_DRAFT)
             self.of_round = (n_drafted, min(max(accepted - self.n_accepted, 0), n_drafted))
         self.n_drafted, self.n_accepted = drafted, accepted
         if not self.n_told:
@@ -311,7 +311,7 @@ def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
     reply.n_accepted = count_of(timings, "draft_n_accepted", reply.n_drafted)
     reply.prefill_s = seconds_of(timings, "prompt_ms", MILLI)
     reply.decode_s = seconds_of(timings, "predicted_ms", MILLI)
-    reply.decode_tps = bound_number(timings.get("predicted_per_second"), MOST_TPS) or None
+    reply.decode_tps = bound_number(timings.get("predicted_per_second"), MAX_TPS) or None
 
 
 def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:

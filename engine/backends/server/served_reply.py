@@ -25,12 +25,12 @@ from engine.requests import GenerationRequest
 
 MOST_TOKENS = 1 << 24
 """Tokens of a prompt or a reply."""
-MOST_S = 7 * 86_400.0
+MAX_S = 7 * 86_400.0
 """Seconds that a server may say that it took."""
-MOST_TPS = 1e6
-MOST_DRAFT = 128
+MAX_TPS = 1e6
+MAX_DRAFT = 128
 """Tokens of one draft."""
-MOST_TEXT = 1 << 24
+MAX_TEXT = 1 << 24
 """Characters of a reply behind which a server is taken for broken."""
 THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
 SERVER_DRAFTS = "drafting is fixed when the server is started"
@@ -235,7 +235,7 @@ def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
         name: Of the time.
         unit_s: Seconds of the unit that it is in.
     """
-    return bound_number(sent.get(name), MOST_S / unit_s) * unit_s
+    return bound_number(sent.get(name), MAX_S / unit_s) * unit_s
 
 
 def size_of(value: object) -> int | None:
@@ -251,4 +251,4 @@ def id_of(value: object) -> int | None:
 
 def rate_of(n: int, elapsed_s: float) -> float | None:
     """Tokens a second; None where nothing was counted or timed."""
-    return min(n / elapsed_s, MOST_TPS) if n > 0 and elapsed_s > 0 else None
+    return min(n / elapsed_s, MAX_TPS) if n > 0 and elapsed_s > 0 else None

@@ -20,7 +20,7 @@ from engine.backends.server.http import (
 )
 from engine.backends.server.llama_server import LlamaServer
 from engine.backends.server.openai import OpenAI
-from engine.backends.server.served_reply import MOST_TEXT, ServedReply
+from engine.backends.server.served_reply import MAX_TEXT, ServedReply
 from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.report import CacheReport
 from engine.clock import Stopwatch
@@ -301,7 +301,7 @@ class ServerSession:
                         self._changed.notify()
                     generation.came.append(event)
                     reply.take(event)
-                if reply.n_text > MOST_TEXT:
+                if reply.n_text > MAX_TEXT:
                     raise ServerError(
                         f"{self._http.name} sent {reply.n_text:,} characters without ending "
                         "the reply, so kvchat stopped it"

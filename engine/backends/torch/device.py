@@ -15,7 +15,7 @@ from engine.model.architecture import Model
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-MOST_NATIVE_ROWS = 2
+MAX_NATIVE_ROWS = 2
 """Rows of bfloat16 that torch's own product takes less time for than oneDNN's."""
 
 
@@ -61,7 +61,7 @@ def quickest_products(n_rows: int) -> Iterator[None]:
     AVX512-BF16 beside other programs). Other types have one product only. The choice is the whole
     process's, and oneDNN's is what stands outside, whoever else chooses meanwhile.
     """
-    torch.backends.mkldnn.set_flags(n_rows > MOST_NATIVE_ROWS, _fp32_precision=None)
+    torch.backends.mkldnn.set_flags(n_rows > MAX_NATIVE_ROWS, _fp32_precision=None)
     try:
         yield
     finally:

@@ -55,7 +55,7 @@ class Linear:
         return functional.linear(x, self.weight, self.bias)
 
 
-MOST_SINGLE_ROWS = 8
+MAX_SINGLE_ROWS = 8
 """Rows that are multiplied one by one with float16 weights on a processor."""
 
 
@@ -72,7 +72,7 @@ class HalfLinear(Linear):
         rows = x.reshape(-1, x.shape[-1])
         if rows.shape[0] == 1:
             return functional.linear(x, self.weight, self.bias)
-        if rows.shape[0] <= MOST_SINGLE_ROWS:
+        if rows.shape[0] <= MAX_SINGLE_ROWS:
             made = [functional.linear(row, self.weight, self.bias) for row in rows]
             return torch.stack(made).view(*x.shape[:-1], -1)
         bias = None if self.bias is None else self.bias.float()
@@ -245,7 +245,7 @@ def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float | T
     if rows.dtype == torch.float16 and rows.device.type == "cpu":
         # A third to a quarter of the time, conversions included (torch 2.13, 200 to 4,000 tokens).
         rows, keys, values = rows.float(), keys.float(), values.float()
-    if rows.device.type == "cuda" and rows.shape[2] <= MOST_SPLIT_ROWS:
+    if rows.device.type == "cuda" and rows.shape[2] <= MAX_SPLIT_ROWS:
         read = attend_split(rows, keys, values, mask, scale)
     else:
         read = functional.scaled_dot_product_attention(rows, keys, values, mask, scale=scale)
@@ -253,7 +253,7 @@ def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float | T
     return read.reshape(batch, n, -1)
 
 
-MOST_SPLIT_ROWS = 256
+MAX_SPLIT_ROWS = 256
 """Rows of queries, of a decoded token or a draft, that read keys in parallel on CUDA."""
 
 

@@ -15,7 +15,7 @@ from app.render.lines import plain
 from app.render.quality import report_lines
 from app.store.chats import ChatStore
 from engine.configuration import KVTypes
-from engine.policy.choice import judge
+from engine.policy.choice import checked
 from engine.policy.gates import Gates
 from engine.quality.records import QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
@@ -74,7 +74,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     report_path: Path, width: int
 ) -> None:
     report = read_report(report_path)
-    candidates = judge(report, Gates())
+    candidates = checked(report, Gates())
     lines = [plain(line) for line in report_lines(report, candidates, width)]
     assert max(map(len, lines)) <= width
     rows = [line for line in lines if re.match(r"✗ q8_0/q4_0 ", line)]

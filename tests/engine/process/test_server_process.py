@@ -91,7 +91,7 @@ def test_why_a_server_ended_is_read_at_the_end_of_a_log_of_any_size(tmp_path: Pa
 def test_a_log_begins_anew_before_it_fills_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_process, "MOST_LOG", 1000)
+    monkeypatch.setattr(server_process, "MAX_LOG", 1000)
     with serving("llama-server") as server:
         process = process_of(
             tmp_path, "sh", "-c", "while :; do echo abcdefghij; sleep 0.001; done", url=server.url

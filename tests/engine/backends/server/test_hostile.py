@@ -19,7 +19,7 @@ from engine.backends.server.http import (
     ServerUnreachableError,
     TimeLimits,
 )
-from engine.backends.server.served_reply import MOST_DRAFT
+from engine.backends.server.served_reply import MAX_DRAFT
 from engine.backends.server.session import ServedGeneration, ServerSession
 from engine.configuration import Configuration
 from engine.errors import ContextFullError, EngineError, ServerError
@@ -258,7 +258,7 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     assert all(each >= 0 for each in stats.values() if isinstance(each, int | float))
     assert (stats["n_emitted"] or 0) <= 50
     rounds = [each for each in reply.events if isinstance(each, RoundFinished)]
-    assert all(len(each.verdicts) <= MOST_DRAFT for each in rounds)
+    assert all(len(each.verdicts) <= MAX_DRAFT for each in rounds)
 
 
 def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
