@@ -137,8 +137,8 @@ def facts_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> str | No
     if have_similar_sizes(ours.n_tokens, theirs.n_tokens):
         return None
     return (
-        f"the vocabularies differ by more than {MAX_SIZE_DIFFERENCE} tokens: {ours.n_tokens:,} "
-        f"in the target, {theirs.n_tokens:,} in the draft"
+        f"the vocabularies differ by more than {MAX_SIZE_DIFFERENCE} tokens: the target has "
+        f"{ours.n_tokens:,} tokens and the draft {theirs.n_tokens:,}"
     )
 
 

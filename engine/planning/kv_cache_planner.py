@@ -248,7 +248,8 @@ class KVCachePlanner:
         before, self._setup = self.configuration, self._setup_of(settings, offload)
         self._settings, self.offload = settings, offload
         after = self.configuration
-        names = (each.name for each in fields(Configuration))
+        known = [each.name for each in fields(Configuration)]
+        names = dict.fromkeys([*(name for name in settings if name in known), *known])
         changed = tuple(name for name in names if getattr(before, name) != getattr(after, name))
         for subscriber in tuple(self._subscribers) if changed else ():
             subscriber(ConfigurationChanged(before, after, changed))

@@ -36,9 +36,9 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
     known = ", ".join(NAMES)
     if name in HEADS:
         raise PresetError(
-            f"{name} uses a draft head, which kvchat's engine cannot run. "
-            f"Choose one of {known}. llama-server can run the head: set n_mtp_draft in the "
-            "preset and use `kvchat export`"
+            f"{name} drafts with a head on the target's hidden states, which kvchat cannot run. "
+            f"Choose one of {known}. llama-server can run a head (--spec-type draft-mtp): set "
+            "n_mtp_draft in the preset and use `kvchat export`"
         )
     raise PresetError(f"there is no predictor {name!r}: use one of {known}")
 

@@ -63,9 +63,7 @@ def test_padding_at_the_end_is_fine(target: GgufFile, tmp_path: Path, swapped: b
 
 def test_more_padding_than_llama_cpp_takes_is_refused(target: GgufFile, tmp_path: Path) -> None:
     padded = model(tmp_path / "draft.gguf", [*TOKENS, *(f"<pad {n}>" for n in range(129))])
-    assert "differ by more than 128 tokens: 300 in the target, 429 in the draft" in str(
-        header_difference(target, padded)
-    )
+    assert "the target has 300 tokens and the draft 429" in str(header_difference(target, padded))
 
 
 def test_the_first_five_tokens_may_have_other_names(target: GgufFile, tmp_path: Path) -> None:
