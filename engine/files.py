@@ -186,7 +186,7 @@ def file_status(path: Path) -> os.stat_result:
     try:
         return path.stat()
     except ValueError as error:
-        raise OSError(errno.EINVAL, "the name contains a zero byte", str(path)) from error
+        raise OSError(errno.EINVAL, "the name contains a NUL byte", str(path)) from error
 
 
 def exists(path: Path) -> bool:

@@ -66,7 +66,7 @@ NEAR_TIES = _counter("near_ties", "Rows whose top two tokens are nearly tied.")
 DECODE_SECONDS = _counter("decode_seconds", "Time spent on decode.")
 CACHE_COUNTS = _counter("cache", "Cache events: hits, saves, restores, evictions.", "event")
 
-ACCEPTANCE = _gauge("acceptance_rate", "Accepted over verified tokens, all replies.")
+ACCEPTANCE = _gauge("acceptance_rate", "Accepted tokens / verified tokens, all replies.")
 PLAIN_STEP = _gauge("plain_step_seconds", "Time of one decode step without drafts.")
 CELLS_USED = _gauge("context_used_cells", "Used cells of the context.")
 CELLS = _gauge("context_cells", "Cells of the context.")
@@ -79,7 +79,7 @@ TIER_TOKENS = _gauge("tier_tokens", "Tokens of saved states.", "tier")
 FIRST_TOKEN = _gauge("first_token_seconds", "Time to first token of the last reply.")
 DECODE_TPS = _gauge("decode_tokens_per_second", "Decode speed of the last reply.")
 SPEEDUP = _gauge("speedup_ratio", "Speedup over decoding without drafts, last reply.")
-SAVED = _gauge("saved_seconds", "Time saved by drafts in the last reply; negative is a loss.")
+SAVED = _gauge("saved_seconds", "Time saved by drafts in the last reply; negative: a loss.")
 
 METRICS = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))
 """Every figure, in the order of the text."""

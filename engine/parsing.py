@@ -72,7 +72,7 @@ def check_text(text: str) -> None:
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{text[error.start]!r} is not a complete character") from error
+        raise ValueError(f"{text[error.start]!r} is half of a surrogate pair") from error
 
 
 def _check(value: object) -> None:

@@ -287,9 +287,9 @@ def _check_number(largest: np.floating) -> None:
     """
     if not np.isfinite(largest):
         raise LogitsError(
-            f"the model returned a logit of {largest}: the weights of the model or an "
-            "adapter are damaged. Load the model again; if that does not help, download "
-            "its file again"
+            f"the model returned a logit of {largest}: the weights of the model or an adapter "
+            "are damaged. Reload the model; if that does not help, download the model file "
+            "again"
         )
 
 

@@ -32,9 +32,9 @@ def parse_server(text: str) -> str:
         raise ServerError(f"{text!r} is not the address of a server: write it as http://host:8080")
     if parts.username is not None or parts.query or parts.fragment:
         raise ServerError(
-            f"the address of {host} has a user name, `?` or `#` in it, which would be saved "
-            f"with chats and presets: write http://{host}:{port or 8080}, and set the key "
-            f"in {KEY_VARIABLE}"
+            f"the address of {host} contains a user name, `?` or `#`, which chats and presets "
+            f"would store: write http://{host}:{port or 8080}, and set the key in "
+            f"{KEY_VARIABLE}"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
     return urlunsplit((parts.scheme, parts.netloc.lower(), path, "", ""))

@@ -73,7 +73,9 @@ class FileHashes:
         except OSError as error:
             raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error
         if after != stamp:
-            raise ModelFileError(f"{file} changed while it was read: wait until it is complete")
+            raise ModelFileError(
+                f"{file} changed while it was read: wait until the file is complete"
+            )
         if time.time_ns() - max(stamp[3:]) > SETTLED_NS:
             self._digests.add(_name(stamp), digest.hexdigest())
         return digest.hexdigest()

@@ -463,7 +463,7 @@ class PrefixCache:
         node = self._catalog.find(key)
         if node is None:
             raise StateError(
-                f"No state of the loaded model has the key {key}: it may have been evicted since."
+                f"No state of the loaded model has the key {key}: it may have been evicted."
             )
         return node
 

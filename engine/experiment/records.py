@@ -149,7 +149,7 @@ def read_results(path: Path) -> Results:
         return results
     except (ExperimentError, OSError, ValueError) as error:
         raise ExperimentError(
-            f"{path} cannot be read as benchmark results ({error}): measure again with another file"
+            f"{path} cannot be read as benchmark results ({error}): use another file"
         ) from error
 
 

@@ -155,7 +155,7 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
-        "no setting is both clearly faster overall and no slower on every prompt set; the "
+        "every setting either has no clear gain or is slower on one of the prompt sets; the "
         f"best: {_ratio(best, gains)}",
     )
 

@@ -152,7 +152,7 @@ def _digests(messages: Tokens[Message]) -> tuple[int, ...]:
 def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
     """The message that reads otherwise, in words; a chat that is shorter now ends there."""
     if at >= len(messages):
-        return ReadCause.EDITED, "the chat ends earlier"
+        return ReadCause.EDITED, "the end of the chat"
     if messages[at].role == "system":
         return ReadCause.EDITED, "the system prompt"
     whose = "question" if messages[at].role == "user" else "reply"

@@ -158,9 +158,8 @@ class Session:
         n_sequences = self._backend.n_sequences
         if self._scheduler.n_replies >= n_sequences:
             raise EngineError(
-                f"all {n_sequences} slots of this session are generating: read one reply to its "
-                "end, "
-                "close() its generator, or load the model with more slots"
+                f"all {n_sequences} slots of this session are generating: read a reply to its "
+                "end, close its generator, or load the model with more slots"
             )
         generation = self.begin(request, cancellation)
         try:
@@ -217,8 +216,8 @@ class Session:
         """
         if self._scheduler.n_replies:
             raise EngineError(
-                "this session is generating a reply: read its events to the end or close() "
-                "its generator first"
+                "this session is generating a reply: read all of its events, or close its "
+                "generator first"
             )
         self._is_closed = True
         self._backend.close()

@@ -14,7 +14,7 @@ from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
-CARDS_HINT = "`kvchat models cards` lists the known ones, or write a size such as 24GiB"
+CARDS_HINT = "write a card from `kvchat models cards`, or a size such as 24GiB"
 SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"

@@ -50,7 +50,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     if layers:
         ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"stored as {kind}")
     if state_bytes:
-        note = "with a copy after each drafted token"
+        note = "with one copy per drafted token"
         ledger.add(device, TermKind.STATE, state_bytes, Source.EXACT, note)
     compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
     ledger.add(

@@ -160,4 +160,4 @@ def _of_mtp_head(
     if n_draft and not architecture.head_layers:
         yield f"n_mtp_draft is {n_draft}, but the model has no MTP head"
     elif n_draft and is_kvchat:
-        yield "only llama-server can draft with the model's MTP head, kvchat cannot"
+        yield "llama-server can draft with the model's MTP head, but kvchat cannot"

@@ -141,7 +141,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
         counts = [side for side in (left, right) if isinstance(side, int)]
         if operator == "**" or (sizes and counts and sizes[0] * counts[0] > MAX_REPEAT):
-            raise SecurityError(f"{operator!r} would make a value of unbounded size")
+            raise SecurityError(f"{operator!r} could create a value of unbounded size")
         return super().call_binop(context, operator, left, right)
 
 

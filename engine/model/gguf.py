@@ -467,8 +467,8 @@ def read_gguf(path: Path) -> GgufFile:
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
         raise ModelFileError(
-            f"{path.name} is one of {len(names)} files and {len(missing)} are missing: "
-            f"{', '.join(missing[:3])}; put all parts into one folder"
+            f"{path.name} is one of {len(names)} files, but {len(missing)} of them are "
+            f"missing: {', '.join(missing[:3])}; put all parts into one folder"
         )
     return read_parts(asked, lambda name: read_part(path.with_name(name)))
 

@@ -401,7 +401,7 @@ OPTIONS: tuple[PlanOption, ...] = (
     choice("target", "program",
            "Program that runs the model; determines slots and logits buffers."),
     number("n_slots", "slots",
-           "Parallel chats of kvchat, or parallel requests of llama-server."),
+           "Parallel chats in kvchat, or parallel requests in llama-server."),
     choice("kv_unified", "unified",
            "Whether the slots share one KV cache: a common prefix is stored once, but slots "
            "affect each other's rounding.", ("no", "yes"),

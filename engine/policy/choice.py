@@ -259,8 +259,7 @@ def _nothing(request: TypeRequest, rejected: Sequence[Candidate]) -> str:
     tokens = int(request.n_ctx * request.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
-        "no cache type that passes the quality limits fits into "
+        "no cache type that passes the quality limits fits the budget of "
         f"{format_bytes(request.budget_bytes)} at {request.n_ctx:,} tokens; the smallest, {pair}, "
-        f"needs {format_bytes(nbytes)}. Choose {shorter}, or a budget of "
-        f"{format_bytes(nbytes)}"
+        f"needs {format_bytes(nbytes)}. Choose {shorter}, or a budget of {format_bytes(nbytes)}"
     )

@@ -115,7 +115,7 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
     if not has_verdict:
-        text += f"; no verdict: {n_tokens:,} of the {LEAST_TOKENS:,} tokens needed"
+        text += f"; no verdict: only {n_tokens:,} of {LEAST_TOKENS:,} required tokens"
         return Standing(Basis.MEASURED, text, short)
     if found.objections:
         return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, passes=False)

@@ -125,7 +125,8 @@ def merge(existing: str, exported: str) -> str:
         ) from error
     if not isinstance(old, dict):
         raise export.ExportError(
-            "the existing file is not LM Studio's (not a JSON object): move it away"
+            "the existing file is not from LM Studio, because it contains no JSON object: "
+            "move it away"
         )
     new = json.loads(exported)
     merged: Fields = {**new, **old}

@@ -127,8 +127,8 @@ def _render_unit(request: ExportRequest) -> Exported:
     is_name = "/" not in program and program not in (".", "..")
     if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
         raise export.ExportError(
-            f"systemd cannot start {program!r}: write its full path, without a prefix of "
-            f"{' '.join(_PREFIXES)}"
+            f"systemd cannot start {program!r}: write its full path, without any of the "
+            f"prefixes {' '.join(_PREFIXES)}"
         )
     lines = (" ".join(_unit_word(word.replace("$", "$$")) for word in line) for line in rest)
     command = " \\\n    ".join((_unit_word(program), *lines))
@@ -164,7 +164,7 @@ def _read_unit(request: ImportRequest) -> Imported:
         value = shell.expand(word).replace("%%", "%")
         words += value.split() if re.fullmatch(r"\$[A-Za-z_]\w*", word) else [value]
     files = [f"{key}={value}" for key, value in pairs if key == "EnvironmentFile"]
-    return _with_source(read_words(words, shell.variables), "what a systemd unit starts", files)
+    return _with_source(read_words(words, shell.variables), "the command of a systemd unit", files)
 
 
 def _split(text: str) -> list[str]:
@@ -195,8 +195,8 @@ def _render_compose(request: ExportRequest) -> Exported:
         command="".join(f"      - {_compose_word(word)}\n" for word in words),
     )
     cards = (
-        "the image is for NVIDIA cards: for other cards, use server-rocm, server-vulkan or "
-        "server-intel and their devices"
+        "the image is for NVIDIA cards: for other cards, use the image server-rocm, "
+        "server-vulkan or server-intel, and map its devices"
     )
     start = "docker compose up -d"
     if request.uses_gpu:
@@ -364,7 +364,9 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
         before, text = text, "".join(parts)
         if text == before:
             return text
-    raise export.ImportedFileError("the macros of this configuration refer to each other")
+    raise export.ImportedFileError(
+        "the macros of this configuration refer to each other in a cycle"
+    )
 
 
 # --- YAML ---

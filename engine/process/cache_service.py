@@ -122,9 +122,9 @@ class CacheKeeper:
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
         what = (
-            "it continues with the next request"
+            "the cache continues with the next request"
             if fault.will_restart
-            else "it stays off until the model is loaded again"
+            else "the cache stays off until the model is reloaded"
         )
         self._report(loaded, f"An error occurred in the cache: {fault}; {what}.")
 

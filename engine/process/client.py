@@ -362,7 +362,7 @@ class WorkerClient:
         why = describe_exit(exit_code)
         crashed = not was_loaded and is_native_crash(exit_code)
         if crashed and attempt.load.configuration.use_extra_buffers:
-            said = f"{why}; trying again without extra buffer types"
+            said = f"{why}; retrying without extra buffer types"
             self._stopped(attempt, LOAD_CRASH, said, exit_code, will_restart=True)
             return attempt.without_extra_buffers()
         if crashed:

@@ -81,7 +81,7 @@ def read_text_file(path: Path) -> Text:
         raise QualityError(f"{path} cannot be read: {error.strerror or error}") from error
     if b"\0" in data[:BINARY_BYTES]:
         raise QualityError(
-            f"{path} is not text, because it contains zero bytes: choose a UTF-8 text file"
+            f"{path} is not text, because it contains NUL bytes: choose a UTF-8 text file"
         )
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")

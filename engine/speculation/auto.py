@@ -212,7 +212,7 @@ class AutoController:
         self._has_caught_up = False
         self._n_caught_up = 0
         self.length = 0
-        self.reason = "auto: measuring decode without drafts first"
+        self.reason = "auto: first measuring decode without drafts"
 
     # --- before and while drafting ---
 
@@ -361,8 +361,9 @@ class AutoController:
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (
-            f"off: drafting a token costs {self._added_steps(1)[0]:.2f} of a decode step, but only "
-            f"about {shares[0]:.0%} of drafts are accepted ({n_right:,} of {n_tried:,} so far)"
+            f"off: drafting a token costs {self._added_steps(1)[0]:.2f} of a decode step, but "
+            f"only about {shares[0]:.0%} of drafted tokens are accepted ({n_right:,} of "
+            f"{n_tried:,} so far)"
         )
 
     def _said(self, shares: Sequence[float], length: int) -> str:

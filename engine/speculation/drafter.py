@@ -201,7 +201,7 @@ class Drafter:
                 return
 
     def _give_up(self, error: EngineError) -> None:
-        self.fault = f"the {self.settings.predictor} predictor failed and is off: {error}"
+        self.fault = f"the {self.settings.predictor} predictor failed and was switched off: {error}"
         self._sources = ()
 
     def _plain_step_is_due(self) -> bool:

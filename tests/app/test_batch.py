@@ -163,7 +163,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
         ({"id": "first", "prompt": "again"}, "already used on line 1"),
-        ('{"prompt": "half \\ud800"}', "complete character"),
+        ('{"prompt": "half \\ud800"}', "surrogate pair"),
         ("[" * 100_000, "nested"),
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
     ],

@@ -109,7 +109,7 @@ def test_any_text_comes_back_as_it_was(
 
 
 def test_a_text_with_half_of_a_character_makes_none() -> None:
-    with pytest.raises(ManifestError, match="complete character"):
+    with pytest.raises(ManifestError, match="surrogate pair"):
         made(prompts=("a\udc80",))
 
 

@@ -186,7 +186,7 @@ class LlamaCppSequence(BaseSequence):
 
     def _why_not(self, length: int) -> str:
         if length > len(self._tokens):
-            return "the sequence is shorter"
+            return "the sequence has fewer tokens"
         if self._backend.is_recurrent:
             return "a recurrent state cannot be rolled back"
         return f"the sliding window of {self._backend.n_swa} tokens has moved past that position"

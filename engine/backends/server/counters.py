@@ -112,7 +112,7 @@ class Counters:
         self.is_busy |= n_busy > 0
         yield ServerFigure(
             "cache",
-            f"slots: {n_busy} of {len(slots)} busy, {len(held)} hold {sum(held):,} tokens",
+            f"slots: {n_busy} of {len(slots)} busy, {sum(held):,} tokens in {len(held)}",
         )
 
     def _of_metrics(self) -> Iterator[ServerFigure]:

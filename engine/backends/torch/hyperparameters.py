@@ -157,9 +157,9 @@ def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
     n_rotated = keys.number("rope.dimension_count", head_dim)
     if layer.v_head_dim != head_dim or n_rotated != head_dim:
         raise ModelLoadError(
-            f"{keys.model.file.path.name} has heads with {head_dim} key, {layer.v_head_dim} "
-            f"value and {n_rotated:.0f} rotated elements, but the torch backend requires "
-            "equal sizes: use the llama.cpp backend"
+            f"{keys.model.file.path.name} has key heads of {head_dim} elements, value heads of "
+            f"{layer.v_head_dim} and {n_rotated:.0f} rotated elements, but the torch backend "
+            "requires equal numbers: use the llama.cpp backend"
         )
     width = head_dim
     if keys.name == "gemma3" and keys.model.architecture.n_layers == LARGEST_GEMMA_LAYERS:

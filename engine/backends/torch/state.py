@@ -118,5 +118,7 @@ def _rows(layer: Layer, n_tokens: int) -> Layer:
     """A layer's tensors `[.., .., n_tokens, ..]`, where its cache is dense."""
     is_dense = layer.keys() == {KEYS, VALUES}
     if not is_dense or any(each.dim() != 4 or each.shape[2] != n_tokens for each in layer.values()):
-        raise StateError(f"the saved state is damaged: a layer does not have its {n_tokens} tokens")
+        raise StateError(
+            f"the saved state is damaged: a layer does not contain all {n_tokens} tokens"
+        )
     return layer

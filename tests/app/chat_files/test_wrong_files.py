@@ -40,7 +40,7 @@ def read(data: bytes) -> list[ChatTree]:
         (1, {"format": "other"}, "line 1"),
         (1, {"version": 2}, "version 2"),
         (1, {"title": None}, "line 1: title"),
-        (1, {"title": "\ud800"}, "complete character"),
+        (1, {"title": "\ud800"}, "surrogate pair"),
         (1, {"title_locked": 1}, "line 1: title_locked"),
         (1, {"created_at": True}, "line 1: created_at"),
         (1, {"created_at": float("nan")}, "nan"),

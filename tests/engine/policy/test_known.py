@@ -34,7 +34,7 @@ def test_figures_of_too_little_text_are_shown_without_a_verdict_and_do_not_weigh
     known = Known(report({Q8: 0.002}, n_tokens=3000))
     standing = known.standing(Q8)
     assert (standing.basis, standing.passes) == (Basis.MEASURED, None)
-    assert standing.text.endswith("3,000 of the 8,000 tokens needed")
+    assert standing.text.endswith("3,000 of 8,000 required tokens")
     assert known.allowed_types() == ()
     assert known.costs((WHOLE, Q8)) == (guessed_cost(WHOLE), guessed_cost(Q8))
 

@@ -27,7 +27,7 @@ def test_code_is_told_by_its_ending(tmp_path: Path, name: str, kind: str) -> Non
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [(b"", "is empty"), (b" \n", "is empty"), (b"a\0b", "zero bytes"), (b"caf\xe9", "UTF-8")],
+    [(b"", "is empty"), (b" \n", "is empty"), (b"a\0b", "NUL bytes"), (b"caf\xe9", "UTF-8")],
 )
 def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, told: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
