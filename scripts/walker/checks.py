@@ -8,15 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 from engine.files import DRAFT_SUFFIX
+from tests.support.terminal import SEQUENCE
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|exception was never retrieved|Exception ignored in"
     r"|Fatal Python error(?!: Segmentation fault)"
 )
 """A segmentation fault is left out: the walk causes them."""
-SEQUENCES = re.compile(
-    r"\x1b(?:\[[<=>?]?[\d;:]*[ -/]*[@-~]|[\]_P^X][^\x07\x1b]*(?:\x07|\x1b\\)|.)", re.DOTALL
-)
 MAX_SHOWN = 5000
 REPORTED = -1
 """In place of a size: the file was reported and is not read again."""
@@ -125,8 +123,9 @@ def _traceback_at(text: str) -> int | None:
 
 def plain(data: bytes) -> str:
     """Output without escape sequences and empty lines."""
-    text = SEQUENCES.sub("", data.decode(errors="replace"))
-    return "\n".join(line.rstrip() for line in text.split("\n") if line.strip())
+    lines = data.decode(errors="replace").split("\n")
+    texts = ("".join(match["text"] or "" for match in SEQUENCE.finditer(line)) for line in lines)
+    return "\n".join(text.rstrip() for text in texts if text.strip())
 
 
 def exception_in(data: bytes) -> str | None:

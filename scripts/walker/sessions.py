@@ -43,6 +43,7 @@ from tests.support.filled_models import filled_model
 from tests.support.filled_projectors import filled_projector, png
 from tests.support.sessions import OFF, as_message, committed
 from walker.checks import wrong_stats
+from walker.home import ARCHITECTURES
 
 THINKS = (
     "{% for m in messages %}<{{ m.role }}>"
@@ -52,7 +53,6 @@ THINKS = (
 N_REPLIES = 8
 MAX_STEPS = 6000
 PRINT_EVERY = 100
-ARCHITECTURES = ("llama", "qwen2", "gemma3", "mamba")
 STOPPED = (FinishReason.STOP_STRING, FinishReason.STOP_TOKEN, FinishReason.END)
 """After such an end the draft may have further accepted tokens."""
 CUT = (FinishReason.CANCELLED, FinishReason.CONTEXT)
