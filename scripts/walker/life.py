@@ -7,8 +7,8 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -192,6 +192,14 @@ class Life:
         self.check_end(how, self.terminal.wait(QUIT_S), workers)
 
     # --- a life ---
+
+    @contextmanager
+    def may_be_left(self) -> Iterator[None]:
+        """Check the end of kvchat if it is left in the block."""
+        try:
+            yield
+        except LeftError as error:
+            self.check_end("quit", error.code)
 
     def begin(self) -> None:
         """Wait until kvchat handles keys."""

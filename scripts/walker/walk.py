@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.files import DRAFT_SUFFIX
 from walker.home import Home, Servers, make_models, running_servers
-from walker.life import MODULE, FoundError, LeftError, Life, Tally
+from walker.life import MODULE, FoundError, Life, Tally
 from walker.user import User
 
 STEPS_OF_A_LIFE = (40, 250, 500, 500)
@@ -87,7 +87,7 @@ class Walk:
         return True
 
     def _use(self, life: Life, user: User, rng: random.Random, n_steps: int) -> None:
-        try:
+        with life.may_be_left():
             life.begin()
             for _ in range(rng.choice(STEPS_OF_A_LIFE)):
                 if self.tally.n_steps >= n_steps:
@@ -99,8 +99,6 @@ class Walk:
                 if self.tally.n_steps % PRINT_EVERY == 0:
                     self._print_tally()
             life.end(rng.choice(ENDS))
-        except LeftError as error:
-            life.check_end("quit", error.code)
 
     def _print_tally(self) -> None:
         print(self.tally.line(time.monotonic() - self.started), flush=True)
@@ -149,16 +147,16 @@ def replay(case: Path, *, module: str = MODULE) -> bool:
         arguments = [home.moved(each, facts["from"]) for each in facts["arguments"]]
         life = Life(home, arguments, servers, Tally(), folder / OPS, module)
         try:
-            life.begin()
-            for line in (case / OPS).read_text().splitlines():
-                kind, *values = json.loads(line)
-                getattr(life, kind)(*values)
-                if kind == "end":
-                    break
-                life.look(is_thorough=False)
-        except LeftError:
-            print("kvchat was left without a fault")
-            return False
+            with life.may_be_left():
+                life.begin()
+                for line in (case / OPS).read_text().splitlines():
+                    kind, *values = json.loads(line)
+                    getattr(life, kind)(*values)
+                    if kind == "end":
+                        break
+                    life.look(is_thorough=False)
+                else:
+                    life.end("KILL")
         except FoundError as error:
             print(f"FOUND AGAIN {error}")
             print("\n".join(life.terminal.screen.lines))
