@@ -5,7 +5,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -147,16 +147,7 @@ def replay(case: Path, *, module: str = MODULE) -> bool:
         arguments = [home.moved(each, facts["from"]) for each in facts["arguments"]]
         life = Life(home, arguments, servers, Tally(), folder / OPS, module)
         try:
-            with life.may_be_left():
-                life.begin()
-                for line in (case / OPS).read_text().splitlines():
-                    kind, *values = json.loads(line)
-                    getattr(life, kind)(*values)
-                    if kind == "end":
-                        break
-                    life.look(is_thorough=False)
-                else:
-                    life.end("KILL")
+            _repeat(life, (case / OPS).read_text().splitlines())
         except FoundError as error:
             print(f"FOUND AGAIN {error}")
             print("\n".join(life.terminal.screen.lines))
@@ -165,3 +156,15 @@ def replay(case: Path, *, module: str = MODULE) -> bool:
             life.close()
     print("nothing was found this time")
     return False
+
+
+def _repeat(life: Life, ops: Iterable[str]) -> None:
+    with life.may_be_left():
+        life.begin()
+        for op in ops:
+            name, *values = json.loads(op)
+            getattr(life, name)(*values)
+            if name == "end":
+                return
+            life.look(is_thorough=False)
+        life.end("KILL")

@@ -41,7 +41,7 @@ STREAMED_EVERY_S = 0.3
 def watch() -> None:
     """Make the store, the replies, the engine and the application report to the walker."""
     journal = Journal(Path(os.environ[JOURNAL]))
-    setattr(app.startup, "ChatStore", partial(PromisingStore, journal))  # noqa: B010  imported there
+    setattr(app.startup, "ChatStore", partial(PromisingStore, journal))  # noqa: B010  its import
     _journal_streams(journal)
     aim_in_app(journal, _worker_pid)
     defaults = WorkerClient.__init__.__kwdefaults__
