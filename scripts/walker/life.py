@@ -63,7 +63,6 @@ class Shown:
 
     screen: str = ""
     focus: str = ""
-    n_screens: int = 1
     written: str = ""
     """Start of the composer's text."""
     n_waiting: int = 0

@@ -89,7 +89,6 @@ async def _answer(application: KvchatApp) -> None:
         shown = {
             "screen": type(screen).__name__,
             "focus": "" if focused is None else focused.id or type(focused).__name__,
-            "n_screens": len(application.screen_stack),
             "written": application.chat.composer.text[:N_SHOWN],
             "n_waiting": len(application.chat.outbox.queue),
             "is_replying": application.conversation.is_replying,
