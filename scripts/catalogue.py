@@ -1,14 +1,13 @@
-"""Keeps the header of a published file as that of a catalogue's model.
+"""Save the header of a published file as the snapshot of a catalogue model.
 
     python scripts/catalogue.py NAME FILE
 
 NAME is a model of `engine/model/catalog.toml`, FILE its GGUF file at Q8_0: a path, a URL or
-`hf:owner/repository/file.gguf`, of which only the header is read. The keys and the tensors go to
-`engine/model/snapshots.json.gz`; say in the entry's `source` and `checked` what the file was.
+`hf:owner/repository/file.gguf`, of which only the header is read. Its keys and tensors go to
+`engine/model/snapshots.json.gz`; name the file in the entry's `source` and `checked`.
 
-The first snapshots are of no published files: their tensors were worked out from each model's
-`config.json` (its entry says which) by the rules of llama.cpp's loader (0c1e57098), which took all
-of them in a dry run.
+The first snapshots were computed from each model's `config.json`, which its entry names, by the
+rules of llama.cpp's loader (0c1e57098), which accepted all of them in a dry run.
 """
 
 import gzip
@@ -28,30 +27,25 @@ from engine.model.remote import is_remote, read_remote
 
 LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<name>.+)")
 OF_ONE_FILE = ("general.", "tokenizer.", "split.", "quantize.")
-"""Keys of one file and not of the model."""
+"""Keys of a file, which other files of the model do not have."""
 
 
 def main(name: str, address: str) -> None:
-    """Keep the snapshot of a model."""
+    """Save the snapshot of a model."""
     if name not in tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8")):
         raise ModelFileError(f"{CATALOG_PATH.name} has no {name!r}: write its entry first")
     file = read_remote(address) if is_remote(address) else read_gguf(Path(address))
-    _check(file)
+    architecture_of(file)  # refuses a file that is no model
+    if file.file_type.lower() != SNAPSHOT_TYPE:
+        raise ModelFileError(f"{file.path.name} is {file.file_type}: name the model's Q8_0 file")
     found = unpack(SNAPSHOTS_PATH.read_bytes())
     found[name] = snapshot_of(file)
     SNAPSHOTS_PATH.write_bytes(pack(found))
     print(f"{name}: {found[name].n_parameters:,} parameters in {len(file.tensors)} tensors")
 
 
-def _check(file: GgufFile) -> None:
-    """Refuse what is no model, or no file at Q8_0."""
-    architecture_of(file)
-    if file.file_type.lower() != SNAPSHOT_TYPE:
-        raise ModelFileError(f"{file.path.name} is {file.file_type}: name the model's Q8_0 file")
-
-
 def pack(found: Mapping[str, Snapshot]) -> bytes:
-    """Snapshots as the bytes of a file; the same ones give the same bytes."""
+    """The bytes of the snapshots' file, equal for equal snapshots."""
     text = json.dumps({name: asdict(found[name]) for name in sorted(found)}, separators=(",", ":"))
     return gzip.compress(text.encode(), mtime=0)
 

@@ -1,27 +1,26 @@
-"""Tries exports on the real programs: llama-server starts and answers, schemas and parsers agree.
+"""Try the exports on the real programs: servers start and answer, schema and parser accept them.
 
     python scripts/check_export.py MODEL [--draft MODEL] [--llama-server PATH]
         [--llama-swap-schema config-schema.json] [--llama-cpp-server PYTHON]
 
-llama-server is looked for in KVCHAT_LLAMA_SERVER and PATH too. The schema is llama-swap's own
-(github.com/mostlygeek/llama-swap, MIT); PYTHON is one with `llama-cpp-python[server]`. What is not
-there is said and left out. Exit code 1 when something fails.
+llama-server is searched in LLAMA_SERVER and PATH too. The schema is llama-swap's own
+(github.com/mostlygeek/llama-swap, MIT); PYTHON is one with `llama-cpp-python[server]`. Checks of
+missing programs are skipped. The exit code is 1 if a check fails.
 """
 
 import argparse
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 from engine.configuration import (
     Configuration,
@@ -36,45 +35,49 @@ from engine.planning.resolve import resolve
 from engine.presets.export import ExportRequest
 from engine.presets.formats import FORMATS
 from engine.presets.library import find_preset, list_presets
+from engine.process.server_process import PATH_VARIABLE, PROGRAM, free_port
 
 START_LIMIT_S = 120.0
-HEALTH = "/health"
+HOST = "127.0.0.1"
 NOWHERE = Path("/nonexistent")
-Tried = dict[str, Configuration]
+Configurations = Mapping[str, Configuration]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one attempt."""
+class Outcome(NamedTuple):
+    """The result of one check; `text` is the answer or the problem."""
 
     name: str
-    problem: str | None = None
-    answer: str = ""
+    is_right: bool
+    text: str
 
 
 def main() -> None:
-    """Try everything that is there, and print a table."""
-    asked = _arguments()
-    model = read_model(asked.model.resolve())
-    tried = configurations(model, asked.draft or asked.model)
-    analyze = shutil.which("systemd-analyze")
+    """Run all checks and print a table."""
+    server = shutil.which(os.environ.get(PATH_VARIABLE) or PROGRAM)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--llama-server", default=server)
+    parser.add_argument("--llama-swap-schema")
+    parser.add_argument("--llama-cpp-server", metavar="PYTHON")
+    options = parser.parse_args()
+    model = read_model(options.model.resolve())
+    tried = configurations(model, options.draft or options.model)
     outcomes: list[Outcome] = []
-    for title, tool, attempts in (
-        ("llama-server", asked.llama_server, _with_server),
-        ("llama-swap schema", asked.llama_swap_schema, _with_schema),
-        ("llama-cpp-python server", asked.llama_cpp_server, _with_python_server),
-        ("systemd-analyze verify", Path(analyze) if analyze else None, _with_systemd),
+    for title, tool, check in (
+        ("llama-server", options.llama_server, _with_server),
+        ("llama-swap schema", options.llama_swap_schema, _with_schema),
+        ("llama-cpp-python server", options.llama_cpp_server, _with_python_server),
+        ("systemd-analyze verify", shutil.which("systemd-analyze"), _with_systemd),
     ):
-        left_out = [Outcome(title, answer="not there: left out")]
-        outcomes += left_out if tool is None else attempts(tool, model, tried)
-    for outcome in outcomes:
-        state = "FAILED" if outcome.problem else "ok"
-        print(f"{outcome.name:44} {state:7} {outcome.problem or outcome.answer}")
-    sys.exit(1 if any(outcome.problem for outcome in outcomes) else 0)
+        outcomes += check(tool, model, tried) if tool else [Outcome(title, True, "skipped")]
+    for name, is_right, text in outcomes:
+        print(f"{name:44} {'ok' if is_right else 'FAILED':7} {text}")
+    sys.exit(not all(outcome.is_right for outcome in outcomes))
 
 
-def configurations(model: Model, draft: Path) -> Tried:
-    """Every built-in preset for the model, then what presets leave alone."""
+def configurations(model: Model, draft: Path) -> Configurations:
+    """Every built-in preset for the model, and configurations with settings of no preset."""
     machine = devices()
     tried = {
         entry.name: resolve(find_preset(entry.name, NOWHERE), model, machine, target="llama-server")
@@ -98,89 +101,84 @@ def configurations(model: Model, draft: Path) -> Tried:
     return tried
 
 
-def _with_server(server: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+def _with_server(server: str, model: Model, tried: Configurations) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         odd = Path(folder) / "a model's $HOME ${x} 100%.gguf"
         odd.symlink_to(model.file.path)
         script, ini = Path(folder) / "serve.sh", Path(folder) / "models.ini"
         for name, each in tried.items():
-            configuration = replace(each, model_path=odd)
-            request = ExportRequest(configuration, program=str(server), port=free_port())
+            configuration, port = replace(each, model_path=odd), free_port(HOST)
+            request = ExportRequest(configuration, program=server, port=port)
             script.write_text(FORMATS["shell"].render(request).text, encoding="utf-8")
-            yield _answered(f"shell script: {name}", ["sh", str(script)], request)
-            request = ExportRequest(configuration, name=name, port=free_port())
+            yield _answer(f"shell script: {name}", ["sh", str(script)], port)
+            request = ExportRequest(configuration, name=name, port=free_port(HOST))
             text = FORMATS["models-preset"].render(request).text
             ini.write_text(text, encoding="utf-8")
             section = next(line for line in text.splitlines() if line.startswith("["))
-            command = [str(server), "--models-preset", str(ini), "--port", str(request.port)]
-            yield _answered(f"models preset: {name}", command, request, section.strip("[]"))
+            command = [server, "--models-preset", str(ini), "--port", str(request.port)]
+            yield _answer(f"models preset: {name}", command, request.port, section.strip("[]"))
 
 
-def _with_python_server(python: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+def _with_python_server(python: str, model: Model, tried: Configurations) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "server.json"
         for name, configuration in tried.items():
-            request = ExportRequest(configuration, model, name=name, port=free_port())
+            request = ExportRequest(configuration, model, name=name, port=free_port(HOST))
             file.write_text(FORMATS["llama-cpp-python"].render(request).text, encoding="utf-8")
-            command = [str(python), "-m", "llama_cpp.server", "--config_file", str(file)]
+            command = [python, "-m", "llama_cpp.server", "--config_file", str(file)]
             title = f"llama-cpp-python server: {name}"
-            yield _answered(title, command, request, ready="/v1/models")
+            yield _answer(title, command, request.port, ready="/v1/models")
 
 
-def _answered(
-    title: str, command: Sequence[str], request: ExportRequest, model: str = "", ready: str = HEALTH
+def _answer(
+    title: str, command: Sequence[str], port: int, model: str = "", ready: str = "/health"
 ) -> Outcome:
-    """Start a server, wait until it is ready, and ask it for a few tokens."""
+    """Start a server, wait until it is ready, and request a few tokens."""
+    url = f"http://{HOST}:{port}"
     body = {"prompt": "The sea was calm and", "max_tokens": 8} | ({"model": model} if model else {})
-    url = f"http://127.0.0.1:{request.port}"
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    data, header = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{url}/v1/completions", data, header)
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT) as process,
+    ):
         try:
-            if not _is_listening(process, url + ready):
-                return Outcome(title, f"did not start: {_tail(log)}")
-            data, header = json.dumps(body).encode(), {"Content-Type": "application/json"}
-            asked = urllib.request.Request(f"{url}/v1/completions", data, header)
-            with urllib.request.urlopen(asked, timeout=START_LIMIT_S) as response:
-                return Outcome(title, answer=repr(json.load(response)["choices"][0]["text"]))
+            _wait_until_ready(process, url + ready)
+            with urllib.request.urlopen(request, timeout=START_LIMIT_S) as response:
+                return Outcome(title, True, repr(json.load(response)["choices"][0]["text"]))
         except (OSError, LookupError, ValueError) as error:
-            return Outcome(title, f"did not answer: {error}: {_tail(log)}")
+            log.seek(0)
+            return Outcome(title, False, " | ".join((str(error), *log.read().splitlines()[-6:])))
         finally:
             process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
-def _tail(log: IO[str]) -> str:
-    log.seek(0)
-    return " | ".join(log.read().splitlines()[-6:])
-
-
-def _is_listening(process: "subprocess.Popen[bytes]", url: str) -> bool:
+def _wait_until_ready(process: "subprocess.Popen[bytes]", url: str) -> None:
     deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline and process.poll() is None:
+    while process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=1):
-                return True
+            urllib.request.urlopen(url, timeout=1).close()
         except OSError:
+            if time.monotonic() > deadline:
+                raise
             time.sleep(0.2)
-    return False
+        else:
+            return
+    raise OSError(f"the server ended with {process.returncode}")
 
 
-def _with_schema(schema: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+def _with_schema(schema: str, model: Model, tried: Configurations) -> Iterator[Outcome]:
     import jsonschema  # type: ignore[import-untyped]  # not installed here
     import yaml
 
-    validator = jsonschema.Draft7Validator(json.loads(schema.read_text(encoding="utf-8")))
+    validator = jsonschema.Draft7Validator(json.loads(Path(schema).read_bytes()))
     for name, configuration in tried.items():
         text = FORMATS["llama-swap"].render(ExportRequest(configuration, model, name=name)).text
-        problems = [each.message for each in validator.iter_errors(yaml.safe_load(text))]
-        yield Outcome(f"llama-swap schema: {name}", "; ".join(problems) or None)
+        problem = "; ".join(each.message for each in validator.iter_errors(yaml.safe_load(text)))
+        yield Outcome(f"llama-swap schema: {name}", not problem, problem)
 
 
-def _with_systemd(analyze: Path, model: Model, tried: Tried) -> Iterator[Outcome]:
+def _with_systemd(analyze: str, model: Model, tried: Configurations) -> Iterator[Outcome]:
     with tempfile.TemporaryDirectory() as folder:
         for name, configuration in tried.items():
             request = ExportRequest(configuration, model, name=name, program="/bin/true")
@@ -190,26 +188,9 @@ def _with_systemd(analyze: Path, model: Model, tried: Tried) -> Iterator[Outcome
                 [analyze, "--user", "verify", str(unit)], capture_output=True, text=True,
                 check=False, env={**os.environ, "XDG_RUNTIME_DIR": folder},
             )  # fmt: skip
-            problem = done.stderr.strip() or (done.returncode and f"exit code {done.returncode}")
-            yield Outcome(f"systemd-analyze verify: {name}", problem or None)
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _arguments() -> argparse.Namespace:
-    given = os.environ.get("KVCHAT_LLAMA_SERVER") or shutil.which("llama-server")
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--draft", type=Path)
-    parser.add_argument("--llama-server", type=Path, default=Path(given) if given else None)
-    parser.add_argument("--llama-swap-schema", type=Path)
-    parser.add_argument("--llama-cpp-server", type=Path, metavar="PYTHON")
-    return parser.parse_args()
+            is_right = not done.stderr.strip() and not done.returncode
+            problem = "" if is_right else f"exit code {done.returncode}: {done.stderr.strip()}"
+            yield Outcome(f"systemd-analyze verify: {name}", is_right, problem)
 
 
 if __name__ == "__main__":

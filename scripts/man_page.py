@@ -1,7 +1,7 @@
-"""Writes the man page from the help of the commands, when the wheel is built.
+"""Make the man page from the help of the commands.
 
-`pyproject.toml` names this file as a build hook of hatchling, which puts the page into the wheel.
-    python scripts/man_page.py        print it
+As the build hook that `pyproject.toml` names, this file adds the page to the wheel.
+    python scripts/man_page.py        print the page
 """
 
 import sys
@@ -14,7 +14,7 @@ import click
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # outside a build nothing needs the hook
+except ImportError:  # only a build has hatchling
     BuildHookInterface = object
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ class ManPageHook(BuildHookInterface):  # type: ignore[type-arg,misc,unused-igno
     """Adds the man page to a wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the page; an editable installation has none."""
+        """Add the page to a wheel, but not to an editable installation."""
         if version != "standard":
             return
         sys.path.insert(0, str(ROOT))
@@ -36,7 +36,7 @@ class ManPageHook(BuildHookInterface):  # type: ignore[type-arg,misc,unused-igno
         build_data["shared_data"][str(path)] = PLACE
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002  hatchling's signature
-        """Remove what was written."""
+        """Remove the page's temporary folder."""
         if version == "standard":
             self._folder.cleanup()
 
@@ -45,27 +45,24 @@ def every_command() -> Iterator[tuple[str, click.Command, click.Context]]:
     """Every command with the words that call it and a context of a fixed width."""
     from app.cli.main import cli
 
-    context = click.Context(
-        cli, info_name="kvchat", terminal_width=WIDTH, help_option_names=["--help", "-h"]
-    )
-    yield "kvchat", cli, context
-    yield from _below(cli, context)
+    yield from _commands(cli, None, "kvchat")
 
 
-def _below(
-    group: click.Group, context: click.Context
+def _commands(
+    command: click.Command, parent: click.Context | None, name: str
 ) -> Iterator[tuple[str, click.Command, click.Context]]:
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        inner = click.Context(command, info_name=name, parent=context, terminal_width=WIDTH)
-        yield inner.command_path, command, inner
-        if isinstance(command, click.Group):
-            yield from _below(command, inner)
+    names = None if parent else ["--help", "-h"]
+    context = click.Context(command, parent, name, terminal_width=WIDTH, help_option_names=names)
+    yield context.command_path, command, context
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            inner = command.get_command(context, each)
+            assert inner is not None
+            yield from _commands(inner, context, each)
 
 
 def man_page() -> str:
-    """The manual in the format of man(7)."""
+    """The man page in the format of man(7)."""
     from app import __version__
     from app.cli.main import chat
     from app.cli.where import files_and_folders
@@ -82,14 +79,15 @@ def man_page() -> str:
         r"\fICOMMAND\fR [\fIARGUMENTS\fR]",
     ]
     for words, command, context in every_command():
-        if words != "kvchat":
+        params = command.get_params(context)
+        if words == "kvchat":
+            lines += [".SH DESCRIPTION", *_meaning(command), ".SH OPTIONS"]
+            lines += [*_options((*chat.params, *params), context), ".SH COMMANDS"]
+        else:
             lines += [f'.SS "{_roff(words)}"', *_usage(command, context)]
-            lines += [*_meaning(command), *_options(command.get_params(context), context)]
-            continue
-        lines += [".SH DESCRIPTION", *_meaning(command), ".SH OPTIONS"]
-        lines += [*_options((*chat.params, *command.get_params(context)), context), ".SH COMMANDS"]
-    kept = ", ".join(files_and_folders())
-    lines += [".SH FILES", f"Where kvchat keeps its {kept} says", '.BR "kvchat where" .']
+            lines += [*_meaning(command), *_options(params, context)]
+    names = ", ".join(files_and_folders())
+    lines += [".SH FILES", f"Where kvchat keeps its {names} says", '.BR "kvchat where" .']
     lines += [".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
     return "\n".join(lines) + "\n"
 
@@ -125,7 +123,7 @@ def _entries(entries: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _roff(text: str) -> str:
-    """A text as troff takes it: no line of it is a request."""
+    """Escape a text for troff, so that no line of it is a request."""
     escaped = text.replace("\\", r"\e").replace("-", r"\-")
     return "\n".join(
         rf"\&{line}" if line[:1] in (".", "'") else line for line in escaped.split("\n")

@@ -1,6 +1,6 @@
-"""Finds dead links in the pages, and commands and options that do not exist; 1 if there are any.
+"""Find dead links in the pages, and commands, options and make targets that do not exist.
 
-    python scripts/pages.py
+    python scripts/pages.py        exit code 1 if there are any
 
 Links to the web are not followed.
 """
@@ -8,7 +8,7 @@ Links to the web are not followed.
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -21,43 +21,48 @@ _HEADING = re.compile(r"^#+\s+(.*)$", re.MULTILINE)
 _FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`(kvchat [^`]+)`")
 _END = frozenset({"|", ">", ">>", "<", "&&", "||", ";", "&", "#"})
-"""Words of a shell that end a command."""
+"""Shell words that end a command."""
 
 
 def main() -> int:
-    """Check all pages."""
+    """Check all pages; 1 if something is wrong."""
     faults = [*wrong_pages(ROOT)]
-    for fault in faults:
-        print(fault)
-    print(f"{len(faults)} faults" if faults else "links and commands of the pages are right")
-    return 1 if faults else 0
+    end = f"{len(faults)} faults" if faults else "links and commands of the pages are right"
+    print("\n".join((*faults, end)))
+    return int(bool(faults))
 
 
 def wrong_pages(root: Path) -> Iterator[str]:
-    """Dead links, and commands and options that are none, in every page of a checkout."""
-    options = {
-        words: {name for each in command.get_params(context) for name in _names(each)}
-        for words, command, context in every_command()
-    }
-    from app.cli.main import chat
-
-    options["kvchat"] |= {name for each in chat.params for name in _names(each)}
-    options["kvchat web"] |= options["kvchat"]
+    """Every fault in the pages of a checkout."""
+    options = options_by_command()
     makefile = root / "Makefile"
-    targets = set(
-        re.findall(r"^([\w-]+):", makefile.read_text() if makefile.is_file() else "", re.M)
-    )
-    yield from unlisted_pages(root)
+    rules = makefile.read_text() if makefile.is_file() else ""
+    targets = set(re.findall(r"^([\w-]+):", rules, re.MULTILINE))
+    yield from _unlisted_pages(root)
     for page in sorted({page for pattern in PAGES for page in root.glob(pattern)}):
         text = page.read_text()
-        name = page.relative_to(root)
-        yield from (f"{name}: {fault}" for fault in _dead_links(page, text))
-        yield from (f"{name}: {fault}" for fault in wrong_commands(text, options))
-        yield from (f"{name}: {fault}" for fault in _wrong_targets(text, targets))
+        commands, calls = _wrong_commands(text, options), _wrong_targets(text, targets)
+        for fault in (*_dead_links(page, text), *commands, *calls):
+            yield f"{page.relative_to(root)}: {fault}"
 
 
-def unlisted_pages(root: Path) -> Iterator[str]:
-    """Pages of `docs` that the README has no link to."""
+def options_by_command() -> dict[str, set[str]]:
+    """The names of the options of each command."""
+    from app.cli.main import chat
+
+    options = {
+        words: _names(command.get_params(context)) for words, command, context in every_command()
+    }
+    options["kvchat"] |= _names(chat.params)
+    options["kvchat web"] |= options["kvchat"]
+    return options
+
+
+def _names(params: Iterable[click.Parameter]) -> set[str]:
+    return {name for each in params for name in (*each.opts, *each.secondary_opts)}
+
+
+def _unlisted_pages(root: Path) -> Iterator[str]:
     readme = root / "README.md"
     links = _LINK.findall(readme.read_text()) if readme.is_file() else []
     linked = {link.partition("#")[0] for link in links}
@@ -67,17 +72,13 @@ def unlisted_pages(root: Path) -> Iterator[str]:
 
 
 def _wrong_targets(text: str, targets: set[str]) -> Iterator[str]:
-    """What is written as a command of make, in a block or by itself, and has no target."""
+    """Calls of make, in a block or a code span, without such a target."""
     spans = re.findall(r"`(make [\w-]+)`", _FENCE.sub("", text))
     lines = [line for block in _FENCE.findall(text) for line in block.splitlines()]
     for line in dict.fromkeys((*spans, *lines)):
-        asked = re.match(r"make ([\w-]+)", line)
-        if asked and targets and asked[1] not in targets:
-            yield f"`make {asked[1]}`: the Makefile has no such target"
-
-
-def _names(param: click.Parameter) -> Iterator[str]:
-    yield from (*param.opts, *param.secondary_opts)
+        call = re.match(r"make ([\w-]+)", line)
+        if call and targets and call[1] not in targets:
+            yield f"`make {call[1]}`: the Makefile has no such target"
 
 
 def _dead_links(page: Path, text: str) -> Iterator[str]:
@@ -97,13 +98,8 @@ def _anchors(text: str) -> set[str]:
     return {each.replace(" ", "-") for each in plain}
 
 
-def wrong_commands(text: str, options: dict[str, set[str]]) -> Iterator[str]:
-    """What is written as a command of kvchat and is none.
-
-    Args:
-        text: A page in Markdown.
-        options: The options of each command by its words.
-    """
+def _wrong_commands(text: str, options: Mapping[str, set[str]]) -> Iterator[str]:
+    """Calls of kvchat, in a block or a code span, with an option that the command lacks."""
     for line in dict.fromkeys(_written_commands(text)):
         words = _words(line)
         command = "kvchat"
@@ -113,8 +109,8 @@ def wrong_commands(text: str, options: dict[str, set[str]]) -> Iterator[str]:
             option = word.split("=")[0].rstrip(",.:)")
             if option == "--":
                 break
-            is_option = re.fullmatch(r"--[a-z][\w-]*", option) is not None
-            if is_option and option not in {*options[command], "--help"}:
+            known = {*options[command], "--help"}
+            if re.fullmatch(r"--[a-z][\w-]*", option) and option not in known:
                 yield f"`{line}`: {command} has no option {option}"
 
 

@@ -1,4 +1,4 @@
-"""Make the pictures of the pages from the real application: docs/chat.svg and docs/planner.svg.
+"""Make the pictures of the pages with the real application: docs/chat.svg and docs/planner.svg.
 
 python scripts/pictures.py MODEL [FOLDER]
 """

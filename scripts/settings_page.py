@@ -1,19 +1,19 @@
-"""Fills the two tables of docs/settings.md: every setting, as F11 lists it, and every key.
+"""Write the two tables of docs/settings.md: every setting, as on F11, and every key.
 
     python scripts/settings_page.py
 
-The tables stand between marks such as `<!-- settings: begin -->`; the rest of the page stays.
+Each table is between marks such as `<!-- settings: begin -->`; the rest of the page is unchanged.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from textual.keys import key_to_character
 
-import app.application  # noqa: F401  the keys of the whole application are declared there
-from app.bindings import ON_THE_CHAT, Action
+import app.application  # noqa: F401  declares the keys of the application
+from app.bindings import ON_THE_CHAT
 from app.commands import every_action
-from app.setting_definitions import SettingDefinition, definitions
+from app.setting_definitions import definitions
 
 _KEY_NAMES = {"escape": "esc", "slash": "/"}
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def with_tables(page: str) -> str:
-    """The text of a page with the tables of this version between their marks.
+    """A page with new tables between its marks.
 
     Raises:
         ValueError: a mark is missing.
@@ -39,25 +39,26 @@ def with_tables(page: str) -> str:
 
 def settings_table() -> str:
     """Every setting: name, default, allowed values, meaning, and when a change takes effect."""
-    heads = ("setting", "default", "values", "meaning", "takes effect")
-    return _table(heads, map(_setting_row, definitions()))
+    rows = (
+        (f"`{each.section}.{each.key}`", _code(each.spell(each.default)), each.allowed,
+         each.markdown, each.effect)
+        for each in definitions()
+    )  # fmt: skip
+    return _table(("setting", "default", "values", "meaning", "takes effect"), rows)
 
 
 def keys_table() -> str:
-    """Every key: those of the chat, its messages and its composer first."""
+    """Every key, first those of the chat, its messages and its composer."""
     actions = sorted(every_action(), key=lambda each: (not each.owners & ON_THE_CHAT, each.id))
-    return _table(("key", "action", "meaning"), map(_key_row, actions))
+    rows = (
+        (", ".join(_code(_shown(key)) for key in each.keys), _code(each.id), each.meaning)
+        for each in actions
+    )
+    return _table(("key", "action", "meaning"), rows)
 
 
-def _setting_row(each: SettingDefinition) -> Sequence[str]:
-    default = each.spell(each.default)
-    name = f"`{each.section}.{each.key}`"
-    return name, f"`{default}`" if default else "", each.allowed, each.markdown, each.effect
-
-
-def _key_row(each: Action) -> Sequence[str]:
-    keys = ", ".join(f"`{_shown(key)}`" for key in each.keys)
-    return keys, f"`{each.id}`", each.meaning
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
 
 
 def _shown(key: str) -> str:
@@ -67,13 +68,10 @@ def _shown(key: str) -> str:
     return "+".join((*modifiers, name or _KEY_NAMES.get(last, last)))
 
 
-def _table(heads: Sequence[str], rows: Iterator[Sequence[str]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = (heads, ("---",) * len(heads), *rows)
-    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
+    cells = ((cell.replace("|", r"\|") for cell in line) for line in lines)
+    return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,21 @@
-"""Sets kvchat up in `.venv`; run by make, by the system's Python, with nothing but its library.
+"""Set up kvchat in `.venv`; make runs this with the system's Python and its standard library.
 
-    python3 scripts/setup.py             kvchat and the starter model
-    python3 scripts/setup.py --dev       with what the tests and the gate need
+    python3 scripts/setup.py             kvchat
+    python3 scripts/setup.py --dev       with the tools of the tests and the gate
     python3 scripts/setup.py --rebuild   compile llama.cpp again
-    python3.13 scripts/setup.py --this-python   make .venv anew where it is of another Python
+    python3.13 scripts/setup.py --this-python   replace a .venv of another Python
 
-What is done already is not done again: a stamp in `.venv` holds what was installed.
+A stamp in `.venv` records what is installed, so that nothing is installed twice.
 """
 
 import argparse
 import hashlib
 import platform
+import re
 import shutil
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -24,31 +24,32 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "kvchat-setup"
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
-"""PyTorch's own index of builds for processors; PyPI's build for Linux is the one for CUDA."""
+"""PyTorch's index of builds without CUDA; PyPI's build for Linux has CUDA."""
 REACH_S = 5.0
 
-if sys.version_info < (3, 11):  # noqa: UP036  this file meets any Python there is
+if sys.version_info < (3, 11):  # noqa: UP036  any Python may run this file
     version = ".".join(map(str, sys.version_info[:2]))
     sys.exit(f"kvchat needs Python 3.11 or newer, this is {version}: make chat PYTHON=python3.12")
 
 import tomllib  # noqa: E402  not there before 3.11
 
-import llama_build  # noqa: E402  beside this file; uses the syntax of 3.10
+import llama_build  # noqa: E402  uses the syntax of 3.10
 
 
 def main() -> None:
-    """Bring `.venv` to what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
+    """Install everything that is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dev", action="store_true", help="tests and gate too")
     parser.add_argument("--rebuild", action="store_true", help="compile llama.cpp again")
     parser.add_argument("--this-python", action="store_true", help="replace a .venv of another")
     options = parser.parse_args()
     start = time.monotonic()
     flags = llama_build.cmake_flags()
-    wanted = fingerprint(flags, dev=options.dev)
+    parts = (ROOT / "pyproject.toml").read_text(), llama_build.VERSION, *flags, str(options.dev)
+    wanted = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     made_for = environment_version()
     if options.this_python and made_for not in (None, platform.python_version()):
-        print(f".venv is of Python {made_for}: making it anew.", flush=True)
+        print(f".venv is of Python {made_for}: replacing it.", flush=True)
         shutil.rmtree(VENV)
     installed = STAMP.read_text().split() if STAMP.is_file() else []
     if wanted in installed and not options.rebuild:
@@ -61,19 +62,12 @@ def main() -> None:
 
 
 def environment_version() -> str | None:
-    """The version of the Python that `.venv` was made of, None where there is none."""
-    try:
-        lines = (VENV / "pyvenv.cfg").read_text().splitlines()
-    except OSError:
+    """The Python version of `.venv`; None if there is no `.venv`."""
+    path = VENV / "pyvenv.cfg"
+    if not path.is_file():
         return None
-    fields = dict(line.replace(" ", "").split("=", 1) for line in lines if "=" in line)
-    return fields.get("version", "unknown")
-
-
-def fingerprint(flags: list[str], *, dev: bool) -> str:
-    """A name for what would be installed."""
-    parts = [(ROOT / "pyproject.toml").read_text(), llama_build.VERSION, *flags, str(dev)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    version = re.search(r"^version *= *(\S+)", path.read_text(), re.MULTILINE)
+    return version[1] if version else "unknown"
 
 
 def make_environment() -> None:
@@ -102,32 +96,30 @@ def install_llama(flags: list[str], *, rebuild: bool) -> None:
 
 
 def install_kvchat(*, dev: bool) -> None:
-    """Install kvchat from this checkout, editable, with what it needs."""
+    """Install kvchat from this checkout, editable, and its libraries."""
     print("Installing kvchat and its libraries ...", flush=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    if not dev:
-        pip("install", "--editable", str(ROOT))
-        return
-    pip("install", "--editable", str(ROOT), *project["dependency-groups"]["dev"])
-    pip("install", *project["project"]["optional-dependencies"]["torch"], *_cpu_builds())
+    pip("install", "--editable", str(ROOT), *(project["dependency-groups"]["dev"] if dev else ()))
+    if dev:
+        pip("install", *project["project"]["optional-dependencies"]["torch"], *_cpu_builds())
 
 
 def _cpu_builds() -> list[str]:
-    """Where pip finds PyTorch without CUDA, which is gigabytes less.
+    """Options of pip for a PyTorch without CUDA, which is gigabytes smaller.
 
-    Nothing where that is out of reach: pip would ask there again and again.
+    Empty if that index cannot be reached: pip would retry it for minutes.
     """
     if platform.system() != "Linux":
         return []
     try:
         with urllib.request.urlopen(f"{CPU_BUILDS}/torch/", timeout=REACH_S):
             return ["--extra-index-url", CPU_BUILDS, "--retries", "1", "--timeout", "15"]
-    except (OSError, urllib.error.URLError):
+    except OSError:
         return []
 
 
 def pip(*arguments: str) -> None:
-    """Run pip of the environment, quiet unless it fails."""
+    """Run the environment's pip, which prints only errors."""
     command = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode != 0:

@@ -1,10 +1,9 @@
-"""Builds the wheel and the sdist, and tries what they hold in an environment that has nothing else.
+"""Build the sdist and from it the wheel, and try the wheel in an empty environment.
 
-    python scripts/try_package.py [--wheels FOLDER ...] [--model GGUF] [--keep FOLDER]
+    python scripts/try_package.py [--wheels FOLDER ...] [--keep FOLDER]
 
-The wheel is built out of the sdist, as an index would have it. `--wheels` names folders of wheels
-that are there already, such as that of llama-cpp-python, which takes minutes to compile; other
-packages come from the index that pip knows. With `--model` a reply is asked for too.
+`--wheels` names folders with built wheels, such as that of llama-cpp-python, which takes minutes
+to compile. Other packages come from pip's index.
 """
 
 import argparse
@@ -14,11 +13,13 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWN_LINES = 12
+VARIABLES = ("PATH", "LANG", "LC_ALL", "TERM")
+MARKS = ("WRONG", "right")
+N_SHOWN = 12
+"""Lines of a failed command's output."""
 TRIED: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("--version",), 0, "kvchat "),
     (("--help",), 0, "cache-quality"),
@@ -30,7 +31,7 @@ TRIED: tuple[tuple[tuple[str, ...], int, str], ...] = (
     (("web",), 1, "kvchat[web]"),
     (("--backend", "torch", "x"), 1, "kvchat"),
 )
-"""Arguments, exit status, and what the output holds."""
+"""Arguments, exit code, and a text of the output."""
 FILES = """
 from app.themes import load_themes
 from engine.presets.library import list_presets
@@ -44,21 +45,22 @@ print("files are there")
 
 
 def main() -> int:
-    """Build, install, try; 1 where something is not as it should be."""
+    """Build, install and try; 1 if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--wheels", type=Path, action="append", default=[])
-    parser.add_argument("--model", type=Path)
-    parser.add_argument("--keep", type=Path, help="where wheel and sdist stay")
+    parser.add_argument("--keep", type=Path, help="folder for wheel and sdist")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kvchat-package-") as name:
         folder = Path(name)
-        built = build(folder, (options.keep or folder / "dist").resolve())
-        python = installed(folder / "empty", built, options.wheels)
-        return tried(python, folder, options.model)
+        wheel = build(folder, (options.keep or folder / "dist").resolve())
+        found = [part for each in options.wheels for part in ("--find-links", str(each.resolve()))]
+        python = environment(folder / "empty")
+        call([python, "-m", "pip", "install", "--quiet", *found, str(wheel)])
+        return try_commands(Path(python).parent, folder)
 
 
 def build(folder: Path, out: Path) -> Path:
-    """The wheel, built from the sdist beside it."""
+    """Build both; returns the wheel."""
     python = environment(folder / "builder")
     call([python, "-m", "pip", "install", "--quiet", "build"])
     call([python, "-m", "build", str(ROOT), "--outdir", str(out)])
@@ -69,57 +71,44 @@ def build(folder: Path, out: Path) -> Path:
     return wheel
 
 
-def installed(folder: Path, wheel: Path, wheels: Sequence[Path]) -> str:
-    """The Python of an environment that has the wheel and what it needs."""
-    python = environment(folder)
-    found = [part for each in wheels for part in ("--find-links", str(each.resolve()))]
-    call([python, "-m", "pip", "install", "--quiet", *found, str(wheel)])
-    return python
-
-
-def tried(python: str, folder: Path, model: Path | None) -> int:
-    """Run what an environment holds, in a home of its own; 1 where it is not as it should be."""
+def try_commands(programs: Path, folder: Path) -> int:
+    """Run the commands of an environment in a new home; 1 if one is wrong."""
     home = folder / "home"
     home.mkdir()
-    kept = ("PATH", "LANG", "LC_ALL", "TERM")
-    clean = {name: os.environ[name] for name in kept if name in os.environ} | {"HOME": str(home)}
-    kvchat = str(Path(python).with_name("kvchat"))
-    cases = [([kvchat, *arguments], code, said) for arguments, code, said in TRIED]
-    cases.append(([python, "-c", FILES], 0, "files are there"))
-    if model is not None:
-        reply = ["run", "Hello.", "--model", str(model.resolve()), "--max-tokens", "8", "--json"]
-        cases.append(([kvchat, *reply], 0, '"n_emitted"'))
+    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    kvchat = str(programs / "kvchat")
+    cases = [([kvchat, *arguments], code, text) for arguments, code, text in TRIED]
+    cases.append(([str(programs / "python"), "-c", FILES], 0, "files are there"))
     n_wrong = 0
-    for command, code, said in cases:
+    for command, code, text in cases:
         started = time.monotonic()
         done = subprocess.run(
-            command, cwd=home, env=clean, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL,
+            command, cwd=home, env={**variables, "HOME": str(home)}, capture_output=True,
+            text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         output = done.stdout + done.stderr
-        is_right = done.returncode == code and said in output and "Traceback" not in output
-        words = " ".join(command[1:]) if command[0] == kvchat else "its files"
-        mark = "right" if is_right else "WRONG"
-        print(f"{mark}  {time.monotonic() - started:5.1f} s  {words}", flush=True)
+        is_right = done.returncode == code and text in output and "Traceback" not in output
+        words = "its files" if command[-1] == FILES else " ".join(command[1:])
+        print(f"{MARKS[is_right]}  {time.monotonic() - started:5.1f} s  {words}", flush=True)
         if not is_right:
             n_wrong += 1
-            print("\n".join(output.splitlines()[-SHOWN_LINES:]))
-    manual = Path(python).parent.parent / "share" / "man" / "man1" / "kvchat.1"
-    print(f"{'right' if manual.is_file() else 'WRONG'}           the man page")
-    return 1 if n_wrong or not manual.is_file() else 0
+            print("\n".join(output.splitlines()[-N_SHOWN:]))
+    has_manual = (programs.parent / "share" / "man" / "man1" / "kvchat.1").is_file()
+    print(f"{MARKS[has_manual]}           the man page")
+    return int(n_wrong > 0 or not has_manual)
 
 
 def environment(folder: Path) -> str:
-    """The Python of a new virtual environment."""
+    """Make a virtual environment; returns its Python."""
     venv.create(folder, with_pip=True)
     return str(folder / "bin" / "python")
 
 
 def call(command: list[str]) -> None:
-    """Run a command and end where it fails, with what it said last."""
+    """Run a command; if it fails, print the end of its output and exit."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        print("\n".join((done.stdout + done.stderr).splitlines()[-SHOWN_LINES:]))
+        print("\n".join((done.stdout + done.stderr).splitlines()[-N_SHOWN:]))
         sys.exit(f"failed: {' '.join(command)}")
 
 

@@ -1,4 +1,4 @@
-"""Counts private words in identifiers, docstrings, strings, comments and pages, per package.
+"""Count private words in identifiers, docstrings, strings, comments and pages, per package.
 
     python scripts/words.py            exit code 1 if a package has more than `words.json` allows,
                                        or a page or a text of app or engine has one
@@ -33,25 +33,25 @@ WORDS = re.compile(
     re.VERBOSE,
 )
 CONSTANTS = re.compile(r"\b(?:MOST|LEAST)_[A-Z0-9_]+\b")
-"""Names of limits that should begin with MAX_ or MIN_."""
+"""Limits, whose names should begin with MAX_ or MIN_."""
 CODE = (tokenize.NAME, tokenize.STRING, tokenize.COMMENT)
 
 
 def main() -> int:
-    """Compare the counts of every package with the allowed ones."""
+    """Compare the counts of every package with the allowed ones; 1 if they are higher."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--list", metavar="PACKAGE", dest="listed")
     options = parser.parse_args()
     if options.listed:
-        for place, word in found(ROOT):
-            if package_of(place) == options.listed:
-                print(f"{place}: {word}")
+        for path, word in found(ROOT):
+            if package_of(path) == options.listed:
+                print(f"{path}: {word}")
         return 0
-    for place, word in (visible := [*of_users(ROOT)]):
-        print(f"{place}: users read the private word {word!r}")
-    counts = Counter(package_of(place) for place, _ in found(ROOT))
-    allowed: dict[str, int] = json.loads(ALLOWED.read_text()) if ALLOWED.exists() else counts
+    for path, word in (visible := [*visible_words(ROOT)]):
+        print(f"{path}: users read the private word {word!r}")
+    counts = Counter(package_of(path) for path, _ in found(ROOT))
+    allowed: dict[str, int] = json.loads(ALLOWED.read_text())
     more = {name: n for name, n in sorted(counts.items()) if n > allowed.get(name, 0)}
     for name, n in more.items():
         print(f"{name} has {n} private words, {allowed.get(name, 0)} are allowed: "
@@ -59,24 +59,25 @@ def main() -> int:
     if options.write and not more:
         ALLOWED.write_text(json.dumps(dict(sorted(counts.items())), indent=2) + "\n")
     print(f"{counts.total()} private words in {len(counts)} packages")
-    return 1 if more or visible else 0
+    return int(bool(more or visible))
 
 
 def found(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every private word with the file, relative to the root, that has it."""
-    for folder in ("app", "engine", "benchmarks", "scripts", "tests"):
-        for path in sorted((root / folder).rglob("*.py")):
-            if path != Path(__file__):
-                yield from ((path.relative_to(root), word) for word in words_of_code(path))
+    """Every private word and the file that has it, relative to the root."""
+    folders = ("app", "engine", "benchmarks", "scripts", "tests")
+    code = (path for folder in folders for path in sorted((root / folder).rglob("*.py")))
+    for path in code:
+        if path != Path(__file__):
+            yield from ((path.relative_to(root), word) for word in words_of_code(path))
     for path in pages(root):
         yield from ((path.relative_to(root), word) for word in words_of(path.read_text()))
 
 
-def of_users(root: Path) -> Iterator[tuple[Path, str]]:
-    """Every private word on a page or in a text of app or engine, which users read."""
+def visible_words(root: Path) -> Iterator[tuple[Path, str]]:
+    """Every private word that users read: on a page or in a string of app or engine."""
     for path in pages(root):
-        prose = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL).lower()
-        yield from ((path.relative_to(root), word) for word in WORDS.findall(prose))
+        prose = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)
+        yield from ((path.relative_to(root), word) for word in WORDS.findall(prose.lower()))
     for path in sorted([*(root / "app").rglob("*.py"), *(root / "engine").rglob("*.py")]):
         for text in texts_of(path):
             plain = re.sub(r"{[^{}]*}", "", text).lower()
@@ -84,18 +85,13 @@ def of_users(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def texts_of(path: Path) -> Iterator[str]:
-    """The strings of a Python file that have several words and are no docstrings."""
-    tree = ast.parse(path.read_text())
-    docstrings = {
-        id(node.value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, str)):
-            continue
-        if id(node) not in docstrings and " " in node.value.strip():
-            yield node.value
+    """The strings of a Python file with several words, without docstrings."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        match node:
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield from [text] if " " in text.strip() else []
 
 
 def pages(root: Path) -> list[Path]:
@@ -113,14 +109,14 @@ def words_of_code(path: Path) -> Iterator[str]:
 
 
 def words_of(text: str) -> Iterator[str]:
-    """Private words of a text; the parts of an identifier count as words."""
+    """Private words in a text; the parts of an identifier are words."""
     yield from CONSTANTS.findall(text)
     parts = re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text)
     yield from WORDS.findall(parts.lower())
 
 
 def package_of(path: Path) -> str:
-    """The name that a file is counted by: app/cli, engine, tests, docs, README.md."""
+    """The package of a file: app/cli, engine, tests, docs, README.md."""
     if path.suffix == ".md":
         return "docs" if path.parent.name == "docs" else path.name
     n_parts = 2 if path.parts[0] in ("app", "engine") and len(path.parts) > 2 else 1

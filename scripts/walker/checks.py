@@ -1,31 +1,25 @@
-"""What must hold of a kvchat that is walked through: files, figures, memory, and what was saved."""
+"""What must hold of a kvchat that is walked through: counts, figures, logs and fault reports."""
 
 import json
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 
 from engine.files import DRAFT_SUFFIX
-from walker.journal import Line
-from walker.promises import Ledger
+from tests.support.terminal import SEQUENCE
 
 TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|exception was never retrieved|Exception ignored in"
     r"|Fatal Python error(?!: Segmentation fault)"
 )
-"""A segmentation fault is left out: the walk makes them."""
-SEQUENCES = re.compile(
-    r"\x1b(?:\[[<=>?]?[\d;:]*[ -/]*[@-~]|[\]_P^X][^\x07\x1b]*(?:\x07|\x1b\\)|.)", re.DOTALL
-)
-STREAMED_S = 2.5
-"""A streamed text is saved within half a second, and within this on a machine that is busy."""
-SHOWN = 5000
+"""A segmentation fault is left out: the walk causes them."""
+MAX_SHOWN = 5000
 REPORTED = -1
-"""Instead of a size: nothing of that file is new any more."""
+"""In place of a size: the file was reported and is not read again."""
 FAULTS = "faults"
-"""The folder of kvchat's own reports of what it did not expect."""
+"""Folder of kvchat's reports of unexpected errors."""
 COUNTED = ("n_drafted", "n_verified", "n_examined", "n_accepted")
 ACCEPT, VALIDATED, REFUTED = (  # the acceptance rate also stands below each reply, without a border
     re.compile(rf"{start}{name} +(\S+)")
@@ -34,56 +28,14 @@ ACCEPT, VALIDATED, REFUTED = (  # the acceptance rate also stands below each rep
 """A row of the speculation panel; the reply's figure comes first."""
 
 
-@dataclass
-class Saved:
-    """What kvchat promised to keep, by the journals of all of its lives in a home."""
-
-    ledger: Ledger = field(default_factory=Ledger)
-    texts: str = ""
-    """All questions that were saved."""
-    streamed: dict[int, tuple[int, str]] = field(default_factory=dict)
-    """When a reply's text was in sight, by its message; until it is done."""
-
-    def take(self, lines: Sequence[Line]) -> None:
-        """Take in new lines of a journal."""
-        self.ledger.take(lines)
-        for line in lines:
-            match line:
-                case {"kind": "added", "role": "user", "content": str(content)}:
-                    self.texts += f"\n{content}"
-                case {"kind": "streamed", "id": int(key), "at": int(at), "text": str(text)}:
-                    self.streamed[key] = at, text
-                case {"kind": "finished", "id": int(key)}:
-                    self.streamed.pop(key, None)
-                case _:
-                    pass
-
-    def lost(self, database: Path, ended_at: int) -> list[str]:
-        """What is missing in the database after an end, at `ended_at` nanoseconds."""
-        if not database.exists():
-            return ["the database is gone"] if self.ledger.messages else []
-        problems = self.ledger.broken_promises(database)
-        with sqlite3.connect(database) as connection:
-            stored = dict(connection.execute("SELECT id, content FROM messages"))
-        connection.close()
-        for key, (at, text) in self.streamed.items():
-            is_old = at < ended_at - STREAMED_S * 1e9
-            if is_old and key in stored and not stored[key].startswith(text):
-                problems.append(f"of message {key} {len(text)} characters were shown: {text!r}, "
-                                f"{len(stored[key])} are kept: {stored[key]!r}")  # fmt: skip
-        self.streamed.clear()
-        return problems
-
-
 def wrong_counts(database: Path, after: int) -> tuple[list[str], int]:
-    """Replies behind a message whose counts do not add up, and the newest message."""
+    """Errors in the counts of replies newer than message `after`, and the newest message."""
     if not database.exists():
         return [], after
-    connection = sqlite3.connect(database)
-    rows = connection.execute(
-        "SELECT id, stats, token_ids FROM messages WHERE id > ? AND stats IS NOT NULL", (after,)
-    ).fetchall()
-    connection.close()
+    with closing(sqlite3.connect(database)) as connection:
+        rows = connection.execute(
+            "SELECT id, stats, token_ids FROM messages WHERE id > ? AND stats IS NOT NULL", (after,)
+        ).fetchall()
     problems = [
         f"message {key}: {problem}"
         for key, stats, tokens in rows
@@ -93,14 +45,14 @@ def wrong_counts(database: Path, after: int) -> tuple[list[str], int]:
 
 
 def wrong_stats(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
-    """Counts of one reply of so many tokens that cannot be true."""
+    """Contradictions in the counts of one reply of `n_tokens` tokens."""
     counts = {name: _count(stats, name) for name in COUNTED}
     drafted, verified, examined, accepted = counts.values()
     emitted, thinking = _count(stats, "n_emitted"), _count(stats, "n_thinking")
     if not drafted >= verified >= examined >= accepted >= 0:
         yield f"counts are out of order: {counts}"
     if thinking > max(emitted, n_tokens):  # the engine may have written its end
-        yield f"{thinking} of thinking, {emitted} emitted, {n_tokens} kept"
+        yield f"{thinking} of thinking, {emitted} emitted, {n_tokens} saved"
     reused = stats.get("n_reused")  # None: the server does not report it
     if reused is not None and _count(stats, "n_reused") > _count(stats, "n_prompt"):
         yield f"{reused} reused of {stats['n_prompt']}"
@@ -108,7 +60,7 @@ def wrong_stats(stats: Mapping[str, object], n_tokens: int) -> Iterator[str]:
     if isinstance(sources, dict) and sources:
         yield from _wrong_sums(counts, list(sources.values()), COUNTED)
     if n_tokens and (emitted > n_tokens + 1 or (not thinking and emitted < n_tokens)):
-        yield f"{emitted} emitted, {n_tokens} kept"
+        yield f"{emitted} emitted, {n_tokens} saved"
     if isinstance(positions, list | tuple) and positions:
         yield from _wrong_sums(counts, positions, ("n_examined", "n_accepted"))
 
@@ -129,13 +81,11 @@ def _count(values: Mapping[str, object], name: str) -> int:
 
 
 def wrong_figures(lines: Sequence[str]) -> list[str]:
-    """Figures of the speculation panel that contradict each other, as far as they are in sight."""
+    """Contradictions between the figures of the speculation panel on a screen."""
     text = "\n".join(lines)
     found = [pattern.search(text) for pattern in (ACCEPT, VALIDATED, REFUTED)]
-    if not all(found):
-        return []
-    rate, validated, refuted = (match[1].replace(",", "") for match in found if match)
-    if not (rate[0].isdecimal() and validated.isdecimal() and refuted.isdecimal()):
+    rate, validated, refuted = (match[1].replace(",", "") if match else "" for match in found)
+    if not (rate[:1].isdecimal() and validated.isdecimal() and refuted.isdecimal()):
         return []
     accepted, verified = int(validated), int(validated) + int(refuted)
     if "/" in rate:
@@ -146,11 +96,11 @@ def wrong_figures(lines: Sequence[str]) -> list[str]:
 
 
 def reports(state: Path, known: dict[Path, int]) -> Iterator[str]:
-    """Reports of faults, and exceptions in logs, that are new since the last call.
+    """New fault reports and logged exceptions below a folder.
 
     Args:
-        state: The folder that is searched.
-        known: The size of each file when it was read last; updated here.
+        state: The folder.
+        known: The size of each file at the previous call; updated here.
     """
     for path in sorted(state.rglob("*")):
         if not path.is_file() or path.name.endswith(DRAFT_SUFFIX):
@@ -159,25 +109,29 @@ def reports(state: Path, known: dict[Path, int]) -> Iterator[str]:
         if known.get(path) in (size, REPORTED):
             continue
         known[path] = size
-        is_report = path.parent.name == FAULTS
         text = plain(path.read_bytes())
-        match = TRACEBACK.search(text)
-        if is_report or match:
+        start = 0 if path.parent.name == FAULTS else _traceback_at(text)
+        if start is not None:
             known[path] = REPORTED
-            at = 0 if is_report or match is None else match.start()
-            yield f"{path.name}: {text[at:][:SHOWN]}"
+            yield f"{path.name}: {text[start:][:MAX_SHOWN]}"
+
+
+def _traceback_at(text: str) -> int | None:
+    match = TRACEBACK.search(text)
+    return None if match is None else match.start()
 
 
 def plain(data: bytes) -> str:
-    """Output without its sequences and empty lines."""
-    text = SEQUENCES.sub("", data.decode(errors="replace"))
-    return "\n".join(line.rstrip() for line in text.split("\n") if line.strip())
+    """Output without escape sequences and empty lines."""
+    lines = data.decode(errors="replace").split("\n")
+    texts = ("".join(match["text"] or "" for match in SEQUENCE.finditer(line)) for line in lines)
+    return "\n".join(text.rstrip() for text in texts if text.strip())
 
 
 def exception_in(data: bytes) -> str | None:
-    """The end of an output that holds an exception; None where it holds none."""
+    """The end of an output that holds an exception, or None."""
     if b"Traceback" not in data and b"xception" not in data and b"Fatal Python" not in data:
         return None
     text = plain(data)
-    match = TRACEBACK.search(text)
-    return None if match is None else text[match.start() :][-SHOWN:]
+    start = _traceback_at(text)
+    return None if start is None else text[start:][-MAX_SHOWN:]

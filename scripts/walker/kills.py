@@ -1,4 +1,7 @@
-"""Kills the process that it runs in, or its partner, while something certain happens."""
+"""Kill kvchat, its engine or both at a chosen moment.
+
+Run as a program, this is the engine's process with that kill in it.
+"""
 
 import functools
 import json
@@ -9,15 +12,17 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 from engine.files import DRAFT_SUFFIX
-from walker import AIM, JOURNAL
-from walker.journal import Journal
+from walker.journal import JOURNAL, Journal
 
+AIM = "KVCHAT_WALK_AIM"
+"""Environment variable with the `Aim` as JSON; empty if the life has none."""
 Moment = Literal[
     "snapshot is opened",
     "snapshot is renamed",
@@ -28,106 +33,95 @@ Moment = Literal[
 ]
 Victims = Literal["worker", "app", "both"]
 STRUCK = "struck"
-"""Kind of the journal's line that is written before a process is killed."""
-LONGEST_DELAY_S = 0.012
-"""About the time in which a snapshot is written and flushed."""
+"""Kind of the journal's line before a kill."""
+MAX_DELAY_S = 0.012
+"""About the time in which a saved state is written and flushed."""
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The `nth` time that something happens, who dies, and how long after."""
+    """The kill: at the `nth` time of a moment, after a delay."""
 
     moment: Moment
     nth: int
     delay_s: float
-    """0 kills before it goes on."""
+    """0 kills before the operation."""
     victims: Victims
     states: str
     """Folder of the saved states."""
 
     @classmethod
     def at_random(cls, states: Path, rng: random.Random) -> "Aim":
-        """Draw one."""
+        """Draw an aim."""
         return cls(
             rng.choice(get_args(Moment)),
             rng.choice((1, 1, 2, 3, 5)),
-            rng.choice((0.0, rng.random() * LONGEST_DELAY_S)),
+            rng.choice((0.0, rng.random() * MAX_DELAY_S)),
             rng.choice(get_args(Victims)),
             str(states),
         )
 
     @property
     def text(self) -> str:
-        """As the environment has it."""
+        """The aim as JSON."""
         return json.dumps(asdict(self))
 
 
 def aim_of_environment() -> Aim | None:
-    """The aim of this life, if it has one."""
+    """The aim of this life, or None."""
     text = os.environ.get(AIM)
     return None if not text else Aim(**json.loads(text))
 
 
 class Striker:
-    """Counts moments and strikes once."""
+    """Counts the moments of an aim, and kills once.
 
-    def __init__(self, aim: Aim, journal: Journal, partner: Callable[[], int | None]) -> None:
-        self._aim = aim
-        self._journal = journal
-        self._partner = partner
+    Args:
+        aim: The kill.
+        journal: Reports it.
+        pids: The processes by role, the own one last; None if there is none.
+    """
+
+    def __init__(
+        self, aim: Aim, journal: Journal, pids: Mapping[str, Callable[[], int | None]]
+    ) -> None:
+        self._aim, self._journal, self._pids = aim, journal, pids
         self._n_seen = 0
 
     def happens(self, moment: Moment) -> None:
-        """Note that something happens now; perhaps for the last time."""
+        """Count a moment; the aimed one kills."""
         if moment != self._aim.moment:
             return
         self._n_seen += 1
-        if self._n_seen != self._aim.nth:
-            return
-        if self._aim.delay_s:
-            threading.Thread(target=self._strike, daemon=True).start()
-        else:
-            self._strike()
+        if self._n_seen == self._aim.nth:
+            if self._aim.delay_s:
+                threading.Thread(target=self._strike, daemon=True).start()
+            else:
+                self._strike()
 
     def _strike(self) -> None:
         time.sleep(self._aim.delay_s)
-        kill(self._aim, self._journal, self._own_role, self._partner())
-
-    @property
-    def _own_role(self) -> str:
-        return "app" if self._aim.moment == "chat commits" else "worker"
-
-
-def kill(aim: Aim, journal: Journal, own_role: str, partner: int | None) -> None:
-    """Send SIGKILL to whom an aim names; the journal has it before."""
-    other_role = "worker" if own_role == "app" else "app"
-    pids = {own_role: os.getpid(), other_role: partner}
-    victims = ("app", "worker") if aim.victims == "both" else (aim.victims,)
-    struck = {role: pids[role] for role in victims if pids[role] is not None}
-    journal.tell(STRUCK, moment=aim.moment, pids=struck)
-    for role in sorted(struck, key=lambda role: role == own_role):
-        pid = struck[role]
-        assert pid is not None
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
+        victims = self._aim.victims
+        pids = {role: pid() for role, pid in self._pids.items() if victims in (role, "both")}
+        self._journal.write(STRUCK, moment=self._aim.moment, pids=pids)
+        for pid in pids.values():
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
 
 def watch_files(folder: Path, happens: Callable[[Moment], None]) -> None:
-    """Tell when files of a folder are written, renamed, read and removed (PEP 578)."""
+    """Report the moments of saved states in a folder, by audit events (PEP 578)."""
     inside = f"{folder}{os.sep}"
 
     def hook(event: str, values: tuple[object, ...]) -> None:
         if event not in ("open", "os.rename", "os.remove"):
             return
         path = values[0]
-        if isinstance(path, bytes):
-            path = os.fsdecode(path)
-        if not isinstance(path, str | Path) or not str(path).startswith(inside):
+        if not isinstance(path, str | bytes | Path) or not os.fsdecode(path).startswith(inside):
             return
-        moment = moment_of(event, str(path), values)
+        moment = moment_of(event, os.fsdecode(path), values)
         if moment is not None:
             happens(moment)
 
@@ -135,7 +129,7 @@ def watch_files(folder: Path, happens: Callable[[Moment], None]) -> None:
 
 
 def moment_of(event: str, path: str, values: tuple[object, ...]) -> Moment | None:
-    """What an audit event of a file of the cold tier means; None where it is no snapshot."""
+    """The moment that an audit event means; None if the file is no saved state."""
     is_draft = path.endswith(DRAFT_SUFFIX)
     if ".db" in Path(path).name:
         return None
@@ -143,18 +137,16 @@ def moment_of(event: str, path: str, values: tuple[object, ...]) -> Moment | Non
         return "snapshot is renamed" if is_draft else None
     if event == "os.remove":
         return None if is_draft else "snapshot is removed"
-    flags = values[2]
-    is_written = isinstance(flags, int) and bool(flags & WRITING)
-    if is_written:
+    flags = values[2] if isinstance(values[2], int) else 0
+    if flags & WRITING:
         return "snapshot is opened" if is_draft else None
-    is_folder = isinstance(flags, int) and bool(flags & os.O_DIRECTORY)
-    return None if is_folder or is_draft else "snapshot is read"
+    return None if flags & os.O_DIRECTORY or is_draft else "snapshot is read"
 
 
 def watch_commits(moment: Moment, happens: Callable[[Moment], None]) -> None:
-    """Tell when SQLite begins to commit, on connections made from now on.
+    """Report commits of SQLite, on connections opened from now on.
 
-    A change outside of a transaction is one of its own.
+    Outside of a transaction a change commits by itself.
     """
     connect = sqlite3.connect
     kinds = ("COMMIT",) if moment == "chat commits" else ("COMMIT", "INSERT", "UPDATE", "DELETE")
@@ -171,17 +163,26 @@ def watch_commits(moment: Moment, happens: Callable[[Moment], None]) -> None:
 
 
 def aim_in_worker() -> None:
-    """Let the aim strike in the engine's process."""
+    """Let the aim of this life kill from the engine's process."""
     aim = aim_of_environment()
     if aim is None or aim.moment == "chat commits":
         return
-    striker = Striker(aim, Journal(Path(os.environ[JOURNAL])), os.getppid)
+    pids = {"app": os.getppid, "worker": os.getpid}
+    striker = Striker(aim, Journal(Path(os.environ[JOURNAL])), pids)
     watch_files(Path(aim.states), striker.happens)
     watch_commits("index commits", striker.happens)
 
 
 def aim_in_app(journal: Journal, worker: Callable[[], int | None]) -> None:
-    """Let the aim strike in the application's process."""
+    """Let the aim of this life kill from the application's process."""
     aim = aim_of_environment()
     if aim is not None and aim.moment == "chat commits":
-        watch_commits("chat commits", Striker(aim, journal, worker).happens)
+        pids = {"worker": worker, "app": os.getpid}
+        watch_commits("chat commits", Striker(aim, journal, pids).happens)
+
+
+if __name__ == "__main__":
+    from engine.process import worker
+
+    aim_in_worker()
+    worker.main()

@@ -1,143 +1,157 @@
-"""What the store promised, and whether it was kept."""
+"""What the store of chats promised, and whether the database keeps it."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import NewTurn, StoredMessage, Turn, load_tokens
 from engine.files import FileLock
-from walker.journal import Journal, Line
+from walker.journal import Journal, Reader
+from walker.kills import STRUCK
+
+STREAMED_S = 2.5
+"""A shown text is saved within half a second, and within this on a busy machine."""
 
 
 class PromisingStore(ChatStore):
-    """Writes down each promise of the store, after it was given."""
+    """A store that writes each of its promises to a journal once it is given."""
 
-    def __init__(self, path: Path, journal: Journal, *, patience_s: float | None = None) -> None:
+    def __init__(self, journal: Journal, path: Path, *, patience_s: float | None = None) -> None:
         super().__init__(path, patience_s=patience_s)
         self._journal = journal
 
     def add_turn(self, new: NewTurn) -> Turn:
-        """Add a question and the place of its reply as the store does."""
         turn = super().add_turn(new)
         for added in turn.messages:
-            self._tell_added(added)
+            self._journal.write(
+                "added", id=added.id, chat=added.chat_id, role=added.role, content=added.content
+            )
         return turn
 
-    def _tell_added(self, added: StoredMessage) -> None:
-        self._journal.tell(
-            "added", id=added.id, chat=added.chat_id, role=added.role, content=added.content
-        )
-
     def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
-        """End a reply as the store does."""
         stored = super().finish_message(ended)
         if stored is not None:
             tokens = None if ended.token_ids is None else list(ended.token_ids)
-            self._journal.tell(
+            self._journal.write(
                 "finished", id=ended.id, chat=stored.chat_id, content=ended.content, tokens=tokens
             )
         return stored
 
     def reopen_message(self, message_id: int) -> None:
-        """Let a reply go on as the store does."""
-        self._journal.tell("reopening", id=message_id)
+        self._journal.write("reopening", id=message_id)
         super().reopen_message(message_id)
 
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
-        """Delete a chat as the store does."""
-        self._journal.tell("deleting", chat=chat_id)
+        self._journal.write("deleting", chat=chat_id)
         super().delete_chat(chat_id, held)
-        self._journal.tell("deleted", chat=chat_id)
+        self._journal.write("deleted", chat=chat_id)
 
 
 @dataclass(slots=True)
 class Promise:
-    """One message that was said to be saved."""
+    """A message that the store reported as saved."""
 
     chat: int
     role: str
     content: str
     tokens: tuple[int, ...] | None = None
-    is_ended: bool = False
+    is_finished: bool = False
+
+    def broken(self, role: str, content: str, tokens: bytes | None) -> str | None:
+        """How a row of the database breaks the promise; None if it does not."""
+        if role != self.role:
+            return f"has the role {role} instead of {self.role}"
+        is_complete = self.role == "user" or self.is_finished
+        if content != self.content and (is_complete or not content.startswith(self.content)):
+            return f"is {content!r} instead of {self.content!r}"
+        if self.is_finished and load_tokens(tokens) != self.tokens:
+            return "has other tokens"
+        return None
 
 
-@dataclass(slots=True)
 class Ledger:
-    """Every promise of every life in one home."""
+    """The promises of all lives in one home, read from their journal."""
 
-    messages: dict[int, Promise] = field(default_factory=dict)
-    deleted: set[int] = field(default_factory=set)
-    doubtful: set[int] = field(default_factory=set)
-    """Chats whose deletion was begun; who was asked may be dead."""
+    def __init__(self, journal: Path, database: Path) -> None:
+        self._journal, self._database = Reader(journal), database
+        self._messages: dict[int, Promise] = {}
+        self._streamed: dict[int, tuple[int, str]] = {}
+        """Time and text that was last shown of each unfinished reply."""
+        self._deleting: set[int] = set()
+        """Chats whose deletion began; a kill may have prevented it."""
+        self._deleted: set[int] = set()
+        self.questions = ""
+        """All saved questions."""
+        self.is_struck = False
+        """Whether the present life was killed at the moment of its aim."""
 
-    def take(self, lines: Iterable[Line]) -> None:
-        """Take in what lives were promised, the oldest promise first."""
-        for line in lines:
+    def begin_life(self) -> None:
+        """Skip what the journal holds of earlier lives."""
+        self._journal.new_lines()
+        self.is_struck = False
+
+    def read(self) -> None:
+        """Read the journal's new lines."""
+        for line in self._journal.new_lines():
             match line:
                 case {"kind": "added", "id": int(key), "chat": int(chat), "role": str(role),
                       "content": str(content)}:  # fmt: skip
-                    self.messages[key] = Promise(chat, role, content)
+                    self._messages[key] = Promise(chat, role, content)
+                    self.questions += f"\n{content}" if role == "user" else ""
+                case {"kind": "streamed", "id": int(key), "at": int(at), "text": str(text)}:
+                    self._streamed[key] = at, text
                 case {"kind": "finished", "id": int(key), "chat": int(chat),
-                      "content": str(content), "tokens": tokens}:  # fmt: skip
-                    known = tuple(tokens) if isinstance(tokens, list) else None
-                    self.messages[key] = Promise(chat, "assistant", content, known, is_ended=True)
-                case {"kind": "reopening", "id": int(key)}:
-                    if key in self.messages:
-                        self.messages[key].is_ended = False
+                      "content": str(content), "tokens": ids}:  # fmt: skip
+                    tokens = tuple(ids) if isinstance(ids, list) else None
+                    self._messages[key] = Promise(chat, "assistant", content, tokens, True)
+                    self._streamed.pop(key, None)
+                case {"kind": "reopening", "id": int(key)} if key in self._messages:
+                    self._messages[key].is_finished = False
                 case {"kind": "deleting", "chat": int(chat)}:
-                    self.doubtful.add(chat)
+                    self._deleting.add(chat)
                 case {"kind": "deleted", "chat": int(chat)}:
-                    self.deleted.add(chat)
-                case _:
-                    pass
+                    self._deleted.add(chat)
+                case {"kind": kind}:
+                    self.is_struck |= kind == STRUCK
 
-    def broken_promises(self, path: Path) -> list[str]:
-        """Open the database as kvchat does and give what is not as it was said to be."""
+    def losses(self, ended_at: int) -> list[str]:
+        """Broken promises after an end of kvchat, at this time in nanoseconds."""
+        if not self._database.exists():
+            return ["the database is gone"] if self._messages else []
         try:
-            with ChatStore(path) as store:
+            with ChatStore(self._database) as store:
                 notices = list(store.notices)
         except StoreError as error:
             return [f"the database does not open: {error}"]
-        connection = sqlite3.connect(path)
-        try:
-            return [*notices, *_damage(connection), *self._missing(connection)]
-        finally:
-            connection.close()
-
-    def _missing(self, connection: sqlite3.Connection) -> list[str]:
-        rows = connection.execute("SELECT id, role, content, token_ids FROM messages").fetchall()
-        stored = {row[0]: row for row in rows}
-        chats = {row[0] for row in connection.execute("SELECT id FROM chats")}
-        problems = [f"chat {chat} was deleted and is there" for chat in chats & self.deleted]
-        for key, promise in self.messages.items():
-            if promise.chat in self.deleted | self.doubtful:
-                continue
-            if key not in stored:
-                problems.append(f"message {key} of chat {promise.chat} is gone")
-            else:
-                problems += _differences(key, promise, stored[key])
+        with closing(sqlite3.connect(self._database)) as connection:
+            problems = [*notices, *_damage(connection), *self._broken(connection, ended_at)]
+        self._streamed.clear()
         return problems
 
+    def _broken(self, connection: sqlite3.Connection, ended_at: int) -> Iterator[str]:
+        columns = connection.execute("SELECT id, role, content, token_ids FROM messages")
+        rows = {key: row for key, *row in columns}
+        for (chat,) in connection.execute("SELECT id FROM chats"):
+            if chat in self._deleted:
+                yield f"chat {chat} was deleted and is there"
+        for key, promise in self._messages.items():
+            if promise.chat not in self._deleting:
+                problem = promise.broken(*rows[key]) if key in rows else "is gone"
+                if problem is not None:
+                    yield f"message {key} of chat {promise.chat} {problem}"
+        for key, (at, text) in self._streamed.items():
+            saved = rows[key][1] if key in rows else text
+            if at < ended_at - STREAMED_S * 1e9 and not saved.startswith(text):
+                yield f"message {key} was shown as {text!r} and is saved as {saved!r}"
 
-def _differences(key: int, promise: Promise, row: Sequence[object]) -> list[str]:
-    _, role, content, tokens = row
-    assert isinstance(content, str)
-    if role != promise.role:
-        return [f"message {key} is of {role} and was of {promise.role}"]
-    is_whole = promise.role == "user" or promise.is_ended
-    if content != promise.content and (is_whole or not content.startswith(promise.content)):
-        return [f"message {key} is {content!r} and was {promise.content!r}"]
-    assert tokens is None or isinstance(tokens, bytes)
-    if promise.is_ended and load_tokens(tokens) != promise.tokens:
-        return [f"message {key} has other tokens than it had"]
-    return []
 
-
-def _damage(connection: sqlite3.Connection) -> list[str]:
-    said = [row[0] for row in connection.execute("PRAGMA integrity_check")]
-    problems = [] if said == ["ok"] else [f"integrity_check: {line}" for line in said]
-    orphans = connection.execute("PRAGMA foreign_key_check").fetchall()
-    return problems + [f"foreign_key_check: {tuple(orphan)}" for orphan in orphans]
+def _damage(connection: sqlite3.Connection) -> Iterator[str]:
+    for (line,) in connection.execute("PRAGMA integrity_check"):
+        if line != "ok":
+            yield f"integrity_check: {line}"
+    for row in connection.execute("PRAGMA foreign_key_check"):
+        yield f"foreign_key_check: {tuple(row)}"

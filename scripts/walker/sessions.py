@@ -1,12 +1,12 @@
-"""Random sessions on the engine: what several replies at once come to is what each alone would be.
+"""Random sessions on the engine, in which several replies run at once.
 
     make sessions [N=500] [SEED=N]
 
-Each session has slots that share cells or not, a cache with some budget, a draft model or none,
-chats that go on, thinking, stop texts, limits, cancels in any phase, and decodes that fail. Every
-fourth runs on a tiny GGUF file and llama.cpp, some of those with images. Every reply that was
-not cut must be token by token what a session without cache, drafts and company makes of the same
-request; of one that was cut, its start. Then nothing may be held: no slot, no lock.
+Each session has one slot or more, a cache of some budget, a draft model or none, chats of several
+questions, thinking, stop texts, limits, cancellations in any phase, and decodes that fail. Every
+fourth runs llama.cpp on a tiny GGUF file, some of those with images. A complete reply must have the
+same tokens as the reply of a session without cache, drafts and neighbours; a cut one must be a
+start of it. At the end no slot is busy and no cached state is locked.
 """
 
 import random
@@ -41,36 +41,36 @@ from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import TEMPLATE, FakeBackend, FakeVocabulary
 from tests.support.filled_models import filled_model
 from tests.support.filled_projectors import filled_projector, png
+from tests.support.sessions import OFF, as_message, committed
 from walker.checks import wrong_stats
+from walker.home import ARCHITECTURES
 
-OFF = SpeculationSettings(predictor=PredictorName.OFF)
 THINKS = (
     "{% for m in messages %}<{{ m.role }}>"
     "{{ m.content.split('</think>')[-1].lstrip() if m.role == 'assistant' else m.content }}\n"
     "{% endfor %}{% if add_generation_prompt %}<assistant><think>\n{% endif %}"
 )
 N_REPLIES = 8
-MOST_STEPS = 6000
-TOLD_EVERY = 100
-ARCHITECTURES = ("llama", "qwen2", "gemma3", "mamba")
+MAX_STEPS = 6000
+PRINT_EVERY = 100
 STOPPED = (FinishReason.STOP_STRING, FinishReason.STOP_TOKEN, FinishReason.END)
-"""Behind such an end a draft may have more tokens that were accepted."""
+"""After such an end the draft may have further accepted tokens."""
 CUT = (FinishReason.CANCELLED, FinishReason.CONTEXT)
 NEAR_TIE = 0.05
-"""Lead of a token that llama.cpp's rounding may take away, where cells lie otherwise than alone."""
+"""Margin of a token within llama.cpp's rounding, which depends on the order of cells."""
 FAILED = "this decode fails on purpose"
 
 
 class FailingBackend(FakeBackend):
-    """A fake language model whose decodes fail now and then, or are what a cancel meets."""
+    """A fake language model whose decodes sometimes fail, or cancel a reply."""
 
     def __init__(self, rng: random.Random, chance: float, **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]  # fields of the fake one
         self._rng, self._chance = rng, chance
         self.to_cancel: Cancellation | None = None
-        """Is cancelled by the next decode, in the middle of it."""
+        """Cancelled by the next decode."""
 
-    def n_free(self, sequence: object) -> int:  # asked before each decode
+    def n_free(self, sequence: object) -> int:  # called before each decode
         cancellation, self.to_cancel = self.to_cancel, None
         if cancellation is not None:
             cancellation.cancel()
@@ -81,42 +81,35 @@ class FailingBackend(FakeBackend):
 
 @dataclass
 class Machine:
-    """Backends of one make: a new one for each session, alike but for company."""
+    """Makes equal backends: one for the session, and one for each reply alone."""
 
     rng: random.Random
     template: str
     fake: dict[str, object] = field(default_factory=dict)
     gguf: Configuration | None = None
     images: Sequence[str] = ()
-    """How a text names each image that the model can see."""
+    """References to images in a question."""
 
     def open(self, *, is_alone: bool, chance: float = 0.0) -> Backend:
-        """A backend; alone it has one sequence."""
-        if self.gguf is not None:
-            alone = replace(self.gguf, n_slots=1, n_ctx=self.n_ctx)
-            return LlamaCppBackend(alone if is_alone else self.gguf, NativeLog())
-        one = {"n_sequences": 1} if is_alone else {}
-        return FailingBackend(self.rng, chance, **{**self.fake, **one})
-
-    @property
-    def n_ctx(self) -> int:
-        """Tokens of a sequence alone."""
+        """A backend, alone with one sequence; `chance` is that of a failing decode."""
         if self.gguf is None:
-            n_ctx = self.fake["n_ctx"]
-            assert isinstance(n_ctx, int)
-            return n_ctx
-        return self.gguf.n_ctx // self.gguf.n_slots
+            one = {"n_sequences": 1} if is_alone else {}
+            return FailingBackend(self.rng, chance, **{**self.fake, **one})
+        alone = replace(self.gguf, n_slots=1, n_ctx=self.gguf.n_ctx // self.gguf.n_slots)
+        return LlamaCppBackend(alone if is_alone else self.gguf, NativeLog())
 
-    def session(self, backend: Backend, **settings: object) -> Session:
-        """A session without speculation, unless settings say otherwise."""
-        chosen: dict[str, object] = {"speculation": OFF, **settings}
+    def session(
+        self, backend: Backend, speculation: SpeculationSettings = OFF,
+        draft: FakeBackend | None = None,
+    ) -> Session:  # fmt: skip
+        """A session on a backend."""
         template = ChatTemplate(self.template, bos="<bos>", eos="<end>")
-        return Session(backend, template, **chosen)  # type: ignore[arg-type]  # its arguments
+        return Session(backend, template, speculation, draft_backend=draft)
 
 
 @dataclass
 class Asked:
-    """A reply under way, and what it told."""
+    """A request and its reply so far."""
 
     request: GenerationRequest
     cancellation: Cancellation
@@ -125,28 +118,25 @@ class Asked:
 
     @property
     def finished(self) -> Finished | None:
-        """What it ended with; None where it failed."""
+        """The last event; None while the reply runs and if it failed."""
         return next((event for event in self.events if isinstance(event, Finished)), None)
 
 
 class RandomSession:
-    """One session by a seed, and what is wrong with it."""
+    """One session by a seed.
+
+    Args:
+        seed: Makes the session.
+        folder: Models and images are written here.
+    """
 
     def __init__(self, seed: int, folder: Path) -> None:
-        """Make everything that it needs.
-
-        Args:
-            seed: Of all of it.
-            folder: Where models and images are, or are made.
-        """
         self.rng = random.Random(seed)
         self.outcomes: Counter[str] = Counter()
         is_real = seed % 4 == 3
         self.machine = self._real(folder) if is_real else self._fake()
         self._chance = 0.0 if is_real else self.rng.choice((0.0, 0.0, 0.002, 0.02))
         self._chats: dict[str, list[Message]] = {}
-
-    # --- what it is made of ---
 
     def _fake(self) -> Machine:
         rng = self.rng
@@ -168,13 +158,11 @@ class RandomSession:
         rng = self.rng
         architecture = rng.choice(ARCHITECTURES)
         path, projector = folder / f"{architecture}.gguf", folder / "mmproj.gguf"
-        pictures = [folder / f"{n}.png" for n in range(2)]
         if not path.exists():
             filled_model(path, architecture, seed=1)
         if not projector.exists():
             filled_projector(projector)
-            for n, picture in enumerate(pictures):
-                png(picture, seed=n)
+        pictures = [png(folder / f"{n}.png", seed=n) for n in range(2)]
         sees = architecture == "llama" and rng.random() < 0.5
         n_slots = rng.choice((1, 2, 3))
         configuration = Configuration(
@@ -210,7 +198,7 @@ class RandomSession:
             bonus_token=rng.random() < 0.9,
         )
 
-    def _cache(self, backend: Backend) -> tuple[PrefixCache, CacheSettings]:
+    def _attached_cache(self, session: Session, backend: Backend) -> PrefixCache:
         rng = self.rng
         settings = CacheSettings(
             warm_bytes=rng.choice((0, 300, 20_000, 10**7)), cold_bytes=0, min_tokens=1,
@@ -221,33 +209,29 @@ class RandomSession:
             split_state=backend.split_state, store=None,
             settings=settings, in_background=False, available=lambda: 10**12,
         )  # fmt: skip
-        return tiers, settings
-
-    # --- what happens ---
+        session.attach_cache(tiers, settings)
+        return tiers
 
     def run(self) -> list[str]:
-        """Live it; what is wrong, nothing where all holds."""
+        """Run the session; returns what is wrong."""
         backend = self.machine.open(is_alone=False, chance=self._chance)
         draft = self._draft()
         speculation = self._speculation(has_draft=draft is not None)
         try:
-            session = self.machine.session(backend, speculation=speculation, draft_backend=draft)
+            session = self.machine.session(backend, speculation, draft)
         except IncompatiblePairError:
             self.outcomes["refused pair"] += 1
             backend.close()
             return []
-        tiers = None
-        if self.rng.random() < 0.8:
-            tiers, settings = self._cache(backend)
-            session.attach_cache(tiers, settings)
-        asked, problems = self._live(session, backend, has_draft=draft is not None)
+        tiers = self._attached_cache(session, backend) if self.rng.random() < 0.8 else None
+        asked, problems = self._replies(session, backend, has_draft=draft is not None)
         for each in asked:
             problems += [f"{problem}: {each.request}" for problem in self._wrong(each)]
-        problems += _held(session, tiers)
+        problems += _unreleased(session, tiers)
         session.close()
         return problems
 
-    def _live(
+    def _replies(
         self, session: Session, backend: Backend, *, has_draft: bool
     ) -> tuple[list[Asked], list[str]]:
         rng = self.rng
@@ -256,7 +240,7 @@ class RandomSession:
         n_steps = 0
         while len(over) < N_REPLIES:
             n_steps += 1
-            if n_steps > MOST_STEPS:
+            if n_steps > MAX_STEPS:
                 return over, [f"{len(running)} replies do not end"]
             if len(running) + len(over) < N_REPLIES and (not running or rng.random() < 0.1):
                 request, cancellation = self._request(), Cancellation()
@@ -313,87 +297,75 @@ class RandomSession:
         finished, owner = asked.finished, asked.request.owner
         chat = self._chats.get(owner)
         if finished is not None and chat is not None and chat == list(asked.request.messages):
-            said = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
-            self._chats[owner] = [*chat, said] if len(chat) < 6 else []
-
-    # --- what must hold ---
+            self._chats[owner] = [*chat, as_message(finished)] if len(chat) < 6 else []
 
     def _wrong(self, asked: Asked) -> Iterator[str]:
         fault, finished = asked.generation.fault, asked.finished
         if finished is None:
-            name = type(fault).__name__
-            self.outcomes[name] += 1
-            is_meant = isinstance(fault, ContextFullError) or FAILED in str(fault)
-            if not is_meant:
+            self.outcomes[type(fault).__name__] += 1
+            if not (isinstance(fault, ContextFullError) or FAILED in str(fault)):
                 yield f"failed: {fault!r}"
             return
         self.outcomes[finished.reason] += 1
-        limit, n_said = asked.request.max_tokens, len(finished.token_ids)
-        if limit is not None and n_said > limit:
-            yield f"{n_said} tokens where {limit} are the most"
-        yield from wrong_stats(asdict(finished.stats), n_said)
-        yield from _wrong_kinds(asked.events, finished)
-        yield from self._unlike_plain(asked, finished)
+        limit, n_tokens = asked.request.max_tokens, len(finished.token_ids)
+        if limit is not None and n_tokens > limit:
+            yield f"{n_tokens} tokens with a limit of {limit}"
+        yield from wrong_stats(asdict(finished.stats), n_tokens)
+        yield from _wrong_events(asked.events, finished)
+        yield from self._unlike_alone(asked, finished)
 
-    def _unlike_plain(self, asked: Asked, finished: Finished) -> Iterator[str]:
-        """Compare it with what a session makes that has nothing but the model."""
-        backend = self.machine.open(is_alone=True)
-        session = self.machine.session(backend)
-        plain: Finished | None = None
+    def _unlike_alone(self, asked: Asked, finished: Finished) -> Iterator[str]:
+        """How the reply differs from that of a session with nothing but the model."""
+        session = self.machine.session(self.machine.open(is_alone=True))
+        alone: Event | None = None
         with suppress(ContextFullError):
             request = replace(asked.request, seed=finished.seed)
-            *_, last = session.generate(request, Cancellation())
-            plain = last if isinstance(last, Finished) else None
+            *_, alone = session.generate(request, Cancellation())
         session.close()
-        said, is_cut = finished.token_ids, finished.reason in CUT
-        if plain is None:
+        tokens = finished.token_ids
+        if not isinstance(alone, Finished):
             yield "alone it does not fit"
-        elif said[: len(plain.token_ids)] != plain.token_ids[: len(said)]:
-            if self._is_near_tie(asked, plain):
+        elif tokens[: len(alone.token_ids)] != alone.token_ids[: len(tokens)]:
+            if self._is_near_tie(asked, alone):
                 self.outcomes["near tie"] += 1
             else:
-                yield f"{said}, alone {plain.token_ids}"
-        elif not is_cut and (finished.text, finished.reason) != (plain.text, plain.reason):
-            yield f"{finished.text!r} {finished.reason}, alone {plain.text!r} {plain.reason}"
+                yield f"{tokens}, alone {alone.token_ids}"
+        elif finished.reason not in CUT:
+            ends = [(each.text, each.reason) for each in (finished, alone)]
+            if ends[0] != ends[1]:
+                yield f"{ends[0]}, alone {ends[1]}"
 
-    def _is_near_tie(self, asked: Asked, plain: Finished) -> bool:
-        """Whether rounding may have made the first token that differs another one."""
-        tokens = [token for event in asked.events if isinstance(event, TokensCommitted)
-                  for token in event.tokens]  # fmt: skip
-        pairs = zip(tokens, plain.token_ids, strict=False)
+    def _is_near_tie(self, asked: Asked, alone: Finished) -> bool:
+        """Whether rounding may have changed the first token that differs."""
+        pairs = zip(committed(asked.events), alone.token_ids, strict=False)
         margin = next((token.margin for token, other in pairs if token.token != other), None)
         return self.machine.gguf is not None and margin is not None and margin < NEAR_TIE
 
 
-def _wrong_kinds(events: Sequence[Event], finished: Finished) -> Iterator[str]:
-    """Tokens that came, by where they came from, against what the statistics say."""
-    tokens = [token for event in events if isinstance(event, TokensCommitted)
-              for token in event.tokens]  # fmt: skip
+def _wrong_events(events: Sequence[Event], finished: Finished) -> Iterator[str]:
+    """Contradictions between the committed tokens and the finished reply."""
     text = "".join(event.text for event in events if isinstance(event, TokensCommitted))
-    n_drafts = sum(token.kind is TokenKind.DRAFT for token in tokens)
+    n_drafts = sum(token.kind is TokenKind.DRAFT for token in committed(events))
     n_accepted, is_stopped = finished.stats.n_accepted, finished.reason in STOPPED
     if n_drafts > n_accepted or (n_drafts < n_accepted and not is_stopped):
-        yield f"{n_drafts} drafts came, {n_accepted} are counted"
+        yield f"{n_drafts} drafts committed, {n_accepted} counted"
     if not finished.text.startswith(text):
         yield f"{text!r} was shown of {finished.text!r}"
 
 
-def _held(session: Session, tiers: PrefixCache | None) -> Iterator[str]:
-    """What replies that are over still hold."""
-    busy = [slot.is_busy for slot in session._recall._hot.slots]
-    if any(busy):
-        yield f"busy slots: {busy}"
-    locked = [] if tiers is None else [
-        node.n_locks for node in tiers._catalog.tree.nodes() if node.n_locks
-    ]  # fmt: skip
-    if locked:
-        yield f"locks: {locked}"
+def _unreleased(session: Session, tiers: PrefixCache | None) -> Iterator[str]:
+    """What the finished replies still hold."""
+    if any(slot.is_busy for slot in session._recall._hot.slots):
+        yield "a slot is busy"
+    nodes = () if tiers is None else tiers._catalog.tree.nodes()
+    if locks := [node.n_locks for node in nodes if node.n_locks]:
+        yield f"locks: {locks}"
     if session._scheduler.n_replies:
         yield f"{session._scheduler.n_replies} replies are counted"
 
 
 def run_sessions(n: int, first: int, folder: Path) -> list[str]:
-    """Run so many sessions from a seed on; what is wrong, with the seed that shows it."""
+    """Run `n` sessions from a seed on; returns what is wrong, with the seed."""
     problems: list[str] = []
     outcomes: Counter[str] = Counter()
     for seed in range(first, first + n):
@@ -406,13 +378,13 @@ def run_sessions(n: int, first: int, folder: Path) -> list[str]:
         problems += [f"seed {seed}: {problem}" for problem in found]
         for problem in found[:2]:
             print(f"FOUND seed {seed}: {problem[:1500]}", flush=True)
-        if (seed - first + 1) % TOLD_EVERY == 0:
+        if (seed - first + 1) % PRINT_EVERY == 0:
             print(f"{seed - first + 1} sessions, {dict(outcomes)}", flush=True)
     return problems
 
 
 def main() -> int:
-    """Run them; 1 where something is wrong."""
+    """Run sessions; 1 if something is wrong."""
     n = int(sys.argv[1]) if len(sys.argv) > 1 else 500
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     with tempfile.TemporaryDirectory(prefix="kvchat-sessions-") as folder:

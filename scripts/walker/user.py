@@ -1,14 +1,12 @@
-"""Someone at the keyboard who does anything: asks, edits, opens every screen, breaks things."""
+"""A user at the keyboard who does anything: asks, edits, opens every screen, breaks things."""
 
 import random
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
-from tests.support.hostile_language_server import Misdeed
 from tests.support.hostile_texts import TOKENS
 from walker.home import MISDEEDS, NAMES
+from walker.life import Life, Shown
 
 ESCAPE = "\x1b[27u"
 KEYS: Mapping[str, str] = {
@@ -44,68 +42,20 @@ PAGE = "A page about [a] lamp and {its} river: \x1b[31m \u202e \x07 € 漢字 1
 OPENING_TRIES = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """What the watched program answered to a probe."""
-
-    screen: str = ""
-    focus: str = ""
-    n_screens: int = 1
-    written: str = ""
-    """How what stands in the composer begins."""
-    n_waiting: int = 0
-    is_replying: bool = False
-    is_quiet: bool = True
-
-    @property
-    def is_composing(self) -> bool:
-        """Whether what is typed becomes a question."""
-        return self.screen == "ChatScreen" and self.focus == "composer"
-
-
-class Hands(Protocol):
-    """Everything that a user does to kvchat, its machine and its servers."""
-
-    def type(self, text: str) -> None:
-        """Press keys, written as a terminal sends them."""
-
-    def resize(self, width: int, height: int) -> None:
-        """Give the terminal another size."""
-
-    def strike(self, whom: str, number: int) -> None:
-        """Send a signal to the `worker` or the `app`."""
-
-    def misbehave(self, number: int, misdeed: Misdeed) -> None:
-        """Let a server do something else from now on."""
-
-    def hold_database(self) -> None:
-        """Write to the chats from another program for a moment."""
-
-    def ask(self, text: str) -> None:
-        """Press enter behind a question that stands in the composer; it must be saved."""
-
-    def sync(self) -> Shown:
-        """Wait until everything so far is handled and painted."""
-
-
-Act = Callable[[], None]
-
-
 class User:
-    """Chooses what is done next, by a seed."""
+    """Does one random act after the other.
 
-    def __init__(self, hands: Hands, rng: random.Random, name: str) -> None:
-        """Begin.
+    Args:
+        life: Where it acts.
+        rng: Chooses.
+        name: Start of each question's mark, which makes the question unique.
+    """
 
-        Args:
-            hands: Do it.
-            rng: Says what.
-            name: Begins the mark of each question, so that no two are alike.
-        """
-        self._hands, self._rng, self._name = hands, rng, name
+    def __init__(self, life: Life, rng: random.Random, name: str) -> None:
+        self._life, self._rng, self._name = life, rng, name
         self._n_asked = 0
         self.shown = Shown()
-        self._acts: dict[Act, int] = {
+        self._acts: dict[Callable[[], None], int] = {
             self.ask: 15, self.press: 28, self.move: 22, self.open_screen: 10, self.leave: 10,
             self.click: 12, self.write: 8, self.command: 4, self.fill_in: 7, self.message_keys: 10,
             self.stop: 6, self.resize: 4, self.paste: 4, self.scroll: 6, self.name_file: 3,
@@ -116,7 +66,7 @@ class User:
         }  # fmt: skip
 
     def step(self) -> str:
-        """Do one thing, and give its name."""
+        """Do one act; returns its name."""
         act = self._rng.choices(list(self._acts), weights=list(self._acts.values()))[0]
         act()
         return act.__name__
@@ -124,68 +74,66 @@ class User:
     # --- asking ---
 
     def ask(self) -> None:
-        """Ask something in the shown chat, often a new one."""
+        """Ask something in the shown chat or in a new one."""
         if not self._compose():
             return
         mark = self._mark()
         words = " ".join(self._rng.choices(WORDS, k=self._rng.randrange(1, 9)))
         if self._rng.random() < 0.5:
-            self._hands.type(f"{mark}{words}")
+            self._life.type(f"{mark}{words}")
         else:
             self._paste(f"{mark}{words}")
-        self._hands.ask(mark)
+        self._life.ask(mark)
 
     def ask_twice(self) -> None:
-        """Ask, and ask in another chat while the first is answered."""
+        """Ask, and ask in a new chat during the reply."""
         self.ask()
         self._press("ctrl+n")
-        self._hands.sync()
+        self._life.sync()
         self.ask()
 
     def fill_context(self) -> None:
-        """Ask with so much text that the context is full, and take what is offered."""
+        """Ask with a text that fills the context, and choose one of the remedies."""
         if not self._compose():
             return
         mark = self._mark()
         self._paste(f"{mark}{PAGE * self._rng.choice((2, 5, 20))}")
-        self._hands.ask(mark)
-        self._keys("down", "up", "enter", "escape")
+        self._life.ask(mark)
+        self._press("down", "up", "enter", "escape")
 
     def stop(self) -> None:
-        """Stop the reply, or what is loaded."""
+        """Stop the reply or the loading of a model."""
         self._press("escape")
 
     def message_keys(self) -> None:
-        """Do something with a message: regenerate, edit, fork, variants, copies, colours."""
-        self._press("escape")
-        self._press("tab")
-        self._hands.type("".join(self._rng.choices("kkkjjrctueEyYi[]gG/", k=3)))
+        """Use the keys of a message: regenerate, edit, fork, variants, copies, colours."""
+        self._press("escape", "tab")
+        self._life.type("".join(self._rng.choices("kkkjjrctueEyYi[]gG/", k=3)))
         if self._rng.random() < 0.4:
-            self._hands.type("x\r")
+            self._life.type("x\r")
 
     def fork(self) -> None:
-        """Go on from a message in a new chat."""
-        self._hands.type(f"{ESCAPE}\tkkf")
+        """Fork the chat at a message."""
+        self._life.type(f"{ESCAPE}\tkkf")
 
     def _mark(self) -> str:
-        """What a question begins with, and no other."""
         self._n_asked += 1
         return f"q{self._name}-{self._n_asked} "
 
     def _compose(self) -> bool:
-        """Go to the composer, as a user does who sees where they are; False where they give up."""
+        """Focus the composer; False if that needs too many keys."""
         for _ in range(OPENING_TRIES):
-            self.shown = self._hands.sync()
+            self.shown = self._life.sync()
             if self.shown.is_composing:
                 break
             self._press("escape")
         else:
             return False
         if self._rng.random() < 0.25:
-            self._press("ctrl+n")  # what is typed before it is done goes to the chat before
-            self.shown = self._hands.sync()
+            self._press("ctrl+n")  # text typed before the chat opens would go to the one before
+            self.shown = self._life.sync()
         if self.shown.written:
-            self._hands.type("\x03" if self._rng.random() < 0.8 else "")
+            self._life.type("\x03" if self._rng.random() < 0.8 else "")
         return True
 
     # --- anything ---
@@ -193,21 +141,21 @@ class User:
     def press(self) -> None:
         """Press any keys."""
         pool = (*LETTERS, *CONTROLS, *KEYS.values(), *(f"\x1b{c}" for c in "pnsofbd"))
-        self._hands.type("".join(self._rng.choices(pool, k=self._rng.randrange(1, 7))))
+        self._life.type("".join(self._rng.choices(pool, k=self._rng.randrange(1, 7))))
 
     def move(self) -> None:
-        """Go through a list or a text, and take something."""
+        """Move through a list or a text, and choose something."""
         keys = ("up", "down", "down", "left", "right", "tab", "enter", "pagedown", "home", "end")
-        self._keys(*self._rng.choices(keys, k=self._rng.randrange(1, 6)))
+        self._press(*self._rng.choices(keys, k=self._rng.randrange(1, 6)))
 
     def write(self) -> None:
-        """Write something wherever that goes."""
-        self._hands.type(" ".join(self._rng.choices(WORDS, k=2)))
+        """Type two words wherever the focus is."""
+        self._life.type(" ".join(self._rng.choices(WORDS, k=2)))
 
     def fill_in(self) -> None:
         """Fill a field of a dialog with a path or a number."""
-        self._hands.type("\x01\x0b")
-        self._hands.type(self._rng.choice((*PATHS, "0", "-1", "1e309", "99999999999", "2048")))
+        self._life.type("\x01\x0b")
+        self._life.type(self._rng.choice((*PATHS, "0", "-1", "1e309", "99999999999", "2048")))
         self._press("enter")
 
     def paste(self) -> None:
@@ -217,128 +165,122 @@ class User:
         self._paste(f"{odd} {self._rng.choice(WORDS)}\n\t" * length)
 
     def name_file(self) -> None:
-        """Name a file in the composer, by its completion."""
+        """Name a file in the composer by completion."""
         if self._compose():
             name = self._rng.choice(NAMES)[:2].decode(errors="ignore")
-            self._hands.type(f"@{name}" + self._rng.choice(("\t", "\t\r", "\x1b[B\t", " ")))
+            self._life.type(f"@{name}" + self._rng.choice(("\t", "\t\r", "\x1b[B\t", " ")))
 
     def command(self) -> None:
-        """Command something by its name."""
+        """Run a slash command."""
         if self._compose():
-            self._hands.type(f"/{self._rng.choice(COMMANDS)}")
-            self._keys(*self._rng.choice((("enter",), ("tab", "enter"), ("down", "enter"))))
+            self._life.type(f"/{self._rng.choice(COMMANDS)}")
+            self._press(*self._rng.choice((("enter",), ("tab", "enter"), ("down", "enter"))))
 
     def palette(self) -> None:
-        """Choose by the palette; never to end."""
-        self._hands.type(self._key("ctrl+p"))
-        text = self._rng.choice(("theme", "chat", "message", "screen", "model", "[/x]"))
-        self._hands.type(text)
-        self._hands.sync()
-        self._keys(*self._rng.choice((("escape",), ("down", "down", "enter"), ("up", "escape"))))
+        """Choose something in the palette, but not to quit."""
+        self._press("ctrl+p")
+        self._life.type(self._rng.choice(("theme", "chat", "message", "screen", "model", "[/x]")))
+        self._life.sync()
+        self._press(*self._rng.choice((("escape",), ("down", "down", "enter"), ("up", "escape"))))
 
     def open_screen(self) -> None:
         """Open any screen, and press something there."""
         self._press(self._rng.choice(SCREENS))
         if self._rng.random() < 0.6:
-            self._hands.sync()
+            self._life.sync()
             self.move()
 
     def leave(self) -> None:
-        """Go back from wherever."""
-        self._keys(*["escape"] * self._rng.randrange(1, 4))
+        """Leave one screen or more."""
+        self._press(*["escape"] * self._rng.randrange(1, 4))
 
     def click(self) -> None:
         """Click anywhere, once or twice."""
         for _ in range(self._rng.choice((1, 1, 2))):
             x, y = self._rng.randrange(1, 251), self._rng.randrange(1, 61)
             button = self._rng.choice((0, 0, 0, 2))
-            self._hands.type(f"\x1b[<{button};{x};{y}M\x1b[<{button};{x};{y}m")
+            self._life.type(f"\x1b[<{button};{x};{y}M\x1b[<{button};{x};{y}m")
 
     def scroll(self) -> None:
-        """Turn the wheel, or mark a text."""
+        """Turn the wheel, or select text."""
         x, y = self._rng.randrange(1, 120), self._rng.randrange(1, 36)
         turned = "".join(f"\x1b[<{self._rng.choice((64, 65))};{x};{y}M" for _ in range(5))
         marked = f"\x1b[<0;{x};{y}M\x1b[<32;{x + 9};{y + 2}M\x1b[<0;{x + 9};{y + 2}m"
-        self._hands.type(self._rng.choice((turned, marked)))
+        self._life.type(self._rng.choice((turned, marked)))
 
     def resize(self) -> None:
-        """Make the window another size, mostly a usual one."""
+        """Resize the window, often to the usual size."""
         size = self._rng.choice(SIZES)
-        self._hands.resize(*(size if self._rng.random() < 0.5 else (120, 36)))
+        self._life.resize(*(size if self._rng.random() < 0.5 else (120, 36)))
 
-    # --- screens with a purpose ---
+    # --- screens ---
 
     def compare(self) -> None:
-        """Compare two ways to answer."""
-        self._keys("escape", "escape", "f4")
-        self._hands.sync()
-        self._keys("enter", "down", "enter")
+        """Compare two configurations."""
+        self._open("f4")
+        self._press("enter", "down", "enter")
 
     def change_setting(self) -> None:
-        """Change a setting on its screen."""
-        self._keys("escape", "escape", "f11")
-        self._hands.sync()
-        self._keys(*["down"] * self._rng.randrange(1, 30), "enter")
-        self._hands.sync()
-        self._hands.type(self._rng.choice(("\x1b[B\r", "0\r", "[x\r", ESCAPE, "\x7f\r")))
+        """Change a setting."""
+        self._open("f11")
+        self._press(*["down"] * self._rng.randrange(1, 30), "enter")
+        self._life.sync()
+        self._life.type(self._rng.choice(("\x1b[B\r", "0\r", "[x\r", ESCAPE, "\x7f\r")))
 
     def delete_chat(self) -> None:
         """Delete, rename or archive a chat."""
-        self._keys("escape", "escape", "ctrl+l")
-        self._hands.sync()
-        self._keys("tab", *["down"] * self._rng.randrange(0, 5))
-        self._hands.type(self._rng.choice(("d", "a", "r", "p", "m")))
-        self._hands.sync()
-        self._hands.type(self._rng.choice(("y", "\r", "[/x]\r", ESCAPE)))
+        self._open("ctrl+l")
+        self._press("tab", *["down"] * self._rng.randrange(0, 5))
+        self._life.type(self._rng.choice(("d", "a", "r", "p", "m")))
+        self._life.sync()
+        self._life.type(self._rng.choice(("y", "\r", "[/x]\r", ESCAPE)))
 
     def export(self) -> None:
         """Export a chat, a preset or a plan to some path."""
-        self._keys("escape", "escape", self._rng.choice(("ctrl+l", "f3", "f2")))
-        self._hands.sync()
-        self._hands.type("x")
-        self._hands.sync()
+        self._open(self._rng.choice(("ctrl+l", "f3", "f2")))
+        self._life.type("x")
+        self._life.sync()
         self.fill_in()
 
     def open_model(self) -> None:
-        """Open some model of the list, good or not."""
-        self._keys("escape", "escape", "ctrl+o")
-        self._hands.sync()
-        self._keys(*["down"] * self._rng.randrange(0, 9), "enter")
+        """Open a model of the list, or a file that is none."""
+        self._open("ctrl+o")
+        self._press(*["down"] * self._rng.randrange(0, 9), "enter")
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def hurt_engine(self) -> None:
-        """Let the engine crash, or stop."""
-        self._hands.strike("worker", self._rng.choice(STRIKES))
+        """Kill, crash or stop the engine."""
+        self._life.strike("worker", self._rng.choice(STRIKES))
 
     def hurt_server(self) -> None:
-        """Let a server do something else."""
+        """Make a server misbehave."""
         rare = ("ten megabytes", "endless text", "endless line")
         misdeed = self._rng.choice(MISDEEDS)
         if misdeed in rare and self._rng.random() < 0.8:
             misdeed = "none"
-        self._hands.misbehave(self._rng.randrange(8), misdeed)
+        self._life.misbehave(self._rng.randrange(8), misdeed)
 
     def restart(self) -> None:
-        """Start the engine again, in the middle of anything."""
+        """Restart the engine."""
         self._press("ctrl+r")
 
     def hold(self) -> None:
-        """Let another program write the chats."""
-        self._hands.hold_database()
+        """Lock the database of chats for a moment."""
+        self._life.hold_database()
 
-    # --- how ---
+    # --- keys ---
 
-    def _key(self, name: str) -> str:
-        if name.startswith("ctrl+"):
-            return chr(ord(name[5]) - 96)
-        return KEYS[name]
+    def _open(self, key: str) -> None:
+        self._press("escape", "escape", key)
+        self._life.sync()
 
-    def _press(self, name: str) -> None:
-        self._hands.type(self._key(name))
-
-    def _keys(self, *names: str) -> None:
-        self._hands.type("".join(map(self._key, names)))
+    def _press(self, *names: str) -> None:
+        self._life.type("".join(map(_key, names)))
 
     def _paste(self, text: str) -> None:
-        self._hands.type(f"\x1b[200~{text}\x1b[201~")
+        self._life.type(f"\x1b[200~{text}\x1b[201~")
+
+
+def _key(name: str) -> str:
+    return chr(ord(name[5]) - 96) if name.startswith("ctrl+") else KEYS[name]
