@@ -264,7 +264,9 @@ class KvchatApp(App[None]):
 
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
-        self.notify("{app-quit} quits; {composer-empty} clears the composer or copies a selection.")
+        self.notify(
+            "{app-quit} quits; {composer-empty} copies the selection or clears the composer."
+        )
 
     def on_unmount(self) -> None:
         self.conversation.close()

@@ -181,7 +181,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         yield Command(
             f"rule {rule.value}",
             f"speculation: Controller {rule.value}",
-            "Switch the controller of the draft length",
+            "Switch the draft-length controller",
             partial(chat.use_speculation, controller=rule),
         )
     for mode in TINT_MODES:

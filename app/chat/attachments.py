@@ -141,7 +141,7 @@ def read_file(name: str, folder: Path) -> Attachment:
     try:
         inside = path.resolve(strict=True).is_relative_to(folder.resolve())
         if not inside:
-            how = "leads" if path.is_symlink() else "lies"
+            how = "points" if path.is_symlink() else "is"
             raise AttachmentError(
                 f"@{shown} {how} outside {visible(str(folder.resolve()))}: start kvchat in the "
                 "file's folder, or copy the file into this folder"

@@ -63,7 +63,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Installation": {
         "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
         "where": ("app.cli.where", "Print the folders that kvchat uses."),
-        "completion": ("app.cli.completion", "Print the completion script of a shell."),
+        "completion": ("app.cli.completion", "Print the completion script for a shell."),
     },
 }
 """Subcommands by the heading of the help: module, imported when the command is used, and help."""

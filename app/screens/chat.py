@@ -79,7 +79,7 @@ N_QUESTIONS = 200
 WITHOUT_MODEL = {
     "{model-list}": "opens or installs a model, or opens a GGUF file",
     "{model-plan}": "plans the memory and speed of a model",
-    "{app-help}": "all keys, and a glossary",
+    "{app-help}": "shows all keys and a glossary",
 }
 """What can be done without a model."""
 UNSAVED = "a chat is saved when you send its first question"

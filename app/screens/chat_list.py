@@ -184,9 +184,9 @@ class ChatSidebar(ChatList):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pin", "Pin", id="sidebar-pin",
-                tooltip="Pin the marked chat to the top, or unpin it"),
+                tooltip="Pin the highlighted chat to the top, or unpin it"),
         Binding("f", "folder", "Folder", id="sidebar-folder",
-                tooltip="Put the marked chat into a folder"),
+                tooltip="Put the highlighted chat into a folder"),
         Binding("slash", "search", "Search", id="sidebar-search",
                 tooltip="Search titles and messages of all chats"),
     ]  # fmt: skip

@@ -38,7 +38,7 @@ PAGE = 500
 """Chats that are listed at once; more come when the last one is reached."""
 MAX_FILE_NAME = 40
 """Characters of a title in the name of a file."""
-LEGEND = "enter opens · h w c: cached hot, warm, cold"
+LEGEND = "enter opens · h w c: cached in context, RAM, disk"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
 CLOSE = Binding("escape", "screen.close", "Close", id="chats-close",

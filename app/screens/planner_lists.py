@@ -172,7 +172,8 @@ class CardsScreen(PickScreen[Cards]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="Add one GPU of the marked kind; press enter to plan for all added GPUs"),
+                tooltip="Add one GPU of the highlighted kind; press enter to plan for all added "
+                        "GPUs"),
     ]  # fmt: skip
 
     def __init__(self, devices: Sequence[Device]) -> None:

@@ -55,7 +55,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         Binding("home", "go(0)", "First", id="rows-first", show=False, tooltip="The first row"),
         Binding("end", "go(-1)", "Last", id="rows-last", show=False, tooltip="The last row"),
         Binding("enter", "pick", "Choose", id="rows-pick", show=False,
-                tooltip="Choose the marked row"),
+                tooltip="Choose the highlighted row"),
     ]  # fmt: skip
     # A change of the number of rows moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)

@@ -156,7 +156,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
             {"prompt": "a", "temprature": 1},
             "temprature is an unknown key, did you mean temperature?",
         ),
-        ({"prompt": "a", "messages": []}, "either a prompt or messages"),
+        ({"prompt": "a", "messages": []}, "must be set"),
         ({"prompt": "  "}, "prompt is empty"),
         ({"messages": []}, "prompt is empty"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),

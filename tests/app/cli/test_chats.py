@@ -223,7 +223,7 @@ def test_markdown_says_what_it_leaves_out(store: ChatStore, tmp_path: Path) -> N
     assert "The hidden one." in file.read_text()
     refused = kvchat("chats", "import", str(file))
     assert refused.returncode == 1
-    assert "not a chat file" in refused.stderr
+    assert "not a kvchat chat file" in refused.stderr
 
 
 def test_a_file_is_replaced_only_when_that_is_said(store: ChatStore, tmp_path: Path) -> None:
