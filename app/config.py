@@ -310,7 +310,7 @@ def require_settings() -> Settings:
     loaded = load_settings()
     if loaded.problem is not None:
         raise UnusedSettingsError(
-            f"nothing was deleted or changed: {settings_path()} has errors, correct them first"
+            f"{settings_path()} has errors: correct the file first (nothing was deleted or changed)"
         )
     return loaded.settings
 
@@ -441,7 +441,7 @@ def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> 
         raise ValueError(str(error)) from error
     table = document.setdefault(section, tomlkit.table())
     if not isinstance(table, dict):
-        raise ValueError(f"{section} is not a table: write [{section}] there")
+        raise ValueError(f"{section} is not a table: write it as [{section}]")
     for key, value in values.items():
         if value is None:
             table.pop(key, None)

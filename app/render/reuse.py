@@ -15,12 +15,12 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.TEMPLATE: "the chat template renders earlier messages differently now",
     ReadCause.TRIMMED: "old turns were dropped because the context was full",
     ReadCause.SETTINGS: "a setting changed: {place}",
-    ReadCause.EVICTED: "{n} matching tokens were evicted: other states needed the space",
+    ReadCause.EVICTED: "{n} matching tokens were evicted to free space for other states",
     ReadCause.UNCUT: "{n} matching tokens are saved only in longer states that continue "
     "differently, and this model's cache cannot be truncated",
 }
-RESTORED = "the start was restored from a saved state: only the rest was computed"
-GOES_ON = "it continues the previous prompt: only new tokens were computed"
+RESTORED = "the start of the prompt was restored from a saved state; the rest was computed"
+GOES_ON = "the prompt continues the previous one: only new tokens were computed"
 UNTOLD = "the server reports no cause"
 NOTHING_ASKED = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"

@@ -259,7 +259,7 @@ class PlanTable(InkLines, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
-        self.frame_title = "total by KV type and context"
+        self.frame_title = "total by K/V type and context"
         self._table: CostTable | None = None
         self._setup: Setup | None = None
 

@@ -80,9 +80,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert len(asked.messages) == 1 + n_dropped + 1
     assert asked.owner == f"chat:{controller.history.chat.id}"  # type: ignore[union-attr]
     assert not controller.can_ask
-    assert "{reply-stop} stops the summary" in "".join(
-        entry.content for entry in controller.entries()
-    )
+    assert "stops the summary" in "".join(entry.content for entry in controller.entries())
     for _ in range(3):
         controller.poll()
     request = client.requests[-1]
@@ -91,9 +89,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     [divider] = [e for e in controller.entries() if e.speaker is Speaker.DIVIDER]
     assert divider.content == "They asked six times."
     assert controller.entries()[-1].content == "and here it is"
-    assert "{reply-stop} stops the summary" not in "".join(
-        entry.content for entry in controller.entries()
-    )
+    assert "stops the summary" not in "".join(entry.content for entry in controller.entries())
     assert controller.can_ask
 
 
@@ -181,10 +177,10 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     controller, client, maker = refused(tmp_path, clock)
     client.script = Script(replies=("summary " * 50,), tps=5)
     maker.summarise()
-    assert any("{reply-stop} stops the summary" in text for _, text in contents(controller))
+    assert any("stops the summary" in text for _, text in contents(controller))
     controller.load(SMALL)
     change = controller.poll()
-    assert not any("{reply-stop} stops the summary" in text for _, text in contents(controller))
+    assert not any("stops the summary" in text for _, text in contents(controller))
     assert "another model was loaded in the meantime" in change.notices[0].message
     assert not controller.is_leased
 
