@@ -99,9 +99,9 @@ class KvchatApp(App[None]):
             "Help",
             id="app-help",
             priority=True,
-            tooltip="All keys, and a glossary",
+            tooltip="Show all keys and a glossary",
         ),
-        Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
+        Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and quit"),
     ]
     PAUSE_GC_ON_SCROLL = True
     _has_begun = False

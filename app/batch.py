@@ -294,7 +294,7 @@ def _object(line: bytes) -> dict[str, object]:
                 why = f"{why[:1].lower()}{why[1:]} at character {at + 1}"
                 raise ValueError(f"not valid JSON: {why}") from error
             case UnicodeDecodeError():
-                raise ValueError("not valid JSON: not UTF-8") from error
+                raise ValueError("not valid JSON: the line is not UTF-8") from error
         raise
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")

@@ -274,7 +274,7 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
     for binding_id, text in configured.items():
         parts = tuple(long_name(part.strip()) for part in text.split(","))
         if binding_id not in known:
-            hint = did_you_mean(binding_id, known) or ": the help screen lists the ids"
+            hint = did_you_mean(binding_id, known) or ": use an action id from the help screen"
             problems.append(f"[keys] {binding_id} is not an action{hint}")
         elif not all(parts):
             problems.append(f"[keys] {binding_id} is empty: write a key such as f8, or none")

@@ -44,7 +44,7 @@ WIDGET_TITLES = {
     "BeginningList": "in the list of recent chats",
     "ChatSidebar": "in the chat sidebar",
     "ChatTable": "in the list of chats",
-    "FindBox": "in the search within a chat",
+    "FindBox": "in the search box of a chat",
     "LinesView": "in a text view",
     "PlanOptions": "in the plan settings",
     "PlanTable": "in the table of K/V types",

@@ -147,7 +147,7 @@ def _chats() -> Check:
     problem = problem_of(path)
     if problem is not None:
         return Check("chats", "fail", problem, "see docs/chat.md on backups and damaged files")
-    return Check("chats", "ok", f"{path} can be opened" if path.exists() else "none yet")
+    return Check("chats", "ok", f"{path} can be opened" if path.exists() else "no chats yet")
 
 
 def _models(entries: Sequence[ModelEntry]) -> Check:
@@ -310,10 +310,10 @@ def rebuild_advice(exit_code: int | None) -> str:
     if exit_code == -signal.SIGSEGV and _has_amx():
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
-            "GCC 12 miscompiles llama.cpp's AMX code: rebuild without AMX, by `make llama` or "
+            "GCC 12 miscompiles llama.cpp's AMX code: rebuild without AMX: run `make llama`, or "
             f"CMAKE_ARGS='-DCMAKE_C_FLAGS={escaped} -DCMAKE_CXX_FLAGS={escaped}' {REINSTALL}"
         )
-    return f"rebuild llama.cpp: `make llama` in a checkout of kvchat, or {REINSTALL}"
+    return f"rebuild llama.cpp: run `make llama` in a checkout of kvchat, or {REINSTALL}"
 
 
 def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:

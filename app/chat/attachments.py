@@ -41,7 +41,7 @@ SHORTEST_FENCE = 3
 class AttachmentError(EngineError):
     """A file cannot go with a message."""
 
-    title = "The file is not attached"
+    title = "The file cannot be attached"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ def command(ctx: click.Context, *, archived: bool) -> None:
     \b
     kvchat chats search prefix cache       messages with both words
     kvchat chats search '"prefix cache"'   messages with the phrase
-    kvchat chats export 12 -o chat.md      as Markdown; .jsonl is complete
+    kvchat chats export 12 -o chat.md      as Markdown; .jsonl has every branch
     kvchat chats export --all -o all.jsonl all chats, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
@@ -116,7 +116,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
 
 def _tell_of_more(limit: int) -> None:
     more = "" if limit >= MOST_SHOWN else f": -n {min(2 * limit, MOST_SHOWN)} shows more"
-    tell(f"the first {limit:,} hits{more}")
+    tell(f"the first {limit:,} matches{more}")
 
 
 @command.command(
@@ -425,7 +425,7 @@ class _Exported:
     def say_what_is_left_out(self) -> None:
         if self._n_left_out:
             told = _counted(self._n_left_out)
-            tell(f"{told} on other branches left out: add --branches to export them")
+            tell(f"not exported: {told} on other branches (add --branches to export them)")
 
 
 @contextmanager

@@ -344,8 +344,8 @@ def _print_where_to_put_models() -> None:
     for folder in model_folders():
         tell(f"  {folder}")
     tell(
-        "Put a model into one of them, add a folder with KVCHAT_MODELS, or download one:\n"
-        "  kvchat models get qwen3-1.7b\n"
+        "Put a model into one of these folders, add a folder with KVCHAT_MODELS, or download a "
+        "model:\n  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
     )
 

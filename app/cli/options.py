@@ -368,7 +368,7 @@ _SHORTHANDS = f"{__name__}.shorthands"
 set_option = joined(
     click.option("--set", "rules", type=Parsed("KEY=VALUE", _rule), multiple=True,
                  callback=lambda context, _, rules: dict((*context.meta[_SHORTHANDS], *rules)),
-                 help="Set any other preset key, such as n_ubatch=256 or kv_cache=nf4; "
+                 help="Set any preset key, such as n_ubatch=256 or kv_cache=nf4; "
                  "repeatable."),
     *map(_shorthand, ("kv_cache", "kv_trace", "decode_plan", "compile")),
 )  # fmt: skip
@@ -381,7 +381,7 @@ server_option = click.option(
     "--server",
     type=ADDRESS,
     help="URL of a llama-server, vLLM, SGLang, Ollama or OpenAI-compatible server; set "
-    "its API key in KVCHAT_SERVER_KEY.",
+    "the API key in the environment variable KVCHAT_SERVER_KEY.",
 )
 
 opening_options = joined(

@@ -172,8 +172,8 @@ run_options = joined(
                  shell_complete=completion.models),
     server_option,
     opening_options,
-    click.option("--type-k", type=KV_TYPE, help="K type."),
-    click.option("--type-v", type=KV_TYPE, help="V type."),
+    click.option("--type-k", type=KV_TYPE, help="Type of the K cache."),
+    click.option("--type-v", type=KV_TYPE, help="Type of the V cache."),
     click.option("--dtype", type=click.Choice(get_args(ComputeType)),
                  help="Data type of the torch engine. [auto: the smallest that the device "
                       "supports]"),

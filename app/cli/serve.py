@@ -179,7 +179,7 @@ def _show(server: "ServerProcess") -> None:
     from engine.errors import ServerError
 
     session = ServerSession(Configuration.at_server(server.url, is_trusted=True), tell=note_waiting)
-    note("Ctrl+C ends it")
+    note("Ctrl+C stops the server")
     shown = ""
     try:
         while True:

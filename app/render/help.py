@@ -24,7 +24,7 @@ GLOSSARY = (
                "tokens earlier in the chat, as long as they are likely enough."),
     ("combined", "The suffix predictor, and the draft model (if loaded) where the "
                  "suffix predictor finds no continuation."),
-    ("draft model", "A smaller model that drafts tokens; its vocabulary is that of the target "
+    ("draft model", "A smaller model that drafts tokens; it has the vocabulary of the target "
                     "model."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
     ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
@@ -51,7 +51,7 @@ GLOSSARY = (
     ("hot", "States in the context of the loaded model; chats continue from them at once."),
     ("warm", "States saved in RAM; kvchat restores them to the context in milliseconds."),
     ("cold", "States saved on disk, also after kvchat exits; loaded into RAM before use."),
-    ("continue", "Extend a reply that was cut off, within the same message."),
+    ("continue", "Continue a reply that was cut off, within the same message."),
     ("prefix reuse", "The start of a prompt is already in the cache and is not computed again."),
     ("restored, missed", "Restored: prompts whose start was loaded from RAM or disk. Missed: "
                          "prompts that were computed because no state was saved. A prompt whose "

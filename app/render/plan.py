@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL · ref: reference · ? unknown"
+QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -176,7 +176,7 @@ def plan_lines(
 
 def table_section(table: CostTable, width: int) -> list[Line]:
     """The table of other types and contexts under its heading."""
-    heading: Line = (Run("total by K/V type and context", "heading-minor"),)
+    heading: Line = (Run("memory by K/V type and context", "heading-minor"),)
     return [clipped(runs, width) for runs in (heading, *table_lines(table))]
 
 
@@ -216,7 +216,7 @@ def largest_context_line(plan: Plan) -> Line:
     why = "limited by the training context" if plan.is_limited_by_training else "limited by memory"
     on_gpus = any(device.device.kind == "gpu" for device in plan.estimate.devices)
     if on_gpus and plan.setup.configuration.n_gpu_layers and not plan.is_limited_by_training:
-        why += "; fewer layers on the GPU allow more"
+        why += "; fewer GPU layers allow a larger context"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 

@@ -21,7 +21,7 @@ CAUSES: Mapping[ReadCause, str] = {
 }
 RESTORED = "the start of the prompt was restored from a saved state; the rest was computed"
 GOES_ON = "the prompt continues the previous one: only new tokens were computed"
-UNTOLD = "the server reports no cause"
+UNTOLD = "the server reports no reason for the prefill"
 NOTHING_ASKED = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
 
@@ -80,7 +80,7 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
         took = restored if is_restored else "already in the context"
         yield "reused", _took(took, "a prefill", prompt.reused_prefill_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "rest", _took(took, "restoring as many tokens", prompt.computed_restore_s)
+    yield "rest", _took(took, "restoring the same number of tokens", prompt.computed_restore_s)
 
 
 def _counts(prompt: PromptReady) -> Line:

@@ -84,7 +84,7 @@ def _speeds(outcome: Outcome) -> str:
         deep = f", {rate(chosen['deep'])}{before} at depth {outcome.sizes.n_deep:,}"
     return (
         f"Tokens per second: decode {rate(chosen.get('near'))} (before: {rate(start.get('near'))})"
-        f"{deep}, prefill {rate(chosen.get('prompt'))} ({rate(start.get('prompt'))})."
+        f"{deep}, prefill {rate(chosen.get('prompt'))} (before: {rate(start.get('prompt'))})."
     )
 
 

@@ -239,7 +239,7 @@ def _group_of(chat: Chat) -> tuple[int, str, str]:
 
 def ask_folder(node: DOMNode, chat: Chat, change: Callable[[ChatChanges], object]) -> None:
     """Ask for the folder of a chat."""
-    question = "Folder of the chat (type a single dot to move the chat out of its folder)"
+    question = "Folder of the chat (a single dot removes the chat from its folder)"
     ask_line(node, question, chat.folder, lambda text: change(in_folder(text)))
 
 

@@ -42,7 +42,7 @@ def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) ->
     controller, _, maker = refused(tmp_path, clock)
     assert controller.history.n_hidden == 0
     assert contents(controller)[-2][1] == "one more"
-    assert "{composer-send} shows the options" in controller.entries()[-1].ending
+    assert "{composer-send} shows ways" in controller.entries()[-1].ending
     assert maker.is_needed()
     choices = maker.options()
     assert choices.n_ctx == 512
