@@ -102,7 +102,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("k", "select(-1)", "Message above", "message-above", "Select the message above"),
     _key("j", "select(1)", "Message below", "message-below", "Select the message below"),
     _key("g", "load_earlier", "Earlier messages", "transcript-earlier",
-         "Go up; in a long chat, show earlier messages"),
+         "Show earlier messages; if all are shown, go to the top"),
     _key("G,end", "follow", "To the end", "transcript-end", "Go to the end and follow the reply"),
 ]  # fmt: skip
 

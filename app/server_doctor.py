@@ -83,7 +83,7 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
             "SGLang": "with --enable-metrics",
             "vLLM": "without --disable-log-stats",
         }.get(facts.program)
-        advice = None if todo is None else f"start the server {todo} to see all users' figures"
+        advice = None if todo is None else f"start the server {todo} to see figures for all users"
         yield Check("metrics", "note", "no counters at /metrics", advice)
     if facts.program == "llama-server" and not facts.has_slots:
         text = "the server does not report its slots"

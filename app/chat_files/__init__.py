@@ -71,7 +71,7 @@ def read_chats(
         yield tree
     if not n_chats:
         raise ChatFileError(
-            "the file contains no chat: `kvchat chats export -o FILE.jsonl` writes a chat file"
+            "the file contains no chat: write a chat file with `kvchat chats export -o FILE.jsonl`"
         )
 
 

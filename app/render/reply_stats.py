@@ -74,7 +74,7 @@ def _saved(stats: GenerationStats) -> str:
         against += f", which varies by {fmt.percent(stats.plain_spread)}"
     speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
     if speedup is None:
-        return f"no clear gain or loss against {against}: noise is ±{fmt.seconds(error_s)}"
+        return f"no clear gain or loss over {against}: the noise is ±{fmt.seconds(error_s)}"
     what = "saved" if saved_s > 0 else "lost"
     off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
     return f"{speedup} against {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
