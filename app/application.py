@@ -99,9 +99,9 @@ class KvchatApp(App[None]):
             "Help",
             id="app-help",
             priority=True,
-            tooltip="All keys, and a glossary",
+            tooltip="Show all keys and a glossary",
         ),
-        Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and leave"),
+        Binding("ctrl+q", "quit", "Quit", id="app-quit", priority=True, tooltip="Save and quit"),
     ]
     PAUSE_GC_ON_SCROLL = True
     _has_begun = False
@@ -264,7 +264,9 @@ class KvchatApp(App[None]):
 
     def action_help_quit(self) -> None:
         """Show which key leaves: ctrl+c does not, since it is pressed by habit."""
-        self.notify("{app-quit} quits; {composer-empty} clears the composer or copies a selection.")
+        self.notify(
+            "{app-quit} quits; {composer-empty} copies the selection or clears the composer."
+        )
 
     def on_unmount(self) -> None:
         self.conversation.close()

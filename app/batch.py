@@ -89,13 +89,13 @@ class _Line(BaseModel):
     def fault(self) -> str | None:
         """What of it does not go together."""
         if (self.prompt is None) == (self.messages is None):
-            return "needs either a prompt or messages"
+            return "exactly one of `prompt` and `messages` must be set"
         if not (self.messages or (self.prompt or "").strip()):
             return "the prompt is empty"
         if self.raw and (self.messages is not None or self.system):
-            return "raw allows only a prompt: remove messages and the system prompt"
+            return "`raw` sends the prompt unchanged: remove `messages` and `system`"
         if self.json_schema is not None and self.grammar is not None:
-            return "has both a JSON schema and a grammar: remove one"
+            return "`json_schema` and `grammar` are both set: remove one"
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
@@ -294,7 +294,7 @@ def _object(line: bytes) -> dict[str, object]:
                 why = f"{why[:1].lower()}{why[1:]} at character {at + 1}"
                 raise ValueError(f"not valid JSON: {why}") from error
             case UnicodeDecodeError():
-                raise ValueError("not valid JSON: not UTF-8") from error
+                raise ValueError("not valid JSON: the line is not UTF-8") from error
         raise
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -328,7 +328,7 @@ class ResultsFile:
         except OSError as error:
             os.close(self._descriptor)
             raise BatchError(
-                f"another run is writing {path}: wait for it, or use another file"
+                f"another run is writing {path}: wait until that run ends, or use another file"
             ) from error
         self._path = path
 

@@ -105,7 +105,7 @@ class Benchmark:
         self._units = options.units
         self._arms = distinct(map(parse_arm, options.arms))
         if any(arm.is_plain for arm in self._arms):
-            raise ExperimentError("plain decoding is always measured: leave it out of --arm")
+            raise ExperimentError("plain decoding is always measured: remove it from --arm")
         self._json_path = json_path
         self._note = note
         is_there = json_path is not None and exists(json_path)
@@ -273,7 +273,7 @@ def write_arm(path: Path, arm: Arm, configuration: Configuration, name: str) -> 
         parse_preset(text, path.name)
         write_atomically(path, text)
     except (OSError, ValueError) as error:
-        raise PresetFileError(f"{path} cannot be read as a preset: {error}") from error
+        raise PresetFileError(f"the preset {path} cannot be updated: {error}") from error
     except SettingsError as error:
         raise PresetFileError(str(error)) from error
 

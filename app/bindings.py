@@ -23,7 +23,7 @@ def _key(
 
 
 CHAT_KEYS: list[BindingType] = [
-    _key("f1", "app.help", "Help", "app-help", "All keys, and a glossary", show=True),
+    _key("f1", "app.help", "Help", "app-help", "Show all keys and a glossary", show=True),
     _key("f2", "app.planner", "Planner", "model-plan",
          "Compute memory and speed of a configuration; find settings that fit",
          show=True),
@@ -35,9 +35,9 @@ CHAT_KEYS: list[BindingType] = [
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
          "Switch the predictor: off, lookup, suffix, combined, draft model", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
-         "Saved states in RAM and on disk: pin, delete or verify them", show=True),
+         "Pin, delete or verify saved states in RAM and on disk", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
-         "Stop the reply and save its text, or stop loading; otherwise go to the composer",
+         "Stop the reply (its text stays) or the loading of a model; otherwise go to the composer",
          show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
     _key("ctrl+l", "chats", "Chats", "chat-list",
@@ -45,12 +45,12 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+f", "search", "Search", "chat-search", "Search all chats", show=True),
     _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
-         "System prompt and sampling of this chat", show=True),
+         "Change the system prompt and sampling of this chat", show=True),
     _key("f11", "app.settings", "Settings", "settings-open",
-         "All settings, their values and meanings; themes, system prompts, keys",
+         "Show and change settings, themes, system prompts and keys",
          show=True),
     _key("f10", "next_controller", "Controller", "speculation-rule",
-         "Switch the controller of the draft length: fixed or auto"),
+         "Switch the draft-length controller: fixed or auto"),
     _key("f7", "draft_length(-1)", "Shorter drafts", "speculation-shorter",
          "Draft one token fewer per round"),
     _key("f8", "draft_length(1)", "Longer drafts", "speculation-longer",
@@ -58,13 +58,13 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+t", "next_tint", "Token colours", "transcript-colours",
          "Switch token colours: by predictor, by accepted/rejected, off"),
     _key("f9", "next_tab", "Next tab", "screen-tab",
-         "Narrow screens: switch between chat, speculation and memory"),
+         "On a narrow screen, switch between chat, speculation and memory"),
     _key("ctrl+g", "regenerate", "Regenerate", "reply-regenerate",
-         "Generate another reply; the old one stays as a variant"),
+         "Generate another reply; the old reply stays as a variant"),
     _key("alt+p", "variant(-1)", "Previous variant", "reply-variant-before",
-         "Previous variant of the selected message, or of the last message that has variants"),
+         "Show the previous variant of the selected message, or of the last message with variants"),
     _key("alt+n", "variant(1)", "Next variant", "reply-variant-next",
-         "Next variant of the selected message, or of the last message that has variants"),
+         "Show the next variant of the selected message, or of the last message with variants"),
     _key("ctrl+b", "sidebar", "Sidebar", "chat-sidebar",
          "Show or hide the chat list; on a narrow screen, open the list"),
     _key("alt+s", "find", "Find", "chat-find", "Find text in this chat; step through matches"),
@@ -73,7 +73,7 @@ CHAT_KEYS: list[BindingType] = [
 
 MESSAGE_KEYS: list[BindingType] = [
     _key("r", "screen.regenerate", "Regenerate", "message-regenerate",
-         "Generate another reply; the old one stays as a variant", show=True),
+         "Generate another reply; the old reply stays as a variant", show=True),
     _key("c", "screen.continue_reply", "Continue", "message-continue",
          "Continue the last reply from where it was cut off"),
     _key("t", "thinking", "Thinking", "message-thinking",
@@ -83,7 +83,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("x", "screen.export", "Export", "chat-export",
          "Write this chat to a file: Markdown, or JSON lines with every branch"),
     _key("u", "screen.see_all", "See all", "message-see-all",
-         "Send the whole chat to the model again, after turns were dropped or summarised"),
+         "Send every turn to the model again, including dropped and summarised turns"),
     _key("e", "screen.edit", "Edit", "message-edit",
          "Edit a question; the old text stays as a variant", show=True),
     _key("E", "screen.edit_reply", "Change reply", "message-edit-reply",
@@ -102,7 +102,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("k", "select(-1)", "Message above", "message-above", "Select the message above"),
     _key("j", "select(1)", "Message below", "message-below", "Select the message below"),
     _key("g", "load_earlier", "Earlier messages", "transcript-earlier",
-         "Go up; in a long chat, show earlier messages"),
+         "Show earlier messages; if all are shown, go to the top"),
     _key("G,end", "follow", "To the end", "transcript-end", "Go to the end and follow the reply"),
 ]  # fmt: skip
 
@@ -112,9 +112,9 @@ COMPOSER_KEYS: list[BindingType] = [
     _key("ctrl+j,alt+enter,shift+enter", "newline", "New line", "composer-newline",
          "Insert a new line"),
     _key("ctrl+c", "copy_or_clear", "Clear", "composer-empty",
-         "Clear the composer, or copy the selection; ctrl+z restores the text"),
+         "Copy the selection; if nothing is selected, clear the composer (ctrl+z undoes this)"),
     _key("ctrl+a", "line_start_or_all", "Select all", "composer-all",
-         "Go to the start of the line; if already there, select all"),
+         "Go to the start of the line; at the start, select all"),
     _key("ctrl+z", "undo", "Undo", "composer-undo",
          "Undo the last change: typed, pasted or cleared text"),
     _key("up", "older", "Earlier question", "composer-older",
@@ -122,9 +122,9 @@ COMPOSER_KEYS: list[BindingType] = [
     _key("down", "newer", "Later question", "composer-newer",
          "Go down a line; on the last line, show the next question, then your unsent text"),
     _key("tab", "complete", "Complete", "composer-complete",
-         "Insert the marked completion; if there is none, go to the messages"),
+         "Insert the highlighted completion; if there is none, go to the messages"),
     _key("alt+o", "open_paste", "Open a paste", "composer-open-paste",
-         "Show the full text of a paste in the composer; ctrl+z folds it to one line"),
+         "Expand a paste in the composer to its full text; ctrl+z folds the paste again"),
 ]  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
     for binding_id, text in configured.items():
         parts = tuple(long_name(part.strip()) for part in text.split(","))
         if binding_id not in known:
-            hint = did_you_mean(binding_id, known) or ": the help screen lists the ids"
+            hint = did_you_mean(binding_id, known) or ": use an action id from the help screen"
             problems.append(f"[keys] {binding_id} is not an action{hint}")
         elif not all(parts):
             problems.append(f"[keys] {binding_id} is empty: write a key such as f8, or none")

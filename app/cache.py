@@ -126,7 +126,7 @@ def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
         with ChatStore(database) as store:
             return {chat.id: chat.title for chat in store.list_chats(ALL, archived=None)}, None
     except StoreError as error:
-        return {}, f"the titles of chats cannot be read ({error}): the list shows numbers"
+        return {}, f"the chat titles cannot be read ({error}): the list shows chat numbers"
 
 
 class UnknownSnapshotError(EngineError):

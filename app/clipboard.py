@@ -69,9 +69,9 @@ def _has_display(program: str) -> bool:
 
 def _hint() -> str:
     if os.environ.get("TERM_PROGRAM") == "Apple_Terminal":
-        return "Terminal.app does not support this: select with the mouse and press cmd+c."
+        return "Terminal.app does not let programs copy: select with the mouse and press cmd+c."
     if "TMUX" in os.environ:
-        return "In tmux this needs `set -g set-clipboard on`."
+        return "In tmux, copying needs `set -g set-clipboard on`."
     return ""
 
 

@@ -41,13 +41,13 @@ Keys = Mapping[str, str]
 """The user's own keys by binding id."""
 
 WIDGET_TITLES = {
-    "BeginningList": "in the recent chats of a new chat",
-    "ChatSidebar": "in the chats beside the transcript",
+    "BeginningList": "in the list of recent chats",
+    "ChatSidebar": "in the chat sidebar",
     "ChatTable": "in the list of chats",
-    "FindBox": "in the search of this chat",
+    "FindBox": "in the search box of a chat",
     "LinesView": "in a text view",
-    "PlanOptions": "in the settings of the plan",
-    "PlanTable": "in the table of contexts",
+    "PlanOptions": "in the plan settings",
+    "PlanTable": "in the table of K/V types",
     "SearchBox": "in a search",
     "SelectList": "in a list",
 }
@@ -166,7 +166,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     yield Command(
         "draft",
         "speculation: Draft model",
-        "Choose a smaller model that drafts for the loaded one",
+        "Choose a draft model for the loaded model",
         partial(chat.run_action, "app.draft"),
         obstacle="" if chat.conversation.configuration else NO_MODEL,
     )
@@ -181,7 +181,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         yield Command(
             f"rule {rule.value}",
             f"speculation: Controller {rule.value}",
-            "Switch the controller of the draft length",
+            "Switch the draft-length controller",
             partial(chat.use_speculation, controller=rule),
         )
     for mode in TINT_MODES:

@@ -89,7 +89,7 @@ class UISettings(_Section):
     """How the screen looks."""
 
     theme: str = "kvchat-dark"
-    """Colours of the screen; enter lists the themes and previews each."""
+    """Colour theme; press enter to list and preview the themes."""
     graph_symbols: Literal["braille", "block", "ascii"] = "block"
     """Characters that draw graphs; `ascii` suits screen readers and fonts with few symbols."""
     tint: Literal["off", "source", "verdict"] = "off"
@@ -98,7 +98,7 @@ class UISettings(_Section):
     sidebar: bool = True
     """Show the list of chats beside the transcript on wide screens."""
     animation: Literal["full", "basic", "none"] = "basic"
-    """How much is animated; with `none`, cursors do not blink either."""
+    """Amount of animation; `none` also stops the blinking of cursors."""
 
 
 class ChatDefaults(_Section):
@@ -113,11 +113,11 @@ class ChatDefaults(_Section):
     min_p: MinP = 0.05
     """Drop tokens below this fraction of the most likely token's probability; 0 drops none."""
     repetition_penalty: RepetitionPenalty = 1.0
-    """Penalty for recent tokens: above 1, they become less likely; 1: no penalty."""
+    """Penalty for recent tokens; above 1: recent tokens become less likely; 1: no penalty."""
     thinking: Thinking = "auto"
-    """Whether reasoning models think before they answer; `auto`: as the chat template decides."""
+    """Whether reasoning models think before they answer; `auto`: the chat template decides."""
     thinking_budget: Count = 0
-    """Maximum thinking tokens per reply; kvchat then ends the thinking; 0: no limit."""
+    """Maximum thinking tokens per reply, after which kvchat ends the thinking; 0: no limit."""
     system_prompt: str = ""
     """System prompt of new chats; empty: no system prompt."""
     max_tokens: int | None = Field(default=None, gt=0)
@@ -142,8 +142,8 @@ class SpeculationDefaults(_Section):
     predictor: PredictorName = Field(default=PredictorName.SUFFIX, strict=False)
     """Predictor that proposes draft tokens; `draft` needs a draft model."""
     controller: ControllerName = Field(default=ControllerName.AUTO, strict=False)
-    """`fixed`: `n_draft` tokens in every round; `auto`: a length chosen from measured costs and
-    acceptance."""
+    """Controller of the draft length; `fixed`: `n_draft` tokens in every round; `auto`: a length
+    chosen from measured costs and acceptance."""
     n_draft: DraftLength = 3
     """Tokens drafted per round by the `fixed` controller."""
     verification: Verification = "coupled"
@@ -173,12 +173,12 @@ class EngineDefaults(_Section):
     n_ctx: ContextLength | Literal["auto"] = "auto"
     """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to 8,192."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Threads for decoding; `auto` adapts their number to the load of the machine."""
+    """Number of decode threads; `auto` adapts it to the load of the machine."""
     projector: Literal["auto", "off"] = "auto"
     """`auto`: load the image projector (`mmproj`) from the model's folder; `off`: load none."""
     use_extra_buffers: bool = True
-    """Allow repacked and AMX weight buffers; kvchat turns this off if this llama.cpp
-    build crashes with them."""
+    """Allow repacked and AMX weight buffers; kvchat turns this off if the installed
+    llama.cpp build crashes with such buffers."""
 
 
 class CacheDefaults(_Section):
@@ -191,14 +191,14 @@ class CacheDefaults(_Section):
     cold: Size = 8192 * MIB
     """Disk space for the saved states of all models together; 0 saves no states on disk."""
     min_tokens: int = Field(default=32, ge=1)
-    """Save a state only if it adds at least this many new tokens."""
+    """Save a state only if it contains at least this many tokens that are not saved yet."""
     checkpoint_tokens: int = Field(default=512, ge=0)
-    """Save the state during a reply after every N tokens; 0: only at the end."""
+    """Save the state of a running reply every N tokens; 0: only at the end of the reply."""
     reserve: Size = 512 * MIB
-    """RAM to leave free for other programs; if less is free, states are removed from RAM."""
+    """RAM to leave free for other programs; if less is free, kvchat evicts states from RAM."""
     slots: int = Field(default=1, ge=1, le=MAX_SLOTS)
-    """Number of chats or branches in the context at the same time, each with its own KV cache;
-    `n_slots` in a preset overrides it."""
+    """Number of slots, each with a KV cache for one chat or branch; `n_slots` in a preset overrides
+    this."""
 
     def cache(self, folder: Path) -> CacheSettings:
         """These settings as the engine takes them.
@@ -230,7 +230,7 @@ class Settings(_Section):
     """System prompts by name."""
     keys: dict[str, str] = Field(default_factory=dict)
     """Key of an action, by the id that the help screen shows: `reply-stop = "f8"`; `none` removes
-    its key."""
+    the key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +310,7 @@ def require_settings() -> Settings:
     loaded = load_settings()
     if loaded.problem is not None:
         raise UnusedSettingsError(
-            f"nothing was deleted or changed: {settings_path()} has errors, correct them first"
+            f"{settings_path()} has errors: correct the file first (nothing was deleted or changed)"
         )
     return loaded.settings
 
@@ -441,7 +441,7 @@ def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> 
         raise ValueError(str(error)) from error
     table = document.setdefault(section, tomlkit.table())
     if not isinstance(table, dict):
-        raise ValueError(f"{section} is not a table: write [{section}] there")
+        raise ValueError(f"{section} is not a table: write it as [{section}]")
     for key, value in values.items():
         if value is None:
             table.pop(key, None)

@@ -83,7 +83,7 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
             "gpu",
             "note",
             f"{detail}; llama.cpp is a CPU build",
-            "rebuild it with the CUDA toolkit (nvcc) on the PATH: "
+            "rebuild llama-cpp-python with the CUDA toolkit (nvcc) on the PATH: "
             "CMAKE_ARGS=-DGGML_CUDA=ON pip install --force-reinstall --no-cache-dir "
             "--no-binary llama-cpp-python llama-cpp-python",
         )
@@ -112,10 +112,10 @@ def _folders() -> Check:
             "folders",
             "fail",
             f"cannot be written: {', '.join(closed)}",
-            "make them writable, or move them with XDG_CONFIG_HOME, "
+            "make these folders writable, or set other folders in XDG_CONFIG_HOME, "
             "XDG_DATA_HOME, XDG_STATE_HOME and XDG_CACHE_HOME",
         )
-    return Check("folders", "ok", "all writable; `kvchat where` lists them")
+    return Check("folders", "ok", "all folders are writable; `kvchat where` lists them")
 
 
 def _space(folder: Path) -> Check:
@@ -131,17 +131,23 @@ def _space(folder: Path) -> Check:
 def _settings() -> Check:
     problem = load_settings().problem
     if problem is not None:
-        return Check("settings", "note", problem, "correct the file; until then defaults apply")
+        return Check(
+            "settings", "note", problem, "correct the file; until then, kvchat uses the defaults"
+        )
     path = paths.settings_path()
-    return Check("settings", "ok", str(path) if path.exists() else "no file, all defaults")
+    return Check(
+        "settings",
+        "ok",
+        str(path) if path.exists() else "no settings file; kvchat uses the defaults",
+    )
 
 
 def _chats() -> Check:
     path = paths.database_path()
     problem = problem_of(path)
     if problem is not None:
-        return Check("chats", "fail", problem, "see docs/chat.md for copies and damaged files")
-    return Check("chats", "ok", f"{path} can be opened" if path.exists() else "none yet")
+        return Check("chats", "fail", problem, "see docs/chat.md on backups and damaged files")
+    return Check("chats", "ok", f"{path} can be opened" if path.exists() else "no chats yet")
 
 
 def _models(entries: Sequence[ModelEntry]) -> Check:
@@ -149,11 +155,16 @@ def _models(entries: Sequence[ModelEntry]) -> Check:
     detail = f"{len(entries) - len(broken)} found"
     if not entries:
         return Check(
-            "models", "note", "none found", "`kvchat models install-starter` downloads a small one"
+            "models",
+            "note",
+            "none found",
+            "`kvchat models install-starter` downloads a small model",
         )
     if broken:
         names = ", ".join(f"{entry.name} ({entry.problem})" for entry in broken)
-        return Check("models", "note", f"{detail}, broken: {names}", "download them again")
+        return Check(
+            "models", "note", f"{detail}, broken: {names}", "download the broken models again"
+        )
     return Check("models", "ok", detail)
 
 
@@ -212,7 +223,7 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"enlarge it to at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = f"use at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -233,7 +244,7 @@ def check_build(command: Sequence[str] = BUILD_COMMAND) -> tuple[Check, BuildFac
             command, capture_output=True, text=True, check=False, timeout=BUILD_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        detail = f"it did not load within {BUILD_TIMEOUT_S:g} s"
+        detail = f"llama.cpp did not load within {BUILD_TIMEOUT_S:g} s"
         return Check("llama.cpp", "fail", detail, rebuild_advice(None)), None
     if done.returncode != 0:
         return Check("llama.cpp", "fail", *_why_not_loaded(done.returncode, done.stderr)), None
@@ -258,7 +269,7 @@ def check_trial(
             TRIAL,
             "note",
             "not tried: no model found",
-            "`kvchat models install-starter` downloads a small one",
+            "`kvchat models install-starter` downloads a small model",
         )
     client = WorkerClient(log_path=log_path, command=command)
     crashes: list[WorkerStopped] = []
@@ -274,8 +285,8 @@ def check_trial(
     return Check(
         TRIAL,
         "fail",
-        f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); kvchat falls back to "
-        "decoding without extra buffer types, which is slower on batches",
+        f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); kvchat now decodes "
+        "without extra buffer types, which is slower for batches",
         rebuild_advice(crashes[-1].exit_code),
     )
 
@@ -293,15 +304,16 @@ def rebuild_advice(exit_code: int | None) -> str:
     """How to build llama.cpp again, by what ended the process."""
     if exit_code == -signal.SIGILL:
         return (
-            f"it was built for another processor: rebuild it here with `make llama`, or {REINSTALL}"
+            "llama.cpp was built for another processor: rebuild it with `make llama`, or "
+            f"{REINSTALL}"
         )
     if exit_code == -signal.SIGSEGV and _has_amx():
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
-            "GCC 12 miscompiles llama.cpp's AMX code: rebuild it without AMX: `make llama`, or "
+            "GCC 12 miscompiles llama.cpp's AMX code: rebuild without AMX: run `make llama`, or "
             f"CMAKE_ARGS='-DCMAKE_C_FLAGS={escaped} -DCMAKE_CXX_FLAGS={escaped}' {REINSTALL}"
         )
-    return f"rebuild it: `make llama` in a checkout of kvchat, or {REINSTALL}"
+    return f"rebuild llama.cpp: run `make llama` in a checkout of kvchat, or {REINSTALL}"
 
 
 def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:
@@ -309,7 +321,8 @@ def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str,
     match error:
         case EngineStoppedError(event=stopped):
             return (
-                f"the engine stopped with {model.stem}: {_exit_of(stopped)}; see {log_path}",
+                f"the engine stopped while it ran {model.stem}: {_exit_of(stopped)}; see "
+                f"{log_path}",
                 rebuild_advice(stopped.exit_code),
             )
         case EngineTimeoutError():
@@ -327,9 +340,9 @@ def _exit_of(stopped: WorkerStopped) -> str:
 
 def _why_not_loaded(exit_code: int, stderr: str) -> tuple[str, str]:
     if exit_code < 0:
-        return f"it cannot be loaded: {describe_exit(exit_code)}", rebuild_advice(exit_code)
+        return f"llama.cpp cannot be loaded: {describe_exit(exit_code)}", rebuild_advice(exit_code)
     last = (stderr.strip().splitlines() or ["no reason given"])[-1]
-    return f"it cannot be loaded: {last}", rebuild_advice(None)
+    return f"llama.cpp cannot be loaded: {last}", rebuild_advice(None)
 
 
 def _has_amx() -> bool:

@@ -67,7 +67,7 @@ class HubOffer:
             return found[0]
         names = ", ".join(each.name for each in found or self.models)
         why = "has no file" if not found else "has several files"
-        raise ModelFileError(f"{self.repo} {why} called {words!r}: specify one of {names}")
+        raise ModelFileError(f"{self.repo} {why} matching {words!r}: specify one of {names}")
 
 
 def read_offer(
@@ -119,7 +119,7 @@ def repository_of(name: str) -> RepositoryName:
         return asked
     if name.lower().startswith(HF_PREFIX):
         raise DownloadError(
-            f"{name!r} is not a hub repository: write hf:owner/repository, "
+            f"{name!r} is not a Hugging Face repository: write hf:owner/repository, "
             "hf:owner/repository:Q4_K_M or hf:owner/repository/file.gguf"
         )
     plain, _, quantization = name.rpartition(":")
@@ -131,7 +131,7 @@ def repository_of(name: str) -> RepositoryName:
     found = find_repositories(entry.name, maker_of(entry.source))
     if not found:
         raise ModelFileError(
-            f"the hub has no GGUF repository for {entry.name}: specify one as hf:owner/repository"
+            f"the hub has no GGUF repository for {entry.name}: specify hf:owner/repository"
         )
     return RepositoryName(found[0].name, quantization=quantization or None)
 
@@ -153,7 +153,7 @@ def verdict_text(option: ModelOption) -> str:
         case FitVerdict.TIGHT:
             said = f"barely fits with {context}"
         case FitVerdict.NO if option.spills:
-            said = f"fits only partly on the GPU, the rest in RAM, with {context}"
+            said = f"fits partly on the GPU and partly in RAM, with {context}"
         case FitVerdict.NO:
             said = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
@@ -198,7 +198,7 @@ class Favourites:
             raise ModelFileError(
                 f"{self._path} cannot be written ({error.strerror}): the favourite is not saved"
             ) from error
-        return None if aside is None else f"the list of favourites could not be read: see {aside}"
+        return None if aside is None else f"the unreadable list of favourites was moved to {aside}"
 
     def _read(self) -> list[str] | None:
         """The marks; None where the file holds none that this kvchat reads."""
@@ -252,8 +252,7 @@ class Removal:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise ModelFileError(
-                    f"{path} cannot be removed ({error.strerror}): you need write permission "
-                    "for its folder"
+                    f"{path} cannot be removed ({error.strerror}): make its folder writable"
                 ) from error
 
 
@@ -267,7 +266,7 @@ def removal_of(path: Path) -> Removal:
     """
     name = model_name(path)
     if path.parent.name == BLOBS and name != path.stem:
-        raise ModelFileError(f"{name} belongs to Ollama: `ollama rm {name}` removes it")
+        raise ModelFileError(f"{name} belongs to Ollama: remove it with `ollama rm {name}`")
     files = [file for part in _parts(path) for file in _with_content(part)]
     nbytes = sum(file.stat().st_size for file in files if file.exists() and not file.is_symlink())
     return Removal(name, tuple(files), nbytes)

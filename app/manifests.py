@@ -107,10 +107,10 @@ def made_with() -> str:
 
 _ENDS = {
     FinishReason.LENGTH.value: "`max_tokens` was reached",
-    FinishReason.STOP_STRING.value: "it ended at a stop string",
-    FinishReason.STOP_TOKEN.value: "it ended at a stop token",
+    FinishReason.STOP_STRING.value: "the reply ended at a stop string",
+    FinishReason.STOP_TOKEN.value: "the reply ended at a stop token",
     FinishReason.CONTEXT.value: "the context was full",
-    FinishReason.CANCELLED.value: "it was stopped",
+    FinishReason.CANCELLED.value: "the reply was stopped",
 }
 """Why a reply ended that could have gone on with the same tokens."""
 
@@ -136,8 +136,8 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     reason = finished.reason.value if n_here < n_told else told.finish_reason
     cause = _ENDS.get(reason, cause)
     if n_here < n_told:
-        return f"reply {index + 1} ends after {n_here} of the {n_told} tokens recorded: {cause}"
+        return f"reply {index + 1} ends after {n_here} of the {n_told} recorded tokens: {cause}"
     return (
-        f"reply {index + 1} continues to token {n_here}, but the recorded one ends after {n_told}: "
+        f"reply {index + 1} has {n_here} tokens, but the recorded reply ends after {n_told}: "
         f"{cause}"
     )

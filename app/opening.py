@@ -196,8 +196,8 @@ def _check_server(request: ModelRequest) -> None:
     asked = [option for option, value in named.items() if value is not None]
     if asked:
         raise PresetError(
-            f"a server has fixed settings: leave out {', '.join(asked)}, or start the server with "
-            "these settings"
+            f"the settings of a running server cannot be changed: leave out {', '.join(asked)}, or "
+            "start the server with these settings"
         )
 
 
@@ -226,7 +226,7 @@ def _open(
     path = chosen.path or usual_model(settings, folders, last)
     if path is None:
         raise ModelNotFoundError(
-            "no model was found: `kvchat models install-starter` downloads a small one, `kvchat "
+            "no model was found: `kvchat models install-starter` downloads a small model, `kvchat "
             "where` lists the searched folders"
         )
     configuration = chosen.configure(path, settings)
@@ -249,8 +249,8 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
     chosen = choose_model(request, folders)
     if chosen.server is not None:
         raise PresetError(
-            f"{what} needs a local model file: the server {shown_origin(chosen.server)} samples "
-            "tokens itself, with its own drafts and cache"
+            f"{what} needs a local model file, not the server {shown_origin(chosen.server)}: "
+            "specify a local model"
         )
     blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
     return _open(replace(chosen, request=blind), settings, folders, servers=False)

@@ -38,7 +38,7 @@ def _own(folder: Callable[..., str]) -> Path:
     try:
         return Path(folder(APP, appauthor=False))
     except RuntimeError as error:
-        raise HomeError(f"{error}: kvchat stores its settings and chats there") from error
+        raise HomeError(f"{error}: set HOME to a folder for the settings and chats") from error
 
 
 def config_dir() -> Path:

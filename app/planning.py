@@ -191,7 +191,8 @@ def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, .
         return ()
     command = f"kvchat cache-quality {shlex.quote(str(model_path))}"
     return (
-        f"the cache was measured {age_days(plan, now)} days ago: run `{command}` to measure again",
+        f"the K/V types were measured {age_days(plan, now)} days ago: run `{command}` to repeat "
+        "the measurement",
     )
 
 

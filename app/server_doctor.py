@@ -65,7 +65,7 @@ def _context(facts: ServerFacts) -> Check:
 def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
     if facts.tells_ids:
-        text = "the server reports ids, template and tokenizer: prompts match token for token"
+        text = "the server reports token ids, template and tokenizer: prompts match token for token"
         yield Check("tokens", "ok", text)
     else:
         text = (
@@ -83,11 +83,11 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
             "SGLang": "with --enable-metrics",
             "vLLM": "without --disable-log-stats",
         }.get(facts.program)
-        advice = None if todo is None else f"start it {todo} to see the figures of all users"
+        advice = None if todo is None else f"start the server {todo} to see figures for all users"
         yield Check("metrics", "note", "no counters at /metrics", advice)
     if facts.program == "llama-server" and not facts.has_slots:
         text = "the server does not report its slots"
-        yield Check("slots", "note", text, "start it without --no-slots")
+        yield Check("slots", "note", text, "start the server without --no-slots")
 
 
 def _trial(session: ServerSession) -> Check:

@@ -156,7 +156,7 @@ def _types_note(
     """Why the cache has its types, and which draft model was left out."""
     left_out = (
         f"{chosen.draft.name} has a different vocabulary and cannot draft for this model: "
-        "opened without a draft model"
+        "the model was opened without a draft model"
         if chosen.draft is not None and configuration.draft is None
         else None
     )
@@ -197,7 +197,7 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
         return None
     is_listed = any(path.is_relative_to(folder) for folder in folders)
     name = shlex.quote(model_name(path) if is_listed else str(path))
-    return f"kvchat tune {name} finds its fastest settings on this machine, in 3 minutes"
+    return f"kvchat tune {name} finds the fastest settings for this model in 3 minutes"
 
 
 def _speeds() -> Speeds:

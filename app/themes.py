@@ -49,7 +49,9 @@ def _color(text: str) -> str:
     try:
         Color.parse(re.sub(r"\s+\d{1,3}%$", "", text))
     except ColorParseError as error:
-        raise ValueError(f"{text!r} is not a colour such as #7ab7ff, or #7ab7ff 50%") from error
+        raise ValueError(
+            f"{text!r} is not a colour: write a colour such as #7ab7ff or #7ab7ff 50%"
+        ) from error
     return text
 
 
@@ -137,7 +139,7 @@ def require_theme(name: str) -> None:
         faults = "".join(f"; {problem}" for problem in loaded.problems)
         known = ", ".join(dict.fromkeys(names))
         raise SettingsError(
-            f"[ui] theme is {name!r}, which does not exist: the themes are {known}{faults}"
+            f"[ui] theme is {name!r}, which does not exist: choose one of {known}{faults}"
         )
 
 
@@ -151,14 +153,14 @@ def read_theme(path: Path) -> Theme:
         content = parse_toml(read_text(path, limit=SETTINGS_BYTES))
         theme = ThemeFile.model_validate(content).theme()
     except OSError as error:
-        raise ValueError(f"it cannot be read: {error.strerror}") from error
+        raise ValueError(f"the file cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        faults = explain(error, ThemeFile, unknown="not a key of a theme")
+        faults = explain(error, ThemeFile, unknown="not a theme key")
         raise ValueError(explain_faults(faults)) from error
     # A variable that no style uses would be a spelling mistake that nobody notices.
     known = {*theme.to_color_system().generate(), *VARIABLES, *ANSI_VARIABLES}
     unknown = [
-        (("variables", name), f" is not a key of a theme{did_you_mean(name, known)}")
+        (("variables", name), f" is not a theme key{did_you_mean(name, known)}")
         for name in theme.variables
         if name not in known
     ]

@@ -170,7 +170,7 @@ def _summary(outcome: Outcome) -> str:
     if chosen:
         return ", ".join(chosen)
     is_tried = any(each.verdict == "no gain" for each in outcome.compared)
-    return f"the earlier settings{', nothing tried was faster' if is_tried else ''}"
+    return f"the earlier settings{'; no other setting was faster' if is_tried else ''}"
 
 
 def _check_name(name: str, model: Path) -> None:
@@ -191,8 +191,7 @@ def _check_name(name: str, model: Path) -> None:
     tuned = find_preset(name, paths.presets_dir()).model
     if tuned != str(model):
         raise PresetFileError(
-            f"the preset {name!r} has settings that were tuned for {tuned}: choose another name "
-            "with --write"
+            f"the preset {name!r} was tuned for {tuned}: choose another name with --write"
         )
 
 

@@ -41,7 +41,7 @@ SHORTEST_FENCE = 3
 class AttachmentError(EngineError):
     """A file cannot go with a message."""
 
-    title = "The file is not attached"
+    title = "The file cannot be attached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def read_file(name: str, folder: Path) -> Attachment:
     try:
         inside = path.resolve(strict=True).is_relative_to(folder.resolve())
         if not inside:
-            how = "leads" if path.is_symlink() else "lies"
+            how = "points" if path.is_symlink() else "is"
             raise AttachmentError(
                 f"@{shown} {how} outside {visible(str(folder.resolve()))}: start kvchat in the "
                 "file's folder, or copy the file into this folder"

@@ -16,12 +16,12 @@ def obstacle(conversation: Conversation) -> str | None:
     if conversation.is_replying:
         return "A reply is running: stop it ({reply-stop}) before you compare."
     if conversation.is_leased:
-        return "Another comparison is still ending: try again in a moment."
+        return "The model is busy with a summary or another comparison: try again in a moment."
     configuration = conversation.configuration
     if configuration is not None and configuration.server is not None:
         return (
-            "The drafts of a server are set when it starts: only models on this machine can "
-            "be compared."
+            "The draft settings of a server are fixed when the server starts: load a model on this "
+            "machine to compare."
         )
     match conversation.meters.phase:
         case Phase.EMPTY:

@@ -11,7 +11,7 @@ from app.chat.update import Notice
 from app.store.errors import ChatInUseError
 from engine.errors import EngineError
 
-SUMMARISING = "The model summarises the messages above: {reply-stop} stops it."
+SUMMARISING = "The model is summarising the messages above; {reply-stop} stops the summary."
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,4 +139,4 @@ class ContextFull:
         with lock:
             store.set_kept_from(chat_id, kept_from, summary=summary)
         if isinstance(lease, Summariser) and (n := lease.n_left_out):
-            self._warn(f"The oldest {n:,} messages were too long even for the summary.")
+            self._warn(f"The summary leaves out the oldest {n:,} messages, which did not fit.")

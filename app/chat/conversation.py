@@ -54,7 +54,7 @@ from engine.model.ollama import model_title
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
 
-WITHOUT_ENGINE = "{engine-restart} tries again, {model-list} opens another model."
+WITHOUT_ENGINE = "{engine-restart} restarts the engine, {model-list} opens another model."
 RESTARTS = "The engine restarts automatically."
 STOPPED = "{engine-restart} restarts the engine."
 NO_CHAT = 0
@@ -335,7 +335,8 @@ class Conversation:
         last = other.unfinished()
         if last is not None and did_not_fit(last):
             raise ContextFullError(
-                f"the context of “{other.title}” is full: open that chat ({{chat-list}})"
+                f"the context of “{other.title}” is full: open that chat ({{chat-list}}) to free "
+                "space"
             )
         return other
 
@@ -409,7 +410,7 @@ class Conversation:
         lock = None if chat.chat is None else self._store.lock_chat(chat.chat.id)
         if chat.chat is not None and lock is None:
             raise ChatInUseError(
-                f"another kvchat is answering in “{chat.title}”: wait for the end of its reply"
+                f"another kvchat is answering in “{chat.title}”: wait until the reply is complete"
             )
         reply: RunningReply | None = None
         try:
@@ -673,7 +674,7 @@ class Conversation:
             what = "has a full context" if is_full else "is answered"
             self.notify(Notice(f"“{reply.chat_title}” {what}: {{chat-list}} opens that chat."))
         elif is_full:
-            self.offer_space(f"all {event.n_cells:,} cells of the context are used")
+            self.offer_space(f"all {event.n_cells:,} cells of the KV cache are used")
 
     def _fail(self, reply: RunningReply, event: Failed) -> None:
         is_full = event.title == ContextFullError.title

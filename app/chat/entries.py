@@ -22,11 +22,11 @@ FAILED = "failed"
 """Finish reason of a reply that a fault cut off while the engine went on."""
 DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
-CONTINUES = "{composer-send} in the empty composer continues it"
+CONTINUES = "{composer-send} in the empty composer continues the reply"
 """After a reply that was cut."""
-MAKES_SPACE = "{composer-send} shows the options"
+MAKES_SPACE = "{composer-send} shows ways to free space"
 """After a reply that did not fit."""
-ANSWERS = "not answered yet: {composer-send} sends it"
+ANSWERS = "not answered yet; {composer-send} sends the question"
 """After a question that has no reply."""
 
 

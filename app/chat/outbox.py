@@ -352,11 +352,10 @@ class Outbox:
         self._has_suggested_slots = True
         n_slots = loaded.configuration.n_slots
         kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
-        cost = f", for {fmt.nbytes(sum(kv) // n_slots)} more memory" if kv else ""
+        cost = f" (for {fmt.nbytes(sum(kv) // n_slots)} more memory)" if kv else ""
         self._notify(
-            f"With one more slot, both chats are answered at once{cost}: set slots = {n_slots + 1} "
-            "under cache in the settings ({settings-open}), or n_slots in the preset, and load the "
-            "model again.",
+            f"To answer both chats at the same time{cost}, set slots = {n_slots + 1} under cache "
+            "in the settings ({settings-open}), or n_slots in the preset, and reload the model.",
             f"“{self._answered_title}” is answered first",
         )
 

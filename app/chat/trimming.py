@@ -226,7 +226,7 @@ class Summariser:
                 if title != ContextFullError.title or not self._asks_next():
                     self._end(None, f"{title}: {message}")
             case Finished(reason=FinishReason.CANCELLED):
-                self._end(None, "it was stopped")
+                self._end(None, "generation was stopped")
             case Finished(text=text):
                 self._end(text.strip() or None, "the model returned no text")
             case _:

@@ -71,7 +71,7 @@ def read_chats(
         yield tree
     if not n_chats:
         raise ChatFileError(
-            "the file contains no chat: `kvchat chats export -o FILE.jsonl` writes a chat file"
+            "the file contains no chat: write a chat file with `kvchat chats export -o FILE.jsonl`"
         )
 
 
@@ -99,7 +99,7 @@ def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str
         n_read += len(line)
         if n_read > MAX_CHAT_FILE_BYTES:
             most = fmt.short_nbytes(MAX_CHAT_FILE_BYTES)
-            raise ChatFileError(f"the file has more than {most}: split it")
+            raise ChatFileError(f"the file is larger than {most}: split it")
         on_progress(n_read)
         if not line:
             return

@@ -70,7 +70,7 @@ class ChatLine(JsonLine):
         """The chat with its messages; `ChatFileError` if its head is none of them."""
         for name, key in (("head", self.head), ("kept_from", self.kept_from)):
             if key is not None and key not in messages:
-                raise wrong_line(line, f"{name} is {key}, which is not a message of the chat")
+                raise wrong_line(line, f"{name} is {key}, but the chat has no message {key}")
         values = {name: getattr(self, name) for name in CHAT_FIELDS}
         chat = Chat(id=0, head_id=self.head, kept_from=self.kept_from, **values)
         return ChatTree(chat, tuple(messages[key] for key in sorted(messages)))
@@ -115,7 +115,7 @@ def parse_object(text: str, line: int) -> dict[str, object]:
         value = parse_json(text)
     except ValueError as error:
         raise wrong_line(
-            line, f"this is not a chat file of kvchat, or it is truncated ({error})"
+            line, f"this is not a kvchat chat file, or the file is truncated ({error})"
         ) from error
     if not isinstance(value, dict):
         raise wrong_line(line, "a JSON object is expected")
@@ -131,7 +131,7 @@ def read_line(model: type[LineType], text: str, line: int) -> LineType:
     try:
         return model.model_validate_json(text)
     except ValidationError as error:
-        unknown = "unknown key; a newer kvchat may have written it"
+        unknown = "unknown key, possibly from a newer kvchat"
         raise wrong_line(line, explain_faults(explain(error, model, unknown=unknown))) from error
 
 
@@ -191,10 +191,10 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
     """Read the chat of a head line, and its messages from the lines that follow."""
     values = parse_object(text, number)
     if values.get("format") != FORMAT:
-        raise wrong_line(number, f'a chat begins with a line that contains "format":"{FORMAT}"')
+        raise wrong_line(number, f'the first line of a chat must contain "format":"{FORMAT}"')
     if (found := values.get("version")) not in (None, VERSION):
         raise wrong_line(
-            number, f"the format has version {found}, this kvchat reads {VERSION}: update kvchat"
+            number, f"the format version is {found}, but this kvchat reads {VERSION}: update kvchat"
         )
     head = read_line(ChatLine, text, number)
     messages: dict[int, StoredMessage] = {}
@@ -203,8 +203,8 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
         messages[message.id] = message
     if len(messages) != head.n_messages:
         raise ChatFileError(
-            f"the file is truncated: the chat that begins on line {number} should have "
-            f"{head.n_messages} messages, but only {len(messages)} are there"
+            f"the file is truncated: the chat that begins on line {number} has "
+            f"{head.n_messages} messages, but the file contains only {len(messages)}"
         )
     return head.tree(messages, number)
 
@@ -215,6 +215,6 @@ def _read_message(text: str, number: int, before: Mapping[int, StoredMessage]) -
     if line.id in before:
         raise wrong_line(number, f"message {line.id} appears twice")
     if line.parent is not None and line.parent not in before:
-        raise wrong_line(number, f"the parent {line.parent} is not an earlier message")
+        raise wrong_line(number, f"the parent {line.parent} is not the id of an earlier message")
     values = line.model_dump(exclude={"id", "parent"})
     return StoredMessage(id=line.id, chat_id=0, parent_id=line.parent, **values)

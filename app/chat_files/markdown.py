@@ -77,7 +77,7 @@ def _message(message: StoredMessage) -> str:
 
 def _note(parent: StoredMessage | None) -> str:
     if parent is None:
-        text = "Another beginning"
+        text = "Another branch from the start"
     else:
         line = " ".join(parent.content.split())
         short = line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"

@@ -24,10 +24,11 @@ bench_options = joined(
                  help="Prompts per set; 0: all."),
     click.option("--arm", "arms", multiple=True, metavar="ARM",
                  help="Settings to compare with plain decoding, as PREDICTOR:auto or "
-                      "PREDICTOR:fixed:LENGTH; repeatable. [auto, and lengths 2, 4 and 8 of each "
-                      "predictor]"),
+                      "PREDICTOR:fixed:LENGTH; repeatable. [auto, and fixed lengths 2, 4 and 8, "
+                      "for each predictor]"),
     click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
-                 help="Blocks per prompt and arm; four replies each: plain, arm, arm, plain."),
+                 help="Blocks per prompt and arm; a block is four replies: plain, arm, arm, "
+                      "plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens per reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
@@ -35,9 +36,9 @@ bench_options = joined(
     click.option("--seed", default=1, show_default=True,
                  help="Seed of the prompt selection and of the sampling."),
     click.option("--json", "json_path", type=FILE,
-                 help="Store the results in this file after each prompt; continue them if it "
-                      "exists."),
-    click.option("--html", "html_path", type=FILE, help="Write the report to this file, as HTML."),
+                 help="Save the results to this JSON file after each prompt; if the file exists, "
+                      "continue its run."),
+    click.option("--html", "html_path", type=FILE, help="Write the report to this HTML file."),
     click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",
                  help="Save the recommended settings in this preset."),
@@ -63,10 +64,10 @@ def command(
     kvchat bench qwen2.5-7b --draft qwen2.5-0.5b    with a draft model
     kvchat bench --prompt-set mine.jsonl --prompts 0    all prompts of a file
     kvchat bench --json all.json --html all.html    save results and report
-    kvchat bench --json all.json --html all.html    the same again: continue
+    kvchat bench --json all.json --html all.html    continue the stopped run
 
-    Default MODEL: the model of the settings, else the last one used. Ctrl+C stops and prints the
-    results so far.
+    MODEL defaults to the default model in the settings, else to the model used last. Ctrl+C stops
+    the run and prints the results so far.
     """  # noqa: D301  click wants the backspace character itself
     from app import bench, paths
     from app.config import load_settings

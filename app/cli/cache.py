@@ -38,13 +38,13 @@ KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of a key."
 def command(ctx: click.Context) -> None:
     """List, verify and delete the saved states that chats continue from.
 
-    KEY is a key from `kvchat cache list`, or the beginning of a key. kvchat may be running; it
-    recomputes deleted states.
+    KEY is a key from `kvchat cache list`, or the beginning of a key. These commands also work while
+    kvchat runs; kvchat recomputes deleted states.
 
     \b
     kvchat cache verify             read and check every state
     kvchat cache prune --older 30d  delete states not used for 30 days
-    kvchat cache budget 4GiB        maximum on disk, from the next start
+    kvchat cache budget 4GiB        set the disk budget, from the next start
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
@@ -69,12 +69,12 @@ def list_(*, as_json: bool = False) -> None:
         tell(NOTHING_KEPT)
 
 
-@command.command(name="verify", help=f"Check the integrity of states. {KEY_HELP}")
+@command.command(name="verify", help=f"Check states and delete damaged ones. {KEY_HELP}")
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
-    """Check states; damaged ones are deleted and the exit code is 1."""
+    """Check states and delete damaged ones; the exit code is 1 if a state was damaged."""
     from app.cache import cached_models, verified
 
     with _store() as store:
@@ -95,13 +95,13 @@ def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     "--to",
     "limit",
     type=SIZE,
-    help="Delete states until they take at most this size, such as 2GiB.",
+    help="Delete states until the remaining ones take at most this size, such as 2GiB.",
 )
 def prune(*, older: float | None, limit: int | None) -> None:
-    """Delete the least valuable states, until the rest fits the budget or the options.
+    """Delete the least valuable states until the rest fits the disk budget or the options.
 
     States of deleted models are deleted first, then states that save little time for their size and
-    were not used for long. Pinned states stay.
+    have not been used for long. Pinned states stay.
     """
     from app.config import require_settings
 
@@ -116,7 +116,7 @@ def prune(*, older: float | None, limit: int | None) -> None:
         left = used - sum(entry.nbytes for entry in gone)
     tell(_removed_text(gone, left))
     if older is None and left > limit:
-        tell("the other states are pinned: unpin them with `kvchat cache unpin KEY`")
+        tell("the remaining states are pinned: unpin them with `kvchat cache unpin KEY`")
 
 
 @command.command(name="budget")
@@ -136,7 +136,7 @@ def budget(disk: int | None, warm: int | None) -> None:
     for line in _budget_lines(settings, used):
         say(line)
     if (disk, warm) != (None, None):
-        tell("a running kvchat applies the budget at its next start")
+        tell("the budget takes effect when kvchat is restarted")
 
 
 @command.command(name="clear")
@@ -164,14 +164,14 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
 @command.command(name="pin", help=f"Pin states, so that they are never evicted. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
-    """Exempt states from the budget, with the states that they build on."""
+    """Exempt states, and the states that they extend, from eviction."""
     _set_pinned(keys, is_pinned=True)
 
 
 @command.command(name="unpin", help=f"Unpin states, so that they can be evicted again. {KEY_HELP}")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
-    """Make pinned states subject to the budget again."""
+    """Make pinned states subject to eviction again."""
     _set_pinned(keys, is_pinned=False)
 
 
@@ -180,7 +180,7 @@ def unpin(keys: tuple[str, ...]) -> None:
 )
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
-    """Delete states, and the states that build on them."""
+    """Delete states and the longer states that extend them."""
     from app.cache import cached_models, with_continuations
 
     with _store() as store:
@@ -281,7 +281,7 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
             head.append(
-                "  its model file no longer exists; its states are pruned first",
+                "  the model file no longer exists; these states are pruned first",
                 style="not bold yellow",
             )
         screen.print(head)
@@ -305,13 +305,13 @@ def _print_verdicts(verdicts: Sequence[SnapshotCheck]) -> None:
 def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
     """The budgets, and what is used of that of the disk."""
     if not settings.enabled:
-        yield "no states are saved: enabled = false under [cache] in the settings"
+        yield "no states are saved: set enabled = true under [cache] in the settings"
     yield f"disk    {nbytes_of(used, settings.cold)}"
     yield (
         f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for other programs"
     )
     if used > settings.cold:
-        yield "over the budget: `kvchat cache prune` deletes states until the rest fits"
+        yield "the states exceed the budget: `kvchat cache prune` deletes the excess"
 
 
 def _counted_text(entries: Sequence[StoredState]) -> str:

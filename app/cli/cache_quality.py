@@ -44,7 +44,7 @@ def read_kinds(value: str, backend: BackendName | None = None) -> tuple[KVTypes,
     names = filter(None, (part.strip().lower() for part in value.split(",")))
     kinds = dict.fromkeys(_kind(name, backend) for name in names)
     if not kinds:
-        raise click.BadParameter("the list is empty")
+        raise click.BadParameter("the list of K/V types is empty")
     return tuple(kinds)
 
 
@@ -64,13 +64,13 @@ def _kind(name: str, backend: BackendName | None) -> KVTypes:
 quality_options = joined(
     preset_option,
     click.option("--text", "text_paths", multiple=True, type=FILE,
-                 help="UTF-8 text file to measure on; repeatable. [texts that come with kvchat]"),
+                 help="UTF-8 text file to measure on; repeatable. [texts shipped with kvchat]"),
     click.option("--chats", "takes_chats", is_flag=True,
                  help="Measure on your chats too. The report contains figures but no text; "
                  "nothing leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
-                 help="Types of K and V, separated by commas; q8_0/q5_1 sets K and V separately. "
+                 help="K/V types, separated by commas; q8_0/q5_1: K is q8_0, V is q5_1. "
                  f"[{USUAL_KINDS}; with torch: all types]"),
     click.option("--all", "takes_all", is_flag=True,
                  help="Measure every combination of K and V types (takes hours)."),
@@ -82,11 +82,11 @@ quality_options = joined(
     click.option("--tokens", "n_tokens", default=MOST_TOKENS, show_default=True, type=Count(0),
                  help="Maximum tokens of all texts together; 0: no limit."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
-                 help="Do not run the retrieval questions."),
+                 help="Skip the retrieval questions."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
                  help="Do not measure memory and speed; --resume can add them later."),
-    click.option("--json", type=FILE, help="Write the report to this file during the run."),
-    click.option("--html", type=FILE, help="Write the report to this file, as HTML."),
+    click.option("--json", type=FILE, help="Write the report to this JSON file during the run."),
+    click.option("--html", type=FILE, help="Write the report to this HTML file."),
     click.option("--resume", type=FILE, help="Resume an earlier run from its JSON file."),
     click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     gathered("files", "app.quality.measure:ReportFiles"),
@@ -109,19 +109,19 @@ def command(
 ) -> int:
     """Measure how K/V types affect MODEL: loss, KL divergence, memory, speed.
 
-    Texts are decoded through each cache and compared with an unquantised reference. The control row
-    repeats the reference and shows the noise.
+    kvchat decodes texts with each K/V type and compares the logits with an unquantised reference.
+    The control row repeats the reference and shows the noise.
 
     \b
     kvchat cache-quality                           default model and types
     kvchat cache-quality qwen2.5-7b --text a.md    on your text
     kvchat cache-quality --chats --json mine.json  on your chats; save the report
-    kvchat cache-quality --all --json all.json     every pair; takes hours
-    kvchat cache-quality --all --resume all.json   resume
+    kvchat cache-quality --all --json all.json     every K/V pair; takes hours
+    kvchat cache-quality --all --resume all.json   resume that run
     kvchat cache-quality --backend torch --kinds nf4,kivi4
 
-    Default MODEL: the default model of the settings, else the model used last. Ctrl+C stops and
-    prints the results so far; the same command resumes, also after a crash.
+    MODEL defaults to the default model in the settings, else to the model used last. Ctrl+C stops
+    and prints the results so far; the same command resumes the run, also after a crash.
     """  # noqa: D301  click wants the backspace character itself
     from app.config import load_settings
     from app.quality.measure import run_measurement
@@ -133,7 +133,9 @@ def command(
         _show(show_path, files.html, settings)
         return 0
     if takes_all and asked.backend == "torch":
-        raise click.UsageError("--all is for llama.cpp: torch measures all types by default")
+        raise click.UsageError(
+            "--all works only with llama.cpp: torch measures all types by default"
+        )
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     return run_measurement(options, asked, files, settings)
 

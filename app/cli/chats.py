@@ -56,13 +56,15 @@ def command(ctx: click.Context, *, archived: bool) -> None:
     \b
     kvchat chats search prefix cache       messages with both words
     kvchat chats search '"prefix cache"'   messages with the phrase
-    kvchat chats export 12 -o chat.md      as Markdown; .jsonl is complete
-    kvchat chats export --all -o all.jsonl everything, for import
+    kvchat chats export 12 -o chat.md      as Markdown; .jsonl has every branch
+    kvchat chats export --all -o all.jsonl all chats, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_, archived=archived)
     elif archived:
-        raise click.UsageError("--archived works only with list: kvchat chats list --archived")
+        raise click.UsageError(
+            "--archived works only with list: use `kvchat chats list --archived`"
+        )
 
 
 @command.command(name="list")
@@ -114,7 +116,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
 
 def _tell_of_more(limit: int) -> None:
     more = "" if limit >= MOST_SHOWN else f": -n {min(2 * limit, MOST_SHOWN)} shows more"
-    tell(f"the first {limit:,} hits{more}")
+    tell(f"the first {limit:,} matches{more}")
 
 
 @command.command(
@@ -170,7 +172,7 @@ def unarchive(chats: tuple[str, ...]) -> None:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
-    """Delete chats and their saved states; refused while a chat is being answered."""
+    """Delete chats and their saved states, except chats that are being answered."""
     from app.store.records import ChatSize
 
     with _store() as store:
@@ -193,9 +195,9 @@ def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     "--format",
     "form",
     type=click.Choice(["md", "jsonl"]),
-    help="Markdown, or JSON lines with everything. [from the file name]",
+    help="Markdown, or JSON lines with every branch. [from the file name]",
 )
-@click.option("--branches", is_flag=True, help="Export all branches to Markdown.")
+@click.option("--branches", is_flag=True, help="Include all branches in Markdown.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Output file. [standard output]"
 )
@@ -308,7 +310,7 @@ def print_chat(
         if message.id == chat.kept_from:
             say(("\n── the model no longer sees the messages above ──", "dim"))
             if chat.summary:
-                _print_part("summary of them", chat.summary)
+                _print_part("summary of those messages", chat.summary)
         _print_message(message, with_stats=with_stats)
 
 
@@ -396,8 +398,8 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
         forgotten = forget_on_disk(owner_of(chat.id))
     except CacheStoreError as error:
         yield (
-            f"its saved states could not be deleted: {error}. `kvchat cache clear` deletes all "
-            "states"
+            f"the saved states of the chat could not be deleted: {error}. `kvchat cache clear` "
+            "deletes all states"
         )
         return
     if forgotten:
@@ -423,7 +425,7 @@ class _Exported:
     def say_what_is_left_out(self) -> None:
         if self._n_left_out:
             told = _counted(self._n_left_out)
-            tell(f"left out: {told} on other branches; --branches exports them too")
+            tell(f"not exported: {told} on other branches (add --branches to export them)")
 
 
 @contextmanager
@@ -447,7 +449,7 @@ def _near(wanted: str, chats: Sequence[Chat]) -> str:
     by_title = {chat.title.casefold(): chat for chat in reversed(chats)}
     near = nearest(wanted, by_title, n=N_NAMED, cutoff=0.5)
     if not near:
-        return ": `kvchat chats list` shows all chats, `--archived` the archive"
+        return ": `kvchat chats list` shows the chats; add --archived for archived chats"
     return f"; similar:\n{_named([by_title[title] for title in near])}"
 
 

@@ -32,9 +32,10 @@ class Question:
 compare_options = joined(
     click.option("--first", default="plain", show_default=True, metavar="SIDE", help="First side."),
     click.option("--second", metavar="SIDE",
-                 help="Second side. [predictor and controller of the settings]"),
+                 help="Second side. [predictor and controller from the settings]"),
     click.option("--blocks", default=6, show_default=True, type=Count(),
-                 help="Maximum number of blocks of four replies; 6 decide most comparisons."),
+                 help="Maximum number of blocks of four replies; 6 blocks decide most "
+                      "comparisons."),
     click.option("--max-tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens per reply."),
     click.option("--temperature", type=sampling("temperature"),
@@ -62,11 +63,11 @@ def command(
     shows_text: bool,
     as_json: bool,
 ) -> int:
-    """Answer PROMPT in turns with two settings; report which is faster and whether texts differ.
+    """Answer PROMPT with two settings in turn; report which is faster and whether the texts differ.
 
     A SIDE is PREDICTOR[:CONTROLLER[:LENGTH]]. A block is four replies: first, second, second,
     first. PROMPT defaults to standard input. With --text, control characters in replies are shown
-    as symbols on a terminal; a pipe gets them unchanged.
+    as symbols on a terminal; a pipe receives them unchanged.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."

@@ -16,7 +16,7 @@ VARIABLE = "_KVCHAT_COMPLETE"
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script for a shell.
 
     \b
     kvchat completion bash > ~/.local/share/bash-completion/completions/kvchat

@@ -80,13 +80,15 @@ def prompt_text(prompt: str | None, usage: str) -> str:
         UsageError: it is empty or no text, or standard input is a terminal.
     """
     if prompt is None and sys.stdin.isatty():
-        raise click.UsageError(f"no prompt: write {usage}, or pipe a prompt in")
+        raise click.UsageError(f"no prompt: write {usage}, or pipe a prompt to standard input")
     try:
         text = read_input() if prompt in (None, "-") else str(prompt)
     except UnicodeDecodeError as error:
         raise click.UsageError(f"standard input is not {error.encoding} text") from error
     if not text.strip():
-        raise click.UsageError(f"the prompt is empty: write {usage}, or pipe a prompt in")
+        raise click.UsageError(
+            f"the prompt is empty: write {usage}, or pipe a prompt to standard input"
+        )
     return text
 
 
@@ -108,7 +110,7 @@ def read_line() -> str:
 def _bounded(text: str) -> str:
     if len(text) > MOST_INPUT:
         raise click.UsageError(
-            f"standard input has more than {MOST_INPUT:,} characters: too many for any context"
+            f"standard input has more than {MOST_INPUT:,} characters: send a shorter prompt"
         )
     return text
 
@@ -168,7 +170,7 @@ class SlowReading:
         """Say that the Hugging Face hub is waited for, as soon as that takes longer."""
         from engine.model.hub import LISTING_S
 
-        waits = ("waiting for the hub", f"at most {LISTING_S:.0f} s")
+        waits = ("waiting for Hugging Face", f"at most {LISTING_S:.0f} s")
         self._timer = threading.Timer(QUIET_S + 0.1, self._tell, waits)
         self._timer.daemon = True
         self._timer.start()

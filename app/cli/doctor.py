@@ -29,11 +29,11 @@ WORDS: "dict[Status, tuple[str, str]]" = {
 @server_option
 @json_option
 def command(model: str | None, server: str | None, *, as_json: bool) -> None:
-    """Check the GPU, llama.cpp and its trial decode, the terminal, and the folders.
+    """Check the GPU, llama.cpp (with a trial decode), the terminal and the folders.
 
-    The trial decodes a few tokens with MODEL, else the starter, else the smallest model found. With
-    --server, the command checks the server and the figures that it reports instead. The exit code
-    is 1 if kvchat cannot work.
+    The trial decodes a few tokens with MODEL, else with the starter model, else with the smallest
+    model found. With --server, the command instead checks the server and the figures that the
+    server reports. The exit code is 1 if kvchat cannot work.
     """
     found = []
     for check in _checks(model) if server is None else _server_checks(server, model):

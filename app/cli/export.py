@@ -20,7 +20,7 @@ DEFAULT_FORMAT = "llama-server"
 
 export_options = joined(
     click.option("--format", "format_name", default=DEFAULT_FORMAT, show_default=True,
-                 metavar="NAME", help="Export format; `list` shows all."),
+                 metavar="NAME", help="Export format; `list` prints all formats."),
     machine_options,
     planner_options,
     click.option("--name", metavar="NAME", help="Model name in the other program."),
@@ -55,12 +55,12 @@ def command(
     as_json: bool,
     **options: object,
 ) -> None:
-    """Write the configuration of MODEL as settings of another program.
+    """Export the configuration of MODEL as settings for another program.
 
-    Rules such as `auto` and `max` become numbers for this machine, or for the machine of --vram,
-    --card and --ram. MODEL is optional if the preset specifies one. Differences of the other
-    program and warnings of the plan become comments, or go to standard error if the format has no
-    comments.
+    Rules such as `auto` and `max` become numbers for this machine, or for the machine that --vram,
+    --card and --ram describe. MODEL is optional if the preset specifies one. Warnings of the plan,
+    and notes on what the other program does differently, become comments; if the format has no
+    comments, they go to standard error.
 
     \b
     kvchat export qwen2.5-7b --preset balanced

@@ -18,7 +18,8 @@ OFFLOADS = ("none", "partial", "any", "full")
 
 fit_options = joined(
     click.option("--goal", type=click.Choice(GOALS), default="balanced", show_default=True,
-                 help="What to maximise: context, cache quality, speed, or a balance of them."),
+                 help="What to maximise: context, cache quality or speed; balanced weighs all "
+                      "three."),
     machine_options,
     click.option("--no-gpu", is_flag=True, help="Plan without a GPU."),
     draft_option,
@@ -29,11 +30,11 @@ fit_options = joined(
                  help="Maximum context per slot. [training context]"),
     click.option("--kv", metavar="TYPES",
                  help="K/V types to choose from, best first. [auto: types that passed "
-                      "cache-quality, else f16,q8_0,q4_0]"),
+                      "`kvchat cache-quality`, else f16,q8_0,q4_0]"),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
-                 help="Weights that may stay in RAM. none: no weights; partial: only what does not "
-                 "fit on the GPU; any: as much as helps the goal; full: all."),
+                 help="Weights to keep in RAM. none: no weights; partial: only weights that do not "
+                 "fit on the GPU; any: as many as help the goal; full: all weights."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
                  show_default=True, help="Program that runs the model."),
     click.option("--format", "format_name", metavar="NAME",
@@ -48,7 +49,7 @@ fit_options = joined(
 def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
     """Find the best configuration of MODEL for a goal; print the reasons and the command.
 
-    MODEL is specified as for `kvchat plan`; nothing is loaded. By default, only K/V types with fast
+    Specify MODEL as for `kvchat plan`; no model is loaded. By default, only K/V types with fast
     CUDA kernels are considered, and the context is at most the training context.
 
     \b
@@ -58,7 +59,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     kvchat fit qwen3-32b --device host1:24GiB --device host2:2x24GiB
     """  # noqa: D301  click wants the backspace character itself
     if as_json and format_name is not None:
-        raise click.UsageError("--json prints the search and --format an export: leave out one")
+        raise click.UsageError("--json prints the search, --format prints an export: use only one")
     fit = _fitted(model, options)
     if format_name is not None:
         _print_export(fit, format_name)

@@ -22,7 +22,7 @@ PIPE_WAIT_S = 10.0
 @click.command(name="import")
 @click.argument("words", nargs=-1, required=True, metavar="FILE | - | -- COMMAND...")
 @click.option("--name", metavar="NAME", help="Name of the preset.")
-@click.option("--entry", metavar="NAME", help="Section, model or service of the file to import.")
+@click.option("--entry", metavar="NAME", help="Section, model or service to import from the file.")
 @click.option(
     "--model", metavar="MODEL", help="Model of the preset, if the imported settings specify none."
 )
@@ -104,7 +104,7 @@ def _text_of(source: str) -> str:
         ) from error
     if len(data) > LARGEST_FILE:
         raise ImportedFileError(
-            f"{source} is larger than {LARGEST_FILE} bytes: it is not a settings file"
+            f"{source} is larger than {LARGEST_FILE} bytes: specify a settings file"
         )
     try:
         return data.decode("utf-8")

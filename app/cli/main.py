@@ -39,15 +39,15 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "serve": ("app.cli.serve", "Start llama-server with a preset."),
     },
     "Plan": {
-        "plan": ("app.cli.plan", "Compute the memory of a configuration, without loading it."),
+        "plan": ("app.cli.plan", "Compute the memory of a configuration without loading a model."),
         "fit": ("app.cli.fit", "Find the best configuration for a goal and a memory budget."),
         "export": ("app.cli.export", "Export settings to llama-server and other programs."),
         "import": ("app.cli.import_", "Make a preset from another program's settings."),
     },
     "Measure": {
         "bench": ("app.cli.bench", "Measure the speedup of speculation on prompt sets."),
-        "compare": ("app.cli.compare", "Answer one prompt with two settings and compare speed."),
-        "tune": ("app.cli.tune", "Find the fastest threads, flash attention and ubatch."),
+        "compare": ("app.cli.compare", "Compare the speed of two settings on one prompt."),
+        "tune": ("app.cli.tune", "Find the fastest settings: threads, flash attention, ubatch."),
         "cache-quality": (
             "app.cli.cache_quality",
             "Measure how much each KV cache type degrades the output.",
@@ -55,7 +55,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Models and data": {
         "models": ("app.cli.models", "List, search, download and delete models."),
-        "pairs": ("app.cli.pairs", "List draft models for a model."),
+        "pairs": ("app.cli.pairs", "List the models that can draft for a model."),
         "chats": ("app.cli.chats", "List, search, export, import and delete chats."),
         "cache": ("app.cli.cache", "List, verify and delete saved states."),
         "settings": ("app.cli.settings", "List, explain and change settings."),
@@ -63,7 +63,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Installation": {
         "doctor": ("app.cli.doctor", "Check the GPU, llama.cpp, the terminal and the folders."),
         "where": ("app.cli.where", "Print the folders that kvchat uses."),
-        "completion": ("app.cli.completion", "Print the completion script of a shell."),
+        "completion": ("app.cli.completion", "Print the completion script for a shell."),
     },
 }
 """Subcommands by the heading of the help: module, imported when the command is used, and help."""
@@ -133,7 +133,7 @@ class LazyGroup(click.Group):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in chat.params if isinstance(param, click.Option)]
         records = [record for option in options if (record := option.get_help_record(ctx))]
-        with formatter.section("Options of the chat"):
+        with formatter.section("Chat options"):
             formatter.write_dl(records)
         super().format_options(ctx, formatter)
 
@@ -154,17 +154,17 @@ class LazyGroup(click.Group):
 def cli(ctx: click.Context) -> None:
     """Chat with a local language model and watch speculation and the KV cache.
 
-    MODEL is a GGUF file, a name from `kvchat models` or a part of it, or `starter`. Default: the
-    default model of the settings, else the model used last.
+    MODEL is a GGUF file, a name from `kvchat models`, part of such a name, or `starter`. Default:
+    the default model in the settings, else the model used last.
 
     \b
     kvchat                                   open the chat
     kvchat qwen2.5-7b --preset long-context  with a model and a preset
     kvchat --server http://cellar:8080       with a server on another machine
     kvchat run "Name three colours."         print one answer
-    kvchat plan qwen2.5-7b --vram 8GiB       does it fit, with how much context?
-    kvchat fit qwen2.5-7b --goal context     the largest context that fits
-    kvchat export qwen2.5-7b                 the arguments for llama-server
+    kvchat plan qwen2.5-7b --vram 8GiB       compute memory and largest context
+    kvchat fit qwen2.5-7b --goal context     find the largest context that fits
+    kvchat export qwen2.5-7b                 print the arguments for llama-server
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor", "settings")
     if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
@@ -289,7 +289,7 @@ def _require_terminal(model: str | None) -> None:
     if os.environ.get("TERM") == "dumb":
         raise TerminalError(
             "the chat needs the full screen, but TERM=dumb has no cursor control: use "
-            '`kvchat run --plain "prompt"` here, or set TERM to the type of the terminal, such as '
+            '`kvchat run --plain "prompt"`, or set TERM to the type of the terminal, such as '
             "xterm-256color"
         )
     streams = {"input": sys.stdin, "output": sys.stdout, "error": sys.stderr}
@@ -304,8 +304,8 @@ def _require_terminal(model: str | None) -> None:
 
         find_model(model, model_folders())
     raise TerminalError(
-        f"the chat needs a terminal, and standard {', '.join(missing)} is not one: start it in a "
-        'terminal, or use `kvchat run "prompt"` for one answer without a screen'
+        f"the chat needs a terminal, but standard {', '.join(missing)} is not a terminal: start "
+        'kvchat in a terminal, or use `kvchat run "prompt"` to print one answer'
     )
 
 

@@ -36,17 +36,17 @@ JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bou
 """What JSON has of a verdict, beside the file's own facts."""
 TELL_EVERY_BYTES = 64 << 20
 """Between two lines about a download, where there is no terminal."""
-PART_HELP = "With PART, list only those whose name or alias contains PART."
+PART_HELP = "With PART, list only entries whose name or alias contains PART."
 
 
 @click.group(name="models", invoke_without_command=True)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> None:
-    """List the models on this machine; every command accepts these names.
+    """List the models on this machine; other commands accept the listed names.
 
     \b
-    kvchat models get qwen3-8b      download a model; prints first whether it fits
+    kvchat models get qwen3-8b      report whether a model fits, and download it
     kvchat models rm NAME           delete a model
     kvchat models catalogue qwen3   models that can be planned without a file
     kvchat models cards "RTX 40"    GPUs and machines for plans
@@ -77,7 +77,7 @@ def list_models(*, as_json: bool) -> None:
     favourites = Favourites().all()
     entries.sort(key=lambda entry: entry.identity not in favourites)
     for folder in cut:
-        note(f"{folder} has more than {MAX_VISITED:,} entries: only the first ones were searched")
+        note(f"only the first {MAX_VISITED:,} entries of {folder} were searched")
     options = _judged(entries)
     if as_json:
         print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
@@ -106,7 +106,7 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 @click.argument("part", required=False, default="")
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
-    """List the models that `plan`, `fit`, `pairs` and `export` know without a file."""
+    """List the models that `plan`, `fit`, `pairs` and `export` accept without a file."""
     from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, entries
 
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
@@ -120,9 +120,8 @@ def catalogue(part: str, *, as_json: bool) -> None:
         )
         quantizations = ", ".join(QUANTIZATIONS)
         tell(
-            f"{found[0].name} is planned as {DEFAULT_QUANTIZATION}; for another quantisation, "
-            "append "
-            f"a colon and one of {quantizations}."
+            f"Plans use {DEFAULT_QUANTIZATION}; for another quantisation, append a colon and one "
+            f"of {quantizations} to the name."
         )
     else:
         tell(f"No model name in the catalogue contains {part!r}.")
@@ -144,7 +143,10 @@ def cards(part: str, *, as_json: bool) -> None:
             [_card_cells(card) for card in found],
         )
     else:
-        tell(f"No card name contains {part!r}: use a memory size instead, such as `--vram 24GiB`.")
+        tell(
+            f"No GPU or machine name contains {part!r}: use a memory size instead, such as "
+            "`--vram 24GiB`."
+        )
 
 
 @command.command(name="install-starter")
@@ -167,11 +169,11 @@ def install() -> None:
 )
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
-    """Download a model from the Hugging Face hub; prints first whether it fits.
+    """Report whether a model fits, then download it from the Hugging Face hub.
 
-    NAME is a catalogue name, hf:owner/repository (both optionally with a quantisation, as in
-    :Q4_K_M), or hf:owner/repository/file.gguf. Default quantisation: Q4_K_M, else the largest that
-    fits. An interrupted download resumes.
+    NAME is a catalogue name or hf:owner/repository, optionally with a quantisation such as :Q5_K_M,
+    or hf:owner/repository/file.gguf. Default quantisation: Q4_K_M, else the largest that fits. An
+    interrupted download resumes.
 
     \b
     kvchat models get qwen3-8b
@@ -190,7 +192,7 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     if model is None:
         print_offer(offer)
         raise ModelFileError(
-            f"no file of {offer.repo} fits on this machine: name a file to download it anyway"
+            f"no file of {offer.repo} fits on this machine: specify a file to download anyway"
         )
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
@@ -226,7 +228,7 @@ def where(name: str) -> None:
 @click.argument("name")
 @click.option("--off", is_flag=True, help="Remove the favourite mark.")
 def favourite(name: str, *, off: bool) -> None:
-    """Mark a model as a favourite: lists show it first."""
+    """Mark a model as a favourite, so that lists show the model first."""
     from app.library import Favourites
     from engine.model.identity import model_identity
 
@@ -249,7 +251,7 @@ def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOp
     _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
     for entry in entries:
         for copy in entry.copies:
-            say((one_line(f"{copy}: the same model as {entry.path}"), "yellow"))
+            say((one_line(f"{copy} is a copy of {entry.path}"), "yellow"))
     for entry in entries:
         if entry.problem is not None:
             say((one_line(f"{entry.name}: {entry.problem}"), "red"))
@@ -342,8 +344,8 @@ def _print_where_to_put_models() -> None:
     for folder in model_folders():
         tell(f"  {folder}")
     tell(
-        "Put a model into one of them, add a folder with KVCHAT_MODELS, or download one:\n"
-        "  kvchat models get qwen3-1.7b\n"
+        "Put a model into one of these folders, add a folder with KVCHAT_MODELS, or download a "
+        "model:\n  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
     )
 
@@ -384,7 +386,7 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
     _print_table(("name", "size", "here", "needs", "largest context", "speed"), rows)
     best = offer.best
     if best is not None:
-        tell(f"`kvchat models get {best.address}` downloads the recommended one.")
+        tell(f"Recommended: `kvchat models get {best.address}`")
 
 
 def _projector(name: str) -> "HubModel | None":

@@ -238,13 +238,12 @@ ctx_option = click.option(
     "--ctx", "n_ctx", type=Count(), help="Context length in tokens, such as 32k."
 )
 system_option = click.option(
-    "--system", help="System prompt, instead of the one in the preset or the settings."
+    "--system", help="System prompt; replaces the system prompt of the preset or the settings."
 )
 kv_options = joined(
     click.option("--kv", type=Parsed("auto|TYPE|K/V", _kv_types),
-                 help="K/V types: one type, two types such as q8_0/q5_1, or auto: the fastest "
-                      "types "
-                 "that passed the limits of `kvchat cache-quality`."),
+                 help="K/V types: one type such as q8_0, a K and a V type such as q8_0/q5_1, or "
+                      "auto (the fastest types within the limits of `kvchat cache-quality`)."),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
 )  # fmt: skip
 """K/V types and their budget."""
@@ -252,13 +251,13 @@ kv_options = joined(
 mmproj_option = click.option(
     "--mmproj",
     type=Parsed("FILE|off", _projector),
-    help="Image projector (mmproj). [the file beside the model, if exactly one matches]",
+    help="Image projector (mmproj). [the only matching file in the folder of the model]",
 )
 threads_option = click.option(
     "--threads",
     "n_threads",
     type=Parsed("N|auto", parse_threads),
-    help="Decode threads; auto follows the load of the machine.",
+    help="Decode threads; auto adapts to the load of the machine.",
 )
 answer_options = joined(
     click.option("--json-schema", metavar="FILE",
@@ -268,7 +267,7 @@ answer_options = joined(
     click.option("--stop-token", "stop_tokens", type=Count(0), multiple=True,
                  help="End the reply at this token id; repeatable."),
     click.option("--thinking", type=click.Choice(get_args(Thinking)),
-                 help="Thinking of a reasoning model: auto follows its chat template."),
+                 help="Thinking of a reasoning model; auto follows the chat template."),
     click.option("--thinking-budget", type=Count(0), metavar="TOKENS",
                  help="Maximum thinking tokens; 0: no limit."),
 )  # fmt: skip
@@ -338,12 +337,11 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     wrong = next((n for n, word in enumerate(words) if not word.isdecimal()), None)
     if wrong is not None:
         raise click.UsageError(
-            f"token id {wrong + 1} is {shown(words[wrong])}: write token ids as whole numbers "
-            "from 0, "
+            f"token id {wrong + 1} is {shown(words[wrong])}, not a whole number: write token ids "
             "such as 1,2,3"
         )
     if not words:
-        raise click.UsageError("no token ids: write them as 1,2,3, or specify a file")
+        raise click.UsageError("no token ids: write token ids such as 1,2,3, or specify a file")
     return tuple(map(int, words))
 
 
@@ -370,7 +368,7 @@ _SHORTHANDS = f"{__name__}.shorthands"
 set_option = joined(
     click.option("--set", "rules", type=Parsed("KEY=VALUE", _rule), multiple=True,
                  callback=lambda context, _, rules: dict((*context.meta[_SHORTHANDS], *rules)),
-                 help="Set any other preset key, such as n_ubatch=256 or kv_cache=nf4; "
+                 help="Set any preset key, such as n_ubatch=256 or kv_cache=nf4; "
                  "repeatable."),
     *map(_shorthand, ("kv_cache", "kv_trace", "decode_plan", "compile")),
 )  # fmt: skip
@@ -382,8 +380,8 @@ ADDRESS = Parsed("URL", _server)
 server_option = click.option(
     "--server",
     type=ADDRESS,
-    help="URL of a llama-server, vLLM, SGLang, Ollama or OpenAI-compatible server; its API key is "
-    "read from KVCHAT_SERVER_KEY.",
+    help="URL of a llama-server, vLLM, SGLang, Ollama or OpenAI-compatible server; set "
+    "the API key in the environment variable KVCHAT_SERVER_KEY.",
 )
 
 opening_options = joined(

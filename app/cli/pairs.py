@@ -42,9 +42,9 @@ def command(
 ) -> None:
     """List the models that can draft for MODEL, with the expected gain of each.
 
-    MODEL is a path, a name from `kvchat models`, or a catalogue name. Only file headers are read:
-    the vocabularies must match, and the gain is estimated from the bytes that each model reads per
-    step. `kvchat bench` measures the gain.
+    MODEL is a path, a name from `kvchat models`, or a catalogue name. kvchat reads only the headers
+    of the files and estimates the gain from the bytes that each model reads per step.
+    `kvchat bench` measures the gain.
     """
     with SlowReading() as reading:
         found = draft_options(model, folders, machine, reading)
@@ -151,10 +151,10 @@ def print_pairs(found: DraftOptions) -> None:
     else:
         screen.print(Text(f"No model on this machine can draft for {found.target}."))
     if found.missing:
-        screen.print(Text("\nTo download (figures for Q4_K_M):", style="bold"))
+        screen.print(Text("\nDraft models to download (figures for Q4_K_M):", style="bold"))
         _print_drafts(screen, found.missing)
     _print_misfits(screen, found.unsuitable)
-    screen.print(Text(f"\nLookup, which needs no draft model: {found.look_up.reason}."))
+    screen.print(Text(f"\nLookup (needs no draft model): {found.look_up.reason}."))
     _print_best(screen, found)
 
 
@@ -176,7 +176,7 @@ def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
 
 def _print_rest(screen: Console, n_more: int) -> None:
     if n_more > 0:
-        screen.print(Text(f"and {n_more} more: --json lists them all"))
+        screen.print(Text(f"and {n_more} more (--json lists all)"))
 
 
 def _cells(draft: DraftOption) -> tuple[str, ...]:
@@ -199,7 +199,9 @@ def _gain(advice: Advice) -> str:
 
 def _print_misfits(screen: Console, unsuitable: Sequence[DraftOption]) -> None:
     if unsuitable:
-        screen.print(Text("\nThese models on this machine cannot draft for it:", style="bold"))
+        screen.print(
+            Text("\nThese models on this machine cannot draft for this target:", style="bold")
+        )
     for draft in unsuitable[:N_MISFITS]:
         screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
     _print_rest(screen, len(unsuitable) - N_MISFITS)

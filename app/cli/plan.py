@@ -82,8 +82,8 @@ planner_options = joined(
     kv_options,
     backend_choice,
     set_option,
-    click.option("--type-k", type=OPEN_KV_TYPE, help="K type."),
-    click.option("--type-v", type=OPEN_KV_TYPE, help="V type."),
+    click.option("--type-k", type=OPEN_KV_TYPE, help="Type of the K cache."),
+    click.option("--type-v", type=OPEN_KV_TYPE, help="Type of the V cache."),
     click.option("--flash-attention", type=click.Choice(["on", "off", "auto"]),
                  help="Flash attention."),
     click.option("--batch", "n_batch", type=Count(1, 65536), help="Tokens per batch."),
@@ -95,7 +95,7 @@ planner_options = joined(
     click.option("--swa-full", is_flag=True, default=None,
                  help="Use a full-size KV cache for sliding-window layers."),
     click.option("--gpu-layers", "n_gpu_layers", type=Layers(has_auto=True),
-                 help="Layers on the GPU, the output layer included. [as many as fit]"),
+                 help="Layers on the GPU, including the output layer. [as many as fit]"),
     click.option("--cpu-moe", "n_cpu_moe", flag_value="all", type=Layers(),
                  help="Keep the experts of all layers in RAM."),
     click.option("--n-cpu-moe", "n_cpu_moe", type=Layers(),
@@ -103,12 +103,13 @@ planner_options = joined(
     click.option("--no-kv-offload", "offload_kqv", flag_value=False, default=None, type=bool,
                  help="Keep the KV cache in RAM."),
     click.option("--split-mode", type=click.Choice(["layer", "none"]),
-                 help="Split the layers over the GPUs, or use the main GPU only."),
+                 help="layer: split the layers over the GPUs; none: use only the main GPU."),
     click.option("--main-gpu", type=Count(0, 15), help="Index of the main GPU."),
-    click.option("--tensor-split", type=SHARES, help="Share of the layers per GPU, such as 3:1."),
+    click.option("--tensor-split", type=SHARES, help="Share of the layers for each GPU, such as "
+                                                     "3:1."),
     draft_option,
     click.option("--mtp", "n_mtp_draft", type=Count(0, 16),
-                 help="Draft length of the model's MTP head, in llama-server."),
+                 help="Draft length of the model's MTP head (llama-server only)."),
     mmproj_option,
     click.option("--no-mmproj-offload", "mmproj_offload", flag_value=False, default=None,
                  type=bool, help="Keep the projector in RAM."),
@@ -131,7 +132,7 @@ def setup_of_options(
     from engine.planning.request import PlanRequest, setup_of
 
     if model is None and options["preset"] is None:
-        raise click.UsageError("specify a MODEL, or a --preset that contains one")
+        raise click.UsageError("specify MODEL, or a --preset that contains a model")
     asked = PlanRequest(
         model=model,
         target=target,
@@ -251,9 +252,9 @@ def command(
     """Compute the memory of MODEL on each device and the largest context that fits.
 
     MODEL is a path, a name from `kvchat models`, a catalogue name such as qwen3-8b:Q4_K_M, a URL,
-    or hf:owner/repository/file.gguf; hf:owner/repository lists its files and whether they fit.
+    or hf:owner/repository/file.gguf; hf:owner/repository lists all files and whether they fit.
     No model is loaded; only the header of a remote file is read. `=` marks exact numbers, `*`
-    llama.cpp's dry run, `~` estimates. The exit code is 0 even if the model does not fit.
+    results of a dry run, `~` estimates. The exit code is 0 even if the model does not fit.
 
     \b
     kvchat plan qwen2.5-7b --vram 8GiB --ctx 32k
@@ -286,7 +287,7 @@ def _dry_run(plan: "Plan") -> "Plan":
     if not can_measure(plan):
         raise click.UsageError(
             "--dry-run measures a local file on the devices of this machine: specify a file, and "
-            "leave out --vram, --card, --ram and a preset with vram_gib"
+            "leave out --vram, --card, --ram and presets with vram_gib"
         )
     return measured_plan(plan)
 
@@ -343,6 +344,6 @@ def _check_for_repository(options: Mapping[str, object]) -> None:
     given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
     if given:
         raise click.UsageError(
-            f"only for a single file, not for a repository: {', '.join(given)}; write "
+            f"{', '.join(given)} can be used only with a single file, not with a repository: write "
             "hf:owner/repository/file.gguf"
         )

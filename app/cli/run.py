@@ -96,10 +96,10 @@ class Question:
         """
         has_ids = self.tokens is not None
         if (self.raw or has_ids) and self.system:
-            whose = "--tokens passes its ids" if has_ids else "--raw passes the prompt"
+            whose = "--tokens sends the token ids" if has_ids else "--raw sends the prompt"
             raise click.UsageError(f"{whose} unchanged: leave out --system")
         if has_ids and (self.prompt is not None or self.raw):
-            raise click.UsageError("--tokens is the prompt: leave out PROMPT and --raw")
+            raise click.UsageError("--tokens replaces the prompt: leave out PROMPT and --raw")
         if has_ids and outputs.written_path is not None:
             raise click.UsageError("a manifest stores prompts as text: leave out --tokens")
         if self.preload and (self.prompt not in (None, "-") or self.raw or has_ids):
@@ -172,8 +172,8 @@ run_options = joined(
                  shell_complete=completion.models),
     server_option,
     opening_options,
-    click.option("--type-k", type=KV_TYPE, help="K type."),
-    click.option("--type-v", type=KV_TYPE, help="V type."),
+    click.option("--type-k", type=KV_TYPE, help="Type of the K cache."),
+    click.option("--type-v", type=KV_TYPE, help="Type of the V cache."),
     click.option("--dtype", type=click.Choice(get_args(ComputeType)),
                  help="Data type of the torch engine. [auto: the smallest that the device "
                       "supports]"),
@@ -185,7 +185,7 @@ run_options = joined(
                  metavar="[off|lookup|suffix|combined|draft]",
                  help="Predictor that drafts tokens."),
     click.option("--controller", type=click.Choice(["fixed", "auto"]),
-                 help="Rule for the draft length."),
+                 help="Controller of the draft length."),
     click.option("--n-draft", type=Count(1, MAX_DRAFT), help="Draft length of the fixed "
                                                              "controller."),
     click.option("--verification", type=VERIFICATIONS, help="How drafts are verified above "
@@ -207,22 +207,23 @@ run_options = joined(
                  help="Image to put before the prompt; repeatable."),
     click.option("--raw", is_flag=True, help="Send the prompt without a chat template."),
     click.option("--tokens", metavar="IDS|FILE",
-                 help="Prompt as token ids: 1,2,3, a file, or - for standard input."),
+                 help="Prompt as token ids: a list such as 1,2,3, a file, or - for standard "
+                      "input."),
     answer_options,
     click.option("--preload", is_flag=True,
-                 help="Load the model and compute the system prompt while you type."),
+                 help="Load the model and prefill the system prompt while you type."),
     click.option("--stop", multiple=True, help="End the reply at this text; repeatable."),
     click.option("--max-tokens", type=Count(), help="Maximum tokens per reply, such as 2k."),
-    click.option("--seed", type=SEED, help="Seed of the sampling. [random]"),
+    click.option("--seed", type=SEED, help="Sampling seed. [random]"),
     click.option("--manifest", "manifest_path", type=FILE,
-                 help="Reproduce a run token for token; the model is checked by its hash."),
+                 help="Reproduce the run of this manifest token for token, with the same model "
+                      "file."),
     click.option("--write-manifest", "written_path", type=FILE,
-                 help="Run without drafts and record the run, so that --manifest can reproduce "
-                      "it."),
+                 help="Run without drafts, and record the run in this file for --manifest."),
     click.option("--batch", "batch_path", type=FILE,
                  help="Answer the prompts of this JSONL file."),
     click.option("--out", "out_path", type=FILE,
-                 help="File to which the results of a batch are appended."),
+                 help="Append the results of the batch to this file."),
     click.option("--parallel", type=Count(1, MAX_SLOTS),
                  help=f"Number of batch replies to generate at once. [{PARALLEL}]"),
     click.option("--metrics", "metrics_path", type=FILE,
@@ -253,8 +254,8 @@ def command(
 ) -> int:
     """Answer PROMPT once and exit. PROMPT defaults to standard input.
 
-    On a terminal, control characters in the reply are shown as symbols; pipes and files get the
-    text unchanged.
+    On a terminal, control characters in the reply are shown as symbols; pipes and files receive
+    the text unchanged.
 
     \b
     kvchat run "Name three colours."
@@ -274,7 +275,7 @@ def command(
     files = batch.files()
     question.check(outputs)
     if is_plain:
-        refuse_typed("--plain is a chat, line by line", OF_ONE_TEXT.__contains__)
+        refuse_typed("--plain chats line by line", OF_ONE_TEXT.__contains__)
     prompt = question.read(is_asked_now=files is None and not is_plain)
     rules = {name: typed.pop(name) for name in RULES}
     rules = {name: value for name, value in rules.items() if value not in (None, ())}
@@ -295,7 +296,8 @@ def command(
     request = question.request(prompt, opened)
     if files is not None:
         refuse_typed(
-            "--batch reads its own prompts and writes its own results", OF_ONE_REPLY.__contains__
+            "--batch reads prompts from a file and writes results to --out",
+            OF_ONE_REPLY.__contains__,
         )
         one = opened.configuration
 
@@ -360,8 +362,10 @@ def _refuse_at_server(outputs: Outputs) -> None:
         UsageError: something was.
     """
     if outputs.written_path is not None:
-        raise click.UsageError("a manifest needs the model file, which only the server has")
-    refuse_typed("a server has fixed settings", OF_A_MODEL_HERE.__contains__)
+        raise click.UsageError(
+            "a manifest needs a local model file: leave out --server or --write-manifest"
+        )
+    refuse_typed("the settings of a running server cannot be changed", OF_A_MODEL_HERE.__contains__)
 
 
 def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:

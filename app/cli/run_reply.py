@@ -108,7 +108,7 @@ def exit_code(finished: "Finished") -> int:
     if finished.reason is FinishReason.CANCELLED:
         return EXIT_CANCELLED
     if finished.reason is FinishReason.CONTEXT:
-        note("the context is full, so the reply is cut off: raise --ctx")
+        note("the reply was cut off because the context is full: raise --ctx")
     if finished.fits_grammar is False:
         said = "the reply ended before the schema or grammar was satisfied"
         is_short = finished.reason is FinishReason.LENGTH
@@ -260,7 +260,7 @@ def answer_batch(
     _tell_unanswered(progress.failed)
     note(
         f"{progress} replies are in {out}: {progress.n_tokens:,} tokens in "
-        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} tok/s, {n_at_once} at once"
+        f"{progress.elapsed_s:.1f} s, {progress.tps:.1f} tok/s, {n_at_once} in parallel"
     )
     return int(bool(broken or progress.failed))
 

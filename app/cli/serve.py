@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Start llama-server with PRESET or MODEL, and open a chat that uses the server.
 
-    kvchat restarts a crashed server, with growing delays, and stops the server when kvchat exits,
-    unless --keep is given. It compares the memory that the server reports with the plan.
+    kvchat compares the memory that the server reports with the plan. kvchat restarts the server
+    after a crash, with growing delays, and stops the server on exit unless --keep is given.
 
     \b
     kvchat serve balanced --model qwen2.5-7b
@@ -87,7 +87,7 @@ def command(
     _end_in_order()
     server.start()
     try:
-        say(f"{server.url} serves {plan.model.file.path.stem}; its log is {server.log_path}")
+        say(f"{server.url} serves {plan.model.file.path.stem}; the log is {server.log_path}")
         _compare(plan, server)
         if chats is None:
             chats = sys.stdout.isatty() and sys.stdin.isatty()
@@ -98,7 +98,10 @@ def command(
     finally:
         if keep:
             server.leave()
-            note(f"the server keeps running as process {server.pid}: end it with kill {server.pid}")
+            note(
+                f"the server keeps running as process {server.pid}: stop it with `kill "
+                f"{server.pid}`"
+            )
         else:
             server.end()
 
@@ -162,7 +165,7 @@ def _compare(plan: "Plan", server: "ServerProcess") -> None:
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
     except LogError as error:
-        note(f"the memory of the server could not be read: {error}")
+        note(f"the memory use of the server could not be read: {error}")
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
@@ -176,7 +179,7 @@ def _show(server: "ServerProcess") -> None:
     from engine.errors import ServerError
 
     session = ServerSession(Configuration.at_server(server.url, is_trusted=True), tell=note_waiting)
-    note("Ctrl+C ends it")
+    note("Ctrl+C stops the server")
     shown = ""
     try:
         while True:

@@ -25,7 +25,7 @@ OPEN_TABLES = ("prompts", "keys")
     "--default",
     "takes_default",
     is_flag=True,
-    help="Remove the setting from the file; the default applies.",
+    help="Restore the default: remove the setting from the file.",
 )
 @json_option
 def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
@@ -34,7 +34,7 @@ def command(name: str | None, value: str | None, *, takes_default: bool, as_json
     \b
     kvchat settings                         every value and its source
     kvchat settings chat.temperature        meaning, range, when it takes effect
-    kvchat settings chat.temperature 0.3    change it; comments in the file stay
+    kvchat settings chat.temperature 0.3    change the value, keep comments
     kvchat settings chat.temperature --default
     """  # noqa: D301  click wants the backspace character itself
     from app.config import UserSettings

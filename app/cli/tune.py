@@ -34,7 +34,7 @@ MINUTES = 3.0
     default=MINUTES,
     show_default=True,
     type=Number(0.5, 600.0),
-    help="Total time, loading included.",
+    help="Time limit in minutes, including loading.",
 )
 @click.option(
     "--write", "name", metavar="PRESET", help="Name of the preset to write. [tuned MODEL]"
@@ -44,13 +44,13 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     """Find the fastest settings of MODEL on this machine and save them as a preset.
 
     \b
-    kvchat tune qwen2.5-1.5b               three minutes
+    kvchat tune qwen2.5-1.5b               takes three minutes
     kvchat tune qwen2.5-1.5b --minutes 10  for slow models
-    kvchat tune --preset long-context      the model and settings of a preset
+    kvchat tune --preset long-context      tune the model and settings of a preset
 
-    Threads, flash attention and ubatch are compared with the current settings in short alternating
-    runs. A setting is chosen if it is faster beyond the noise. Close other programs first. Ctrl+C
-    stops and saves the results so far.
+    Other threads, flash attention settings and ubatch sizes are compared with the current settings
+    in short alternating runs. A setting is chosen only if its gain exceeds the noise. Close other
+    programs first. Ctrl+C stops and saves the results so far.
     """  # noqa: D301  click wants the backspace character itself
     until_s = time.monotonic() + 60 * minutes
     from app.config import load_settings

@@ -42,12 +42,12 @@ class WebError(EngineError):
     help="Port on the loopback interface; 0: any free port.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open the address in the default browser.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[MODEL] [OPTIONS OF CHAT]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[MODEL] [OPTIONS]")
 def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     """Serve the chat to a browser on this machine until Ctrl+C.
 
-    Only you can open it. Each tab runs a separate kvchat. Other arguments are passed to
-    `kvchat`.
+    The address contains an access key, so other users cannot open the chat. Each tab runs a
+    separate kvchat, with MODEL and OPTIONS.
 
     \b
     kvchat web
@@ -56,7 +56,7 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
 
     def tell(address: str) -> None:
         say(f"kvchat is running at {address}")
-        say("Ctrl+C ends it and closes every tab.")
+        say("Ctrl+C stops the server and closes every tab.")
         if opens:
             click.launch(str(stack.enter_context(page_to(address))))
 
@@ -117,5 +117,5 @@ def serve(arguments: Sequence[str], port: int, tell: Callable[[str], None]) -> N
         ChatServer(arguments, port, word).run(lambda: tell(f"http://{HOST}:{port}/?word={word}"))
     except OSError as error:
         raise WebError(
-            f"port {port} cannot be used ({error.strerror}): choose another with --port"
+            f"port {port} cannot be used ({error.strerror}): choose another port with --port"
         ) from error

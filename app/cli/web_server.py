@@ -39,7 +39,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 """What each answer allows the browser: nothing that is not of this server."""
-REFUSED = "Open the full address that `kvchat web` printed, including its access key.\n"
+REFUSED = "Open the full address that `kvchat web` printed, including the access key.\n"
 
 
 class Tab(AppService):

@@ -22,7 +22,7 @@ def command(*, as_json: bool) -> None:
         say(f"{name:<{width}}  ", *_marked(path))
     from app.config import model_folders
 
-    say("\nsearched for models, in this order (KVCHAT_MODELS adds folders):")
+    say("\nfolders searched for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in model_folders():
         say("  ", *_marked(folder))
 

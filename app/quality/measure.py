@@ -45,7 +45,7 @@ LINE_EVERY_S = 10.0
 MOST_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
-_UNWRITABLE = "the page {path} cannot be written ({reason}): use another file for --html"
+_UNWRITABLE = "the HTML report {path} cannot be written ({reason}): use another file for --html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +277,8 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} already exists: to continue it, leave out --resume; or write to another "
-        "file with --json"
+        f"{files.json} already exists: leave out --resume to continue that run, or use another "
+        "file for --json"
     )
 
 
@@ -308,7 +308,7 @@ def chat_texts() -> Iterator[Text]:
                 if len(text) >= LEAST_LETTERS:
                     found.append(Text(f"chat {len(found) + 1}", "chat", text))
     if not found:
-        raise QualityError("no chat is long enough: leave out --chats, or add files with --text")
+        raise QualityError("no chat is long enough: use --text FILE instead of --chats")
     yield from found
 
 

@@ -53,8 +53,8 @@ def _facts(records: Sequence[PromptRecord], arms: Sequence[str]) -> str:
         fmt.counted(sum(record.failure is None for record in records), "prompt"),
         f"plain {fmt.rate(median(speeds))} tok/s" if speeds else "",
         "" if noise is None else f"noise {100 * noise:.1f} %",
-        f"{exclusions.count('loop')} end in a loop (excluded)" if "loop" in exclusions else "",
-        f"{exclusions.count('short')} too short to time" if "short" in exclusions else "",
+        f"{exclusions.count('loop')} excluded: the reply loops" if "loop" in exclusions else "",
+        f"{exclusions.count('short')} excluded: too short to time" if "short" in exclusions else "",
     )
     return " · ".join(filter(None, facts))
 
@@ -95,7 +95,7 @@ def _worst(records: Sequence[PromptRecord], arm: str) -> str:
 def _round_times(records: Sequence[PromptRecord]) -> Iterator[RenderableType]:
     times = round_times(records)
     if len(times) > 1:
-        yield Text("\nTime of a round by the tokens in its batch", "bold")
+        yield Text("\nRound time by number of tokens in the batch", "bold")
         titles = ("tokens", *(str(n) for n, _ in times))
         cells = ("ms", *(f"{1e3 * seconds:.1f}" for _, seconds in times))
         yield plain_table(titles, [cells], numbers=titles[1:], header_style=MUTED)

@@ -44,25 +44,25 @@ def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> 
     said = f"  {how} · {fmt.counted(n_states, 'state')} of {fmt.counted(n_chats, 'chat')}"
     n_all = max((tier.n_entries for tier in report.tiers if tier.name != "hot"), default=0)
     if n_all > n_states:
-        said += f", the most recently used of {fmt.count(n_all)}"
+        said += f", the most recently used of {fmt.count(n_all)} states"
     return (*runs, Run(said), Run(f" · {name}", "muted"))
 
 
 def empty_text(snapshot: CockpitSnapshot) -> str:
     """Why the table is empty, and what fills it."""
     if snapshot.phase in (Phase.EMPTY, Phase.LOADING, Phase.STOPPED):
-        return "No model is loaded: saved states belong to a model and its settings."
+        return "No model is loaded: load a model to list its saved states."
     if snapshot.server:
         return "The server manages its own cache; the KV cache panel shows its figures."
     if snapshot.tiers is None:
-        return "The cache has not reported yet."
+        return "The cache has not reported its states yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
         return (
             "No states are saved: cache.enabled is off in the settings, or the cache is still "
             "opening."
         )
-    return "No saved states of this model yet: kvchat saves one after each reply."
+    return "No saved states of this model yet: kvchat saves a state after each reply."
 
 
 def table_head(width: int) -> Line:
@@ -302,4 +302,4 @@ def _used(n_uses: int, elapsed_s: float) -> str:
 def _spares(recompute_s: float) -> str:
     if recompute_s <= 0:
         return "not measured"
-    return f"{spared_text(recompute_s)} of prefill, as measured"
+    return f"{spared_text(recompute_s)} of prefill (measured)"

@@ -96,7 +96,7 @@ def kept_text(row: ChatRow) -> Line:
     """Where the cache keeps a chat, in words."""
     kept = row.kept
     if not row.is_cache_known:
-        text = "load the model to see what is cached"
+        text = "load the model to see the cached tokens"
     elif not kept:
         text = "nothing cached for this model"
     else:

@@ -98,7 +98,7 @@ def _speed(comparison: Comparison) -> Line:
     if not comparison.has_drafts:
         return (
             Run("neither side drafted", "strong"),
-            Run(f" ({gain.measured:.2f}x): the difference is machine noise", "muted"),
+            Run(f" ({gain.measured:.2f}x): the difference is measurement noise", "muted"),
         )
     return (*_verdict(gain, *comparison.arms), Run(_unexplained(gain), "muted"))
 
@@ -134,7 +134,7 @@ def _texts(comparison: Comparison) -> Line:
     different = [divergence for divergence in found if divergence is not None]
     if not different:
         n_tokens = comparison.blocks[-1][0].stats.n_emitted
-        return (Run(f"identical, all {fmt.counted(n_tokens, 'token')} in every reply", "good"),)
+        return (Run(f"identical: all {fmt.counted(n_tokens, 'token')} in every reply", "good"),)
     last = different[-1]
     return (
         Run(f"diverges at token {last.token + 1}", "warn"),
@@ -154,9 +154,9 @@ def _or_end(words: str) -> str:
 def _why(divergence: Divergence, comparison: Comparison) -> str:
     is_drawn = comparison.request.sampling.temperature > 0
     if is_drawn and comparison.speculation.verification == "rejection":
-        return "  rejection preserves the distribution, not the text"
+        return "  rejection sampling preserves the distribution, not the text"
     if divergence.margin is None:
         return ""
     if divergence.margin <= NEAR_TIE:
-        return f"  a near tie: {divergence.margin:.3f} logits apart, rounding decides"
-    return f"  {divergence.margin:.2f} logits apart"
+        return f"  near tie: the logits differ by {divergence.margin:.3f}, so rounding decides"
+    return f"  the logits differ by {divergence.margin:.2f}"

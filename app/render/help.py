@@ -14,48 +14,49 @@ GLOSSARY = (
     ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
-    ("acceptance", "Accepted / verified tokens; tokens after a rejected token are rejected too."),
-    ("tokens per round", "Tokens from one pass through the model: 1 without speculation."),
-    ("lookup", "A predictor that looks for the last words earlier in the chat and proposes the "
-                "tokens that followed them. Costs almost nothing; good for edits and quotes."),
-    ("suffix", "The default predictor: it proposes the most frequent continuation of the last "
-               "words in this chat, as long as the continuation is likely enough."),
-    ("combined", "The suffix predictor; if it finds no continuation, "
-                 "the draft model, if one is loaded."),
-    ("draft model", "A smaller model with the same vocabulary that drafts tokens."),
+    ("acceptance", "Accepted / verified draft tokens; tokens after a rejected token are rejected "
+                   "too."),
+    ("tokens per round", "Tokens emitted per pass through the model; 1 without speculation."),
+    ("lookup", "A predictor that searches the chat for an earlier copy of the last tokens and "
+               "proposes the tokens that followed. It costs almost nothing and suits edits and "
+               "quotes."),
+    ("suffix", "The default predictor: it proposes the tokens that most often followed the last "
+               "tokens earlier in the chat, as long as they are likely enough."),
+    ("combined", "The suffix predictor, and the draft model (if loaded) where the "
+                 "suffix predictor finds no continuation."),
+    ("draft model", "A smaller model that drafts tokens; it has the vocabulary of the target "
+                    "model."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
     ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
     "from the measured cost and acceptance of drafts. It spends little time on trial "
     "drafts."),
-    ("coupled", "Verification above temperature 0: the random number of a token depends only on "
+    ("coupled", "Verification above temperature 0: the random number for a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
-    ("time saved", "Time of the rounds with drafts, compared with steps without drafts "
-                   "measured shortly before or after; a dash if nothing was drafted, or if the "
+    ("time saved", "Time that drafts saved: rounds with drafts compared with steps without drafts "
+                   "shortly before or after. A dash means that nothing was drafted, or that the "
                    "difference is within the noise."),
     ("~ and noisy", "Other programs disturb the times: ±35% means that 8 of 10 steps without "
                     "drafts were within 35 % of the expected time; ~ marks affected figures."),
-    ("by position", "How often the first, second, third token of a draft is accepted, if all "
-                    "tokens before it were accepted."),
+    ("by position", "How often the first, second or third token of a draft is accepted, given "
+                    "that all tokens before it were accepted."),
     ("steps", "One step is the time to decode one token without drafts. Bars are measured, dashes "
-              "estimated. If a batch of three tokens, two of them drafted, costs 1.8 steps, one "
-              "accepted token saves time."),
-    ("correction", "The model's own token in place of the first rejected one."),
+              "are estimated. If a batch with two drafted tokens costs 1.8 steps, one accepted "
+              "token saves time."),
+    ("correction", "The model's own token in place of the first rejected draft token."),
     ("bonus", "The model's own token after a fully accepted draft."),
-    ("prefill", "Processing the prompt, which fills the KV cache, before the first token."),
+    ("prefill", "Processing of the prompt, which fills the KV cache before the first token."),
     ("first token", "Time from sending a message to the first token of the reply."),
-    ("KV cache", "Keys and values of attention, stored for every token in the context."),
-    ("cells", "Places in the KV cache, one for each token of the context."),
-    ("hot", "States in the loaded context: the chat continues at once."),
-    ("warm", "States saved in RAM, as copies of cells that kvchat restores to the context in "
-             "milliseconds."),
-    ("cold", "States saved on disk, where they outlast kvchat; loaded into RAM before use."),
-    ("continue", "A reply that was cut off continues in the same message."),
-    ("prefix reuse", "The start of a prompt that was already in the cache and was not computed "
-                     "again."),
-    ("restored, missed", "Prompts whose start was restored from RAM or disk, and prompts that "
-                         "were computed because no state was saved; a prompt whose start "
-                         "is already in the context counts as neither."),
-    ("planned", "Memory estimated before loading; measured: memory that llama.cpp allocated."),
+    ("KV cache", "Attention keys and values, stored for every token in the context."),
+    ("cells", "Entries of the KV cache, one for each token of the context."),
+    ("hot", "States in the context of the loaded model; chats continue from them at once."),
+    ("warm", "States saved in RAM; kvchat restores them to the context in milliseconds."),
+    ("cold", "States saved on disk, also after kvchat exits; loaded into RAM before use."),
+    ("continue", "Continue a reply that was cut off, within the same message."),
+    ("prefix reuse", "The start of a prompt is already in the cache and is not computed again."),
+    ("restored, missed", "Restored: prompts whose start was loaded from RAM or disk. Missed: "
+                         "prompts that were computed because no state was saved. A prompt whose "
+                         "start is already in the context counts as neither."),
+    ("planned", "Memory estimated before loading; llama.cpp reports the measured memory."),
     ("variant", "Another version of a reply or question. Regenerating or editing keeps the old "
                 "version."),
 )  # fmt: skip

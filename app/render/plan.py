@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL · ref: reference · ? unknown"
+QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ? unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -176,7 +176,7 @@ def plan_lines(
 
 def table_section(table: CostTable, width: int) -> list[Line]:
     """The table of other types and contexts under its heading."""
-    heading: Line = (Run("total by KV type and context", "heading-minor"),)
+    heading: Line = (Run("memory by K/V type and context", "heading-minor"),)
     return [clipped(runs, width) for runs in (heading, *table_lines(table))]
 
 
@@ -216,7 +216,7 @@ def largest_context_line(plan: Plan) -> Line:
     why = "limited by the training context" if plan.is_limited_by_training else "limited by memory"
     on_gpus = any(device.device.kind == "gpu" for device in plan.estimate.devices)
     if on_gpus and plan.setup.configuration.n_gpu_layers and not plan.is_limited_by_training:
-        why += "; larger with fewer layers on the GPU"
+        why += "; fewer GPU layers allow a larger context"
     return (label, Run(fmt.count(plan.max_n_ctx), "strong"), Run(f"  {why}", "muted"))
 
 
@@ -258,7 +258,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
         case "chats":
             n = speed.n_replies or 0
             last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
-            how = f"{last}, whatever the settings and other programs were"
+            how = f"{last}, under varying settings and load"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":
@@ -316,7 +316,7 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
     machine = plan.setup.machine
     if not machine.workers:
         return []
-    safe = "on a private network: anyone who can reach a worker can use it"
+    safe = "only on a private network: anyone who can reach a worker can use it"
     lines: list[Line] = [(Run("start the workers ", "heading-minor"), Run(safe, "muted"))]
     host_width = max(width_of((Run(each.host),)) for each in machine.workers)
     lines += [
@@ -331,11 +331,11 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
             for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
         )
         text = (
-            f"{fmt.nbytes(sent.token_bytes)} per token: {1000 * token_s:.2g} ms at {gbps:g} Gbit/s "
-            f"plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
+            f"each token sends {fmt.nbytes(sent.token_bytes)}: {1000 * token_s:.2g} ms at "
+            f"{gbps:g} Gbit/s plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
             f"{fmt.rate(1 / token_s)} tok/s; 1,000 prompt tokens send "
-            f"{fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}), loading the weights "
-            f"{fmt.nbytes(sent.load_bytes)} ({load})"
+            f"{fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}); loading sends "
+            f"{fmt.nbytes(sent.load_bytes)} of weights ({load})"
         )
         lines += hanging((Run("over the network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
@@ -471,7 +471,8 @@ def _mapped_line(device: DeviceEstimate) -> Line:
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
     text = (
-        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: can be freed, though top shows it as used"
+        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the OS can free it, though top counts "
+        "it as used"
     )
     return (name, Run(text, "muted"))
 

@@ -189,7 +189,7 @@ def advice_line(changes: tuple[Change, ...], verdict: FitVerdict) -> Line:
     first = next(iter(changes), None)
     if first is None or verdict is FitVerdict.FITS or first.verdict is not FitVerdict.FITS:
         return ()
-    freed = f"  {delta_text(first.delta_bytes)} · a applies it"
+    freed = f"  {delta_text(first.delta_bytes)} · press a to apply"
     return (Run("fits with ", "good"), Run(first.label, "strong"), Run(freed, "muted"))
 
 

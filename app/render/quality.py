@@ -20,7 +20,7 @@ from engine.quality.records import (
     n_right,
 )
 
-STOPPED = "* stopped before the last text: run the same command to measure this row again"
+STOPPED = "* incomplete row: run the same command to measure this row again"
 MOST_NLL = 50.0
 """Nats beyond which a perplexity is no number to show."""
 
@@ -108,8 +108,8 @@ def subject_lines(report: Report) -> tuple[str, ...]:
         f"{fmt.counted(report.n_tokens, 'token')} of {fmt.counted(len(report.texts), 'text')}, "
         f"contexts of {subject.n_ctx:,}, batches of {subject.n_chunk}, "
         f"reference {subject.reference}; {settings}",
-        f"loss and KL are in nats; the control is {subject.reference} with other kernels: "
-        "its differences are noise",
+        f"loss and KL are in nats; the control row is {subject.reference} with other kernels, "
+        "so its differences show the noise",
         *([] if all(row.is_complete for row in report.measurements) else [STOPPED]),
     )
 
@@ -164,8 +164,8 @@ def cost_title(report: Report) -> str:
     if cost is None:
         return "Cost (speeds were not measured)"
     return (
-        f"Cost with a context of {cost.n_ctx:,} tokens: bytes per token (peak: with buffers); "
-        f"tokens/s of prefill, and of decoding at depths {cost.shallow_depth:,} and "
+        f"Cost at a context of {cost.n_ctx:,} tokens: bytes per token (peak: including buffers), "
+        f"and tokens/s of prefill and of decoding at depths {cost.shallow_depth:,} and "
         f"{cost.deep_depth:,}"
     )
 
@@ -203,7 +203,7 @@ def no_verdict(report: Report) -> str:
     if n_all >= LEAST_TOKENS:
         return (
             f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, "
-            f"a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
+            f"but a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
         f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, and "

@@ -32,7 +32,7 @@ def _made_by(message: StoredMessage) -> str:
 
 def _speed(stats: GenerationStats) -> str:
     if stats.n_emitted == 0:
-        return "ended before its first token"
+        return "ended before the first token"
     text = f"{fmt.counted(stats.n_emitted, 'token')} in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
         text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"
@@ -74,7 +74,7 @@ def _saved(stats: GenerationStats) -> str:
         against += f", which varies by {fmt.percent(stats.plain_spread)}"
     speedup = fmt.measured_speedup(stats.speedup, saved_s, error_s)
     if speedup is None:
-        return f"no clear gain or loss against {against}: noise is ±{fmt.seconds(error_s)}"
+        return f"no clear gain or loss over {against}: the noise is ±{fmt.seconds(error_s)}"
     what = "saved" if saved_s > 0 else "lost"
     off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
     return f"{speedup} against {against}: {fmt.seconds(abs(saved_s))} {off} {what}"

@@ -15,13 +15,13 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.TEMPLATE: "the chat template renders earlier messages differently now",
     ReadCause.TRIMMED: "old turns were dropped because the context was full",
     ReadCause.SETTINGS: "a setting changed: {place}",
-    ReadCause.EVICTED: "{n} matching tokens were evicted: other states needed the space",
+    ReadCause.EVICTED: "{n} matching tokens were evicted to free space for other states",
     ReadCause.UNCUT: "{n} matching tokens are saved only in longer states that continue "
     "differently, and this model's cache cannot be truncated",
 }
-RESTORED = "the start was restored from a saved state: only the rest was computed"
-GOES_ON = "it continues the previous prompt: only new tokens were computed"
-UNTOLD = "the server reports no cause"
+RESTORED = "the start of the prompt was restored from a saved state; the rest was computed"
+GOES_ON = "the prompt continues the previous one: only new tokens were computed"
+UNTOLD = "the server reports no reason for the prefill"
 NOTHING_ASKED = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
 
@@ -80,7 +80,7 @@ def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
         took = restored if is_restored else "already in the context"
         yield "reused", _took(took, "a prefill", prompt.reused_prefill_s)
     took = f"computed in {fmt.short_seconds(prompt.elapsed_s)}"
-    yield "rest", _took(took, "restoring as many tokens", prompt.computed_restore_s)
+    yield "rest", _took(took, "restoring the same number of tokens", prompt.computed_restore_s)
 
 
 def _counts(prompt: PromptReady) -> Line:

@@ -87,7 +87,7 @@ def detail_lines(setting: SettingValue | None, width: int) -> list[Line]:
     facts = [f"default {visible(default)}" if default else "no default"]
     facts += [each.allowed] if each.allowed else []
     where = (f"[{each.section}] {visible(each.key)}", setting.source, f"takes effect {each.effect}")
-    fault = (Run(f"ignored value in the file: {visible(setting.fault)}", "bad"),)
+    fault = (Run(f"the value in the file is ignored: {visible(setting.fault)}", "bad"),)
     return [
         *(wrapped(fault, width) if setting.fault else ()),
         *wrapped((Run(visible(each.meaning)),), width),

@@ -312,7 +312,7 @@ class EntryLines:
 
 def _above(n_chars: int) -> str:
     chars = fmt.counted(n_chars, "character")
-    return f"… {chars} above are hidden here only: the model gets them"
+    return f"… {chars} above are not shown, but the model receives them"
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:

@@ -57,17 +57,17 @@ def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
     for reason in dict.fromkeys(untried):
         yield f"Threads were not tried: {reason}."
     if not outcome.changes:
-        yield "Nothing is clearly faster than the current settings."
+        yield "No setting is clearly faster than the current one."
     yield _speeds(outcome)
     if outcome.is_busy:
         yield (
-            f"Other programs used {outcome.n_others:.1f} cores, which slowed the "
-            "measurement: `kvchat plan` will not show these speeds."
+            f"Other programs used {outcome.n_others:.1f} cores and slowed the "
+            "measurement, so `kvchat plan` does not show these speeds."
         )
     if tuning.preset_path is not None:
         yield (
-            f"Written after {tuning.elapsed_s:.0f} s: {tuning.preset_path}. "
-            f"Open it: kvchat --preset {shlex.quote(tuning.name)}"
+            f"Preset written after {tuning.elapsed_s:.0f} s: {tuning.preset_path}. "
+            f"To use it: kvchat --preset {shlex.quote(tuning.name)}"
         )
     undecided = [each.setting for each in outcome.compared if each.verdict == "undecided"]
     if undecided:
@@ -84,7 +84,7 @@ def _speeds(outcome: Outcome) -> str:
         deep = f", {rate(chosen['deep'])}{before} at depth {outcome.sizes.n_deep:,}"
     return (
         f"Tokens per second: decode {rate(chosen.get('near'))} (before: {rate(start.get('near'))})"
-        f"{deep}, prefill {rate(chosen.get('prompt'))} ({rate(start.get('prompt'))})."
+        f"{deep}, prefill {rate(chosen.get('prompt'))} (before: {rate(start.get('prompt'))})."
     )
 
 

@@ -42,7 +42,7 @@ NOTHING_SAVED = "No states are saved yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
-LEGEND = "H hot · W warm · C cold; lower case: only partly"
+LEGEND = "H hot (context) · W warm (RAM) · C cold (disk); lower case: partial"
 
 
 class CacheScreen(Screen[None]):
@@ -57,16 +57,18 @@ class CacheScreen(Screen[None]):
         Binding("tab", "turn", "Chats or states", id="cache-view", priority=True,
                 tooltip="Switch between the list of chats and the list of states"),
         Binding("p", "pin", "Pin", id="cache-pin",
-                tooltip="Pin the marked state, or all states of the marked chat, against eviction; "
-                "press again to unpin"),
-        Binding("d", "drop", "Drop", id="cache-drop",
-                tooltip="Drop the marked state, or the states that only the marked chat uses"),
-        Binding("delete", "drop", "Drop", id="cache-drop-too", show=False,
-                tooltip="Drop the marked state, or the states that only the marked chat uses"),
+                tooltip="Pin or unpin the highlighted state, or all states of the highlighted "
+                        "chat; pinned states are never evicted"),
+        Binding("d", "drop", "Delete", id="cache-drop",
+                tooltip="Delete the highlighted state, or the states that only the highlighted "
+                        "chat uses"),
+        Binding("delete", "drop", "Delete", id="cache-drop-too", show=False,
+                tooltip="Delete the highlighted state, or the states that only the highlighted "
+                        "chat uses"),
         Binding("v", "verify", "Verify", id="cache-verify",
-                tooltip="Read the files of the marked states and compare their checksums"),
+                tooltip="Read the files of the highlighted states and compare their checksums"),
         Binding("c", "clear", "Clear all", id="cache-clear",
-                tooltip="Drop all states saved for the loaded model and its settings"),
+                tooltip="Delete all states saved for the loaded model and its settings"),
         Binding("w", "why", "Why prefill", id="cache-why", show=False,
                 tooltip="Scroll through the reasons for the last prefill; at the end, return to "
                 "the start"),
@@ -145,7 +147,7 @@ class CacheScreen(Screen[None]):
                 case CacheEntry():
                     return state_detail(row, self._titles, width, now)
                 case None:
-                    return wrapped((Run("nothing is marked", "muted"),), width)
+                    return wrapped((Run("no row is highlighted", "muted"),), width)
 
         detail.present(render)
 
@@ -217,8 +219,8 @@ class CacheScreen(Screen[None]):
         states = row.own if isinstance(row, CachedChat) else (row,)
         if not states:
             self.notify(
-                "Nothing dropped: other chats use every state of this chat. tab lists "
-                "the states one by one."
+                "Nothing was deleted: other chats also use every state of this chat. Press tab to "
+                "list the states, and delete them one by one."
             )
             return
         question = _drop_question(row, states, self._titles)
@@ -243,7 +245,7 @@ class CacheScreen(Screen[None]):
         else:
             confirm(
                 self,
-                "Drop all states saved for this model and its settings, pinned states too? "
+                "Delete all states saved for this model and its settings, including pinned ones? "
                 "The next reply in each chat then needs a full prefill.",
                 lambda: self._conversation.client.manage_cache("clear"),
             )
@@ -270,12 +272,12 @@ def _drop_question(
 ) -> str | None:
     """The question before dropping; None for a single unpinned state of one chat."""
     n_pinned = sum(state.is_pinned for state in states)
-    pinned = f", {n_pinned} of them pinned" if n_pinned else ""
+    pinned = f" ({n_pinned} pinned)" if n_pinned else ""
     if len(states) == 1:
-        pinned = ", which is pinned" if n_pinned else ""
+        pinned = " (pinned)" if n_pinned else ""
     if isinstance(row, CachedChat):
         title, what = title_of(row.owner, titles), fmt.counted(len(states), "state")
-        return f"Drop {what} of “{title}” that no other chat uses{pinned}?"
+        return f"Delete {what} that only “{title}” uses{pinned}?"
     if len(row.owners) > 1:
-        return f"Drop a state shared by {owners_text(row.owners, titles)}?"
-    return "Drop a pinned state?" if n_pinned else None
+        return f"Delete a state shared by {owners_text(row.owners, titles)}?"
+    return "Delete a pinned state?" if n_pinned else None

@@ -79,10 +79,10 @@ N_QUESTIONS = 200
 WITHOUT_MODEL = {
     "{model-list}": "opens or installs a model, or opens a GGUF file",
     "{model-plan}": "plans the memory and speed of a model",
-    "{app-help}": "all keys, and a glossary",
+    "{app-help}": "shows all keys and a glossary",
 }
 """What can be done without a model."""
-UNSAVED = "a chat is saved when you send its first question"
+UNSAVED = "this chat is empty: send a question first"
 BEING_WRITTEN = "A reply is running: {reply-stop} stops it."
 
 NEEDS_MODEL = (
@@ -437,8 +437,8 @@ class ChatScreen(Screen[None]):
         self.transcript.selected = None  # what is sent next is at the end of the chat
         if self.composer_frame.is_too_long:
             self.notify(
-                "The message is longer than the context: shorten it, or load the model with a "
-                "larger context ({model-plan}).",
+                "The message is longer than the context: shorten the message, or load the model "
+                "with a larger context ({model-plan}).",
                 title="The message does not fit",
                 severity="warning",
             )
@@ -541,9 +541,7 @@ class ChatScreen(Screen[None]):
             **dict.fromkeys(NEEDS_REPLY, no_reply),
             **dict.fromkeys(NEEDS_QUESTION, no_question),
             "message-continue": "the last reply is complete" if is_complete else "",
-            "message-see-all": ""
-            if history.n_hidden
-            else "the whole chat is already sent to the model",
+            "message-see-all": "" if history.n_hidden else "the model already sees the whole chat",
             "reply-stop": "" if is_busy else "no reply is running",
             "chat-export": UNSAVED if history.chat is None else "",
             "message-edit": edit or no_question,
@@ -580,7 +578,7 @@ class ChatScreen(Screen[None]):
     def action_see_all(self) -> None:
         try:
             if not self.context.see_all():
-                self.notify("The model sees the whole chat again.")
+                self.notify("The model already sees the whole chat.")
         except StoreError as error:
             report(self, error)
 
@@ -615,7 +613,7 @@ class ChatScreen(Screen[None]):
             self._found = (target.message_id, target.found)
         else:
             self.notify(
-                "The message is on another branch, and a reply is running here: try again later."
+                "The message is on another branch: wait until the running reply is complete."
             )
 
     def action_new_chat(self) -> None:
@@ -664,7 +662,7 @@ class ChatScreen(Screen[None]):
             report(self, error)
             return
         self._show_chat()
-        self.notify("This is a new chat; the other one is unchanged.")
+        self.notify("This chat is a copy; the original chat is unchanged.")
 
     def action_chat_settings(self) -> None:
         """Ask for system prompt and sampling, and how drafts are verified."""
@@ -721,7 +719,7 @@ class ChatScreen(Screen[None]):
         if history.chat is not None:
             ask_export(self, history.store, history.chat)
         else:
-            self.notify(f"There is nothing to export yet: {UNSAVED}.")
+            self.notify("This chat is empty: send a question first.")
 
     def action_sidebar(self) -> None:
         """Show the sidebar or hide it, and remember that; on a narrow screen, list the chats."""

@@ -184,9 +184,9 @@ class ChatSidebar(ChatList):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("p", "pin", "Pin", id="sidebar-pin",
-                tooltip="Pin the marked chat to the top, or unpin it"),
+                tooltip="Pin the highlighted chat to the top, or unpin it"),
         Binding("f", "folder", "Folder", id="sidebar-folder",
-                tooltip="Put the marked chat into a folder"),
+                tooltip="Put the highlighted chat into a folder"),
         Binding("slash", "search", "Search", id="sidebar-search",
                 tooltip="Search titles and messages of all chats"),
     ]  # fmt: skip
@@ -239,7 +239,7 @@ def _group_of(chat: Chat) -> tuple[int, str, str]:
 
 def ask_folder(node: DOMNode, chat: Chat, change: Callable[[ChatChanges], object]) -> None:
     """Ask for the folder of a chat."""
-    question = "Folder of the chat (type a single dot to move the chat out of its folder)"
+    question = "Folder of the chat (a single dot removes the chat from its folder)"
     ask_line(node, question, chat.folder, lambda text: change(in_folder(text)))
 
 

@@ -60,13 +60,13 @@ _FIELDS = (
 
 _VERIFICATIONS: dict[Verification, str] = {
     "coupled": "coupled: same text as without drafts",
-    "rejection": "rejection: accepts more drafts; the text changes",
+    "rejection": "rejection: accepts more drafts; the text differs",
 }
 _THINKS: dict[Thinking, str] = {
     "auto": "auto: follows the chat template",
     "off": "off: answers without thinking",
 }
-_BONUS = {True: "on: extra token after full acceptance", False: "off: one token fewer per batch"}
+_BONUS = {True: "on: extra token after full acceptance", False: "off: no extra token"}
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -90,7 +90,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
             yield Label("system prompt", classes="label")
             if self._prompts:
                 names = [(Content(visible(name)), name) for name in self._prompts]
-                yield Select(names, prompt="choose from the library", compact=True, id="library")
+                yield Select(names, prompt="choose a saved prompt", compact=True, id="library")
             yield TextArea(
                 self._settings.system_prompt, id="system-prompt", tab_behavior="focus",
                 highlight_cursor_line=False, placeholder="empty: no system prompt",
@@ -106,7 +106,7 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                 yield Input(
                     self._settings.sampling.json_schema or self._settings.sampling.grammar,
                     id="answer-rule", compact=True,
-                    placeholder="file: JSON schema (.json) or grammar; empty: any text",
+                    placeholder="file with a JSON schema (.json) or grammar; empty: any text",
                 )  # fmt: skip
             yield from self._verification()
             yield Static("", id="problem", markup=False)

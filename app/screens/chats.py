@@ -38,7 +38,7 @@ PAGE = 500
 """Chats that are listed at once; more come when the last one is reached."""
 MAX_FILE_NAME = 40
 """Characters of a title in the name of a file."""
-LEGEND = "enter opens · h w c: cached hot, warm, cold"
+LEGEND = "enter opens · h w c: cached in context, RAM, disk"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
 CLOSE = Binding("escape", "screen.close", "Close", id="chats-close",
@@ -95,7 +95,7 @@ class ChatTable(ChatList):
                 tooltip='Search all chats for words, parts of words or "whole phrases"'),
         Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
                 tooltip="Search all chats"),
-        Binding("r", "rename", "Rename", id="chats-rename", tooltip="Give the chat another title"),
+        Binding("r", "rename", "Rename", id="chats-rename", tooltip="Change the title of the chat"),
         Binding("a", "archive", "Archive", id="chats-archive",
                 tooltip="Archive the chat, or restore it from the archive"),
         Binding("A", "show_archive", "The archive", id="chats-show-archive",
@@ -103,9 +103,9 @@ class ChatTable(ChatList):
         Binding("x", "export", "Export", id="chats-export",
                 tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
         Binding("d", "delete", "Delete", id="chats-delete",
-                tooltip="Delete the chat and the cached states that only it uses"),
+                tooltip="Delete the chat and the cached states that no other chat uses"),
         Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
-                tooltip="Delete the chat and the cached states that only it uses"),
+                tooltip="Delete the chat and the cached states that no other chat uses"),
     ]  # fmt: skip
 
     def __init__(
@@ -187,7 +187,7 @@ class ChatTable(ChatList):
     def _title(self) -> str:
         if self.hits is not None:
             n = len(self.hits)
-            return f"found {n}{' or more' if n == MAX_HITS else ''} in all chats"
+            return f"matches in all chats: {n}{' or more' if n == MAX_HITS else ''}"
         name = "archived chats" if self._is_archive else "chats"
         n = len(self._chats)
         return name if n == self._n_chats else f"{name}, the last {n:,} of {self._n_chats:,}"
@@ -258,7 +258,7 @@ class ChatTable(ChatList):
         if (chat := self.marked()) is None:
             return
         if self.is_answered(chat):
-            self.notify("A reply is running in this chat: stop it first.")
+            self.notify("A reply is running in this chat: stop the reply first.")
             return
         question = f"Delete “{visible(chat.title)}”, its messages and its cached states?"
         confirm(self, question, lambda: self._delete(chat))
@@ -275,7 +275,7 @@ class ChatTable(ChatList):
 
     @work(thread=True, group="forget")
     def _forget(self, owner: str) -> None:
-        """Remove the states that other models saved for it on disk."""
+        """Delete the saved states of the chat on disk, including those of other models."""
         try:
             self._forget_on_disk(owner)
         except EngineError as error:
@@ -297,9 +297,9 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
             begin()
 
     question = (
-        f"File for the chat; without a folder, it is saved in {visible(str(folder))}. "
+        f"File for the chat; relative paths start in {visible(str(folder))}. "
         "The extension sets the format: .md contains the current branch; .jsonl contains "
-        "everything and can be imported"
+        "every branch and can be imported"
     )
     ask_line(screen, question, file_name(chat.title), export)
 

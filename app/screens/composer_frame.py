@@ -168,7 +168,7 @@ def state_text(queued: Sequence[QueuedMessage], blocked_by: str, *, is_edit: boo
         return (
             "editing: {composer-send} sends the question or continues the reply" if is_edit else ""
         )
-    n = f"{len(queued)} queued; the last is " if len(queued) > 1 else ""
+    n = f"{len(queued)} messages queued; the last is " if len(queued) > 1 else ""
     return f"{n}{'sent' if queued[-1].unsent.text else 'continued'} when {blocked_by}"
 
 
@@ -195,10 +195,10 @@ def size_text(text: str, n_tokens: int | None, n_free: int | None, n_ctx: int | 
         return _size_in_characters(text, n_ctx)
     counted = fmt.counted(n_tokens, "token")
     if n_tokens >= n_ctx:
-        return f"{counted}, more than the whole context of {fmt.count(n_ctx)}: cannot be sent"
+        return f"{counted}, but the context holds {fmt.count(n_ctx)}: shorten the message"
     if n_free is not None and n_tokens and n_tokens >= n_free:
         free = fmt.count(max(n_free, 0))
-        return f"{counted}, but only {free} are free: {{composer-send}} asks what to drop"
+        return f"{counted}, but only {free} are free: {{composer-send}} asks how to free space"
     return counted if n_tokens >= MIN_SHOWN_TOKENS else ""
 
 
@@ -211,4 +211,4 @@ def _size_in_characters(text: str, n_ctx: int | None) -> str:
     if n_ctx is None or len(text.encode()) <= n_ctx * MIN_BYTES_PER_TOKEN:
         return size
     more = "more" if is_surely_longer(text, n_ctx) else "perhaps more"
-    return f"{size}, {more} than the context of {fmt.count(n_ctx)}"
+    return f"{size}, {more} than the context of {fmt.count(n_ctx)} tokens"

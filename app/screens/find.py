@@ -16,7 +16,7 @@ class FindBox(Input):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "screen.find_next(-1)", "Before", id="find-before",
-                tooltip="Go to the previous match; enter does the same"),
+                tooltip="Go to the previous match, as enter does"),
         Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="Go to the next "
                                                                                "match"),
     ]  # fmt: skip
@@ -96,7 +96,7 @@ class FindBar(Horizontal):
     def _show(self) -> None:
         status = self.query_one("#find-count", Static)
         if not self._keys:
-            status.update("nothing found" if self.text else "enter, up, down · esc closes")
+            status.update("nothing found" if self.text else "up/down: matches · esc closes")
             return
         key = self._keys[self._at]
         self._transcript.jump_to(key)  # which lays it out

@@ -87,7 +87,7 @@ class ModelsScreen(PickScreen[str]):
     VERTICAL_BREAKPOINTS = HEIGHTS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "next_tab", "List", id="models-tab", priority=True,
-                tooltip="Switch between the models of this machine and the catalogue"),
+                tooltip="Switch between the models on this machine and the catalogue"),
         Binding("left", "quantize(-1)", "Smaller", id="models-smaller", priority=True,
                 tooltip="Show catalogue models in a smaller quantisation"),
         Binding("right", "quantize(1)", "Larger", id="models-larger", priority=True,
@@ -223,11 +223,11 @@ class ModelsScreen(PickScreen[str]):
 
     @work(thread=True, exclusive=True, group="verify")
     def _verify(self, *, is_catalog: bool) -> None:
-        """Verify one model after the other; the names of the catalogue are listed at once."""
+        """Verify the models one after the other, and list the names of the catalogue first."""
         worker, found, rest = get_current_worker(), list[ModelOption](), dict[str, ModelOption]()
         note = folders_text(self._folders)
         if is_catalog:
-            note = f"{self._quantization} (◂ ▸ changes it) · models that fit, fastest first"
+            note = f"quantisation {self._quantization} (◂ ▸) · models that fit, fastest first"
             rest = {option.key: option for option in catalog_names(self._quantization)}
             call_if_open(self, self._show, [*rest.values()], f"{note} · 0 checked …")
         for option in self._catalog() if is_catalog else self._library():
@@ -387,7 +387,7 @@ def _description(entry: ModelEntry, others: Sequence[ModelEntry]) -> str:
     except EngineError:
         return " · ".join(parts)
     if model.file.integer(f"{model.file.architecture}.nextn_predict_layers"):
-        parts.append("drafts with its own MTP head")
+        parts.append("drafts with the built-in MTP head")
     names = [visible(draft.name) for draft in found.drafts if (draft.share or 1) < 1]
     if names:
         parts.append(f"draft models: {', '.join(names[:MAX_DRAFTS])}")

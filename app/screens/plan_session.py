@@ -177,7 +177,7 @@ class PlanSession:
         """The changes worth a thought, the warnings, and the arguments."""
         note = (f"the dry run failed: {self.note}",) if self.note else ()
         parts = [
-            change_lines(self.changes, width, " · a applies one"),
+            change_lines(self.changes, width, " · press a to apply one"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]
@@ -190,7 +190,7 @@ class PlanSession:
         """Where a setup comes from, while nobody has changed it."""
         if setup.configuration == self.loaded and setup.machine.is_here:
             return "as loaded"
-        return "as left" if setup == self.left_setup else ""
+        return "last plan" if setup == self.left_setup else ""
 
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
         is_loaded = file_of(self.loaded) == plan.setup.configuration.model_path

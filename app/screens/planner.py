@@ -52,7 +52,7 @@ MEASURE_AFTER_S = 0.4
 """The dry run waits until the options rest."""
 IDLE_AFTER_S = 0.05
 """What-ifs wait until the plan itself is painted, and a key that is held goes before them."""
-NO_MODEL = "No model is chosen: press m."
+NO_MODEL = "No model is chosen: press m to choose one."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 
 
@@ -72,19 +72,18 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Search for the largest context, most precise cache, highest speed, or "
                         "best balance"),
         Binding("m", "choose_model", "Model", id="planner-model",
-                tooltip="Plan another model of this machine or of the catalogue"),
+                tooltip="Plan another model on this machine or from the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
                 tooltip="Choose other GPUs to plan for"),
         Binding("x", "export", "Export", id="planner-export",
-                tooltip="Show the plan in the formats of other programs; copy or save it"),
+                tooltip="Show, copy or save the plan in the formats of other programs"),
         Binding("s", "save", "Save", id="planner-save", tooltip="Save the plan as a preset"),
         Binding("escape", "leave", "Back", id="planner-back",
                 tooltip="Go back without loading the model"),
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Set the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
-                tooltip="Apply one of the suggested changes; the first in the list makes the plan "
-                        "fit"),
+                tooltip="Choose one of the suggested changes; the first one makes the plan fit"),
         Binding("u", "undo", "Undo", id="planner-undo", tooltip="Undo the last change"),
         Binding("r", "begin_again", "Reset", id="planner-begin",
                 tooltip="Reset the plan to the loaded model and its settings"),
@@ -363,11 +362,11 @@ class PlannerScreen(Screen[Configuration | None]):
 
     def _present_refusal(self, error: EngineError) -> None:
         title = (
-            "llama.cpp refuses this configuration"
+            "llama.cpp does not support this configuration"
             if isinstance(error, PresetError)
             else error.title
         )
-        way_back = "\n\nu undoes the last change." if self.session.past else ""
+        way_back = "\n\nPress u to undo the last change." if self.session.past else ""
         self._report.present(partial(refusal_lines, title, f"{error}{way_back}"))
         self.query_one("#plan-side", LinesView).present(lambda _: [])
         self.query_one(PlanTable).present(None, None)
@@ -394,7 +393,7 @@ class PlannerScreen(Screen[Configuration | None]):
         if self.session.changes:
             ask(self, change_list(self.session.changes), self.turn)
         else:
-            self.notify("The changes are still being computed: wait a moment.")
+            self.notify("The suggested changes are still being computed: wait a moment.")
 
     def action_fit(self) -> None:
         plan = self._shown_plan()
@@ -473,7 +472,7 @@ class PlannerScreen(Screen[Configuration | None]):
             return
         configuration = plan.setup.configuration
         if plan.model.file.origin is not None:
-            self.notify("This model is not on this machine: it can be planned but not loaded.")
+            self.notify("This model is not on this machine: download the model before you load it.")
         elif plan.fits or not plan.setup.machine.is_here:
             self.dismiss(configuration)
         else:

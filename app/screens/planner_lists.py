@@ -133,7 +133,7 @@ def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: s
 def goal_list() -> PickScreen[Goal]:
     """The goals to search for."""
     return PickScreen(
-        "search for the best",
+        "choose a search goal",
         [
             Row(
                 goal,
@@ -142,8 +142,8 @@ def goal_list() -> PickScreen[Goal]:
             )
             for goal in Goal
         ],
-        note="Chooses context, KV types, layers, experts and batches.\n"
-        "Layers are placed in RAM only if necessary, or if it costs little speed.",
+        note="The search chooses context, K/V types, GPU layers, experts and batches.\n"
+        "It places layers in RAM only if necessary, or if this costs little speed.",
         hint="enter searches · esc closes",
         classes="-short",
     )
@@ -172,7 +172,8 @@ class CardsScreen(PickScreen[Cards]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="Add one GPU of the marked kind; press enter to plan for all added GPUs"),
+                tooltip="Add one GPU of the highlighted type; press enter to plan for all added "
+                        "GPUs"),
     ]  # fmt: skip
 
     def __init__(self, devices: Sequence[Device]) -> None:

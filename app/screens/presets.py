@@ -35,8 +35,8 @@ from engine.presets.library import PresetEntry, delete_preset, list_presets, ren
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 MAX_NAME = 30
 """Cells that the longest name of the list gets."""
-NO_MODEL = "The preset specifies no model, and no model is loaded: enter asks for a model."
-SERVED = "A server generates the replies with its own settings: enter connects to the server."
+NO_MODEL = "The preset specifies no model, and no model is loaded: press enter to choose a model."
+SERVED = "A server generates the replies, with its own settings: press enter to connect."
 FRAME = MARKER_WIDTH + 4
 """Cells of the list beside its names."""
 

@@ -26,7 +26,7 @@ LOW = 32
 """Rows of the terminal below which the list uses the space around it."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
-PROMPT_MEANING = "A saved system prompt; ctrl+s in a chat selects it."
+PROMPT_MEANING = "A saved system prompt; select it with ctrl+s in a chat."
 ALLOWED_KEYS = "a key such as f8 or ctrl+t, several keys separated by commas, or none"
 HINT = "enter changes · del restores the default · type to search · esc closes"
 

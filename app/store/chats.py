@@ -310,7 +310,7 @@ class ChatStore:
         lock = held or self.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
-                f"another kvchat is answering in chat {chat_id}: wait until its reply has ended"
+                f"another kvchat is answering in chat {chat_id}: wait until the reply is complete"
             )
         with nullcontext() if held else lock:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))

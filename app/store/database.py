@@ -94,7 +94,7 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
     except sqlite3.Error as error:
         raise store_error(error, path) from error
     fcntl.flock(holder, fcntl.LOCK_SH)
-    return connection, f"the chat database was damaged and is saved as {aside}; {what}"
+    return connection, f"the damaged chat database was moved to {aside}; {what}"
 
 
 def _begun_again(path: Path) -> tuple[sqlite3.Connection, str]:
@@ -263,7 +263,8 @@ def _create_private(path: Path) -> None:
 def _move_aside(path: Path, holder: int) -> Path:
     if not _holds_alone(holder):
         raise StoreError(
-            f"{path} is damaged and open in another kvchat: close that kvchat and start again"
+            f"{path} is damaged and open in another kvchat: close the other kvchat, then start "
+            "again"
         )
     names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
     aside = next(free for name in names if not (free := path.with_name(name)).exists())

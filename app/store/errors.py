@@ -41,20 +41,20 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     match _primary_code(error):
         case sqlite3.SQLITE_FULL:
             return StoreError(
-                f"no space is left for {path}: free some; the text stays on the screen"
+                f"no space is left for {path}: free some space (the text stays on the screen)"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return StoreError(f"{path} cannot be written: make the file writable")
         case sqlite3.SQLITE_CANTOPEN:
-            return StoreError(f"{path} cannot be opened: its folder must exist and be writable")
+            return StoreError(
+                f"{path} cannot be opened: create its folder, or make the folder writable"
+            )
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return busy_error(path)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-            return StoreError(
-                f"{path} is damaged ({error}): restart kvchat, which moves the file aside"
-            )
+            return StoreError(f"{path} is damaged ({error}): restart kvchat to move the file aside")
         case sqlite3.SQLITE_IOERR:
-            return StoreError(f"the disk failed on {path} ({error}): check the disk")
+            return StoreError(f"{path} cannot be read or written ({error}): check the disk")
         case _:
             return StoreError(f"{path}: {error}")
 
@@ -62,14 +62,14 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
 def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
     """The StoreError for a file or folder that cannot be made: too little space, or `remedy`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(f"no space is left for {path}: free some")
+        return StoreError(f"no space is left for {path}: free some space")
     return StoreError(f"{path} cannot be written ({error.strerror}): {remedy}")
 
 
 def busy_error(path: Path) -> StoreError:
     """The error that says that the database at `path` cannot be written for the moment."""
     return StoreError(
-        f"{path} is busy: another program is writing it, or the disk is slow; try again in a moment"
+        f"{path} is busy: another program is writing to it, or the disk is slow; try again later"
     )
 
 

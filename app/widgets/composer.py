@@ -119,7 +119,7 @@ class Composer(TextArea):
             text = self._pastes[match[0]]
             self.replace(text, (line, start), (line, end), maintain_selection_offset=False)
             return
-        self.notify("There is no paste to open here.", timeout=3)
+        self.notify("There is no folded paste to expand.", timeout=3)
 
     def _labels(self) -> list[tuple[int, re.Match[str]]]:
         """The labels that stand for a paste, and their lines."""

@@ -37,7 +37,7 @@ class PlanOptions(InkLines, can_focus=True):
         Binding("right,plus", "turn(1)", "More", id="planner-more", show=False,
                 tooltip="Choose the next value"),
         Binding("space", "type", "Type", id="planner-type", show=False,
-                tooltip="Type a value; you can also start with a digit"),
+                tooltip="Type a value; pressing a digit also starts typing"),
     ]  # fmt: skip
 
     @dataclass
@@ -259,7 +259,7 @@ class PlanTable(InkLines, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
-        self.frame_title = "total by KV type and context"
+        self.frame_title = "memory by K/V type and context"
         self._table: CostTable | None = None
         self._setup: Setup | None = None
 

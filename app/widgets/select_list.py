@@ -46,16 +46,18 @@ class SelectList(ScrollView, Ink, can_focus=True):
     """A list with one marked row; messages carry which row is marked and which is picked."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Up", id="rows-up", show=False, tooltip="The row above"),
-        Binding("down", "move(1)", "Down", id="rows-down", show=False, tooltip="The row below"),
+        Binding("up", "move(-1)", "Up", id="rows-up", show=False, tooltip="Go to the row above"),
+        Binding("down", "move(1)", "Down", id="rows-down", show=False, tooltip="Go to the row "
+                                                                               "below"),
         Binding("pageup", "page(-1)", "Page up", id="rows-page-up", show=False,
-                tooltip="A page up"),
+                tooltip="Go up one page"),
         Binding("pagedown", "page(1)", "Page down", id="rows-page-down", show=False,
-                tooltip="A page down"),
-        Binding("home", "go(0)", "First", id="rows-first", show=False, tooltip="The first row"),
-        Binding("end", "go(-1)", "Last", id="rows-last", show=False, tooltip="The last row"),
+                tooltip="Go down one page"),
+        Binding("home", "go(0)", "First", id="rows-first", show=False, tooltip="Go to the first "
+                                                                               "row"),
+        Binding("end", "go(-1)", "Last", id="rows-last", show=False, tooltip="Go to the last row"),
         Binding("enter", "pick", "Choose", id="rows-pick", show=False,
-                tooltip="Choose the marked row"),
+                tooltip="Choose the highlighted row"),
     ]  # fmt: skip
     # A change of the number of rows moves nothing else.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0), layout=False)

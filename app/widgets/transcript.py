@@ -213,7 +213,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if self.is_following:
             self.scroll_end(animate=False, immediate=True, x_axis=False)
         elif len(lines) > n_old:
-            self.set_frame(hint=self._named("more below: {transcript-end} goes there"))
+            self.set_frame(hint=self._named("more below: {transcript-end} goes to the end"))
         self._move_thumb()
         self._refresh_from(unchanged)
 

@@ -156,7 +156,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
             {"prompt": "a", "temprature": 1},
             "temprature is an unknown key, did you mean temperature?",
         ),
-        ({"prompt": "a", "messages": []}, "either a prompt or messages"),
+        ({"prompt": "a", "messages": []}, "must be set"),
         ({"prompt": "  "}, "prompt is empty"),
         ({"messages": []}, "prompt is empty"),
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
@@ -182,7 +182,7 @@ def test_a_broken_line_is_told_by_its_number_and_the_others_run(
 def test_a_line_in_another_encoding_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "caf\xe9"}\n')
-    assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: not UTF-8"
+    assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: the line is not UTF-8"
 
 
 def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_an_engine_that_always_crashes_is_a_failure_with_its_cause(tmp_path: Pat
     check = check_trial(tmp_path / "m.gguf", tmp_path / "log", command=command)
     assert check.status == "fail"
     assert "SIGABRT" in check.detail
-    assert "rebuild it" in (check.advice or "")
+    assert "rebuild llama.cpp" in (check.advice or "")
 
 
 def test_a_crash_that_extra_buffers_cause_says_that_kvchat_goes_on_without(tmp_path: Path) -> None:

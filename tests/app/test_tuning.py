@@ -106,12 +106,12 @@ def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
 ) -> None:
     code, out, _ = tune(FakeMachine(as_ever), "tiny")
     assert code == 0
-    assert "Nothing is clearly faster" in out
+    assert "No setting is clearly faster" in out
     assert "kvchat --preset 'tuned tiny'" in out
     usual = open_model(ModelRequest("tiny"), Settings()).configuration
     assert open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration == usual
     preset = find_preset("tuned tiny", paths.presets_dir())
-    assert preset.description.endswith("nothing tried was faster")
+    assert preset.description.endswith("no other setting was faster")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
     assert speed is not None
     assert speed.preset == "tuned tiny"

@@ -129,9 +129,9 @@ def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
     (folder / "in.py").symlink_to(folder / "src" / "loop.py")
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "gone").symlink_to(folder / "nothing")
-    assert "leads outside" in refusal("@out.txt", folder)
-    assert "lies outside" in refusal("@../secret.txt", folder)
-    assert "lies outside" in refusal(f"@{folder.parent / 'secret.txt'}", folder)
+    assert "points outside" in refusal("@out.txt", folder)
+    assert "is outside" in refusal("@../secret.txt", folder)
+    assert "is outside" in refusal(f"@{folder.parent / 'secret.txt'}", folder)
     assert "cannot be read" in refusal("@loop", folder)
     assert "cannot be read" in refusal("@gone", folder)
     assert read_files("@in.py", folder)[0].text == "a = 1\nb = 2\n"
@@ -200,7 +200,7 @@ def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path
     assert refusal("@a.PNG", folder).startswith("@a.PNG is ")
     assert said in refusal("@a.PNG", folder)
     (folder / "out.png").symlink_to(png(folder.parent / "other.png"))
-    assert "@out.png leads outside" in refusal("@out.png", folder)
+    assert "@out.png points outside" in refusal("@out.png", folder)
 
 
 def test_a_message_of_files_that_never_end_is_looked_at_once() -> None:

@@ -73,7 +73,7 @@ def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean
     [question, reply] = controller.entries()
     assert question.content == "go"
     assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
-    assert "{composer-send} shows the options" in reply.ending
+    assert "{composer-send} shows ways" in reply.ending
 
 
 def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(

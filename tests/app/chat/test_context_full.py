@@ -42,7 +42,7 @@ def test_a_full_context_drops_nothing_by_itself(tmp_path: Path, clock: Clock) ->
     controller, _, maker = refused(tmp_path, clock)
     assert controller.history.n_hidden == 0
     assert contents(controller)[-2][1] == "one more"
-    assert "{composer-send} shows the options" in controller.entries()[-1].ending
+    assert "{composer-send} shows ways" in controller.entries()[-1].ending
     assert maker.is_needed()
     choices = maker.options()
     assert choices.n_ctx == 512
@@ -80,7 +80,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     assert len(asked.messages) == 1 + n_dropped + 1
     assert asked.owner == f"chat:{controller.history.chat.id}"  # type: ignore[union-attr]
     assert not controller.can_ask
-    assert "{reply-stop} stops it" in "".join(entry.content for entry in controller.entries())
+    assert "stops the summary" in "".join(entry.content for entry in controller.entries())
     for _ in range(3):
         controller.poll()
     request = client.requests[-1]
@@ -89,7 +89,7 @@ def test_a_summary_of_the_model_stands_for_what_was_dropped(tmp_path: Path, cloc
     [divider] = [e for e in controller.entries() if e.speaker is Speaker.DIVIDER]
     assert divider.content == "They asked six times."
     assert controller.entries()[-1].content == "and here it is"
-    assert "{reply-stop} stops it" not in "".join(entry.content for entry in controller.entries())
+    assert "stops the summary" not in "".join(entry.content for entry in controller.entries())
     assert controller.can_ask
 
 
@@ -126,7 +126,7 @@ def test_a_summary_that_is_too_long_is_asked_of_fewer_messages(
     n_left_out = len(whole) - len(fewer)
     assert n_left_out > 0
     assert fewer[1:] == whole[1 + n_left_out :]
-    assert told == [f"The oldest {n_left_out} messages were too long even for the summary."]
+    assert told == [f"The summary leaves out the oldest {n_left_out} messages, which did not fit."]
     assert controller.entries()[-1].content == "and here it is"
 
 
@@ -151,7 +151,7 @@ def test_a_summary_that_is_stopped_changes_nothing(tmp_path: Path, clock: Clock)
     assert controller.stop()
     clock.now += 5
     change = controller.poll()
-    assert "it was stopped" in change.notices[-1].message
+    assert "generation was stopped" in change.notices[-1].message
     assert controller.history.n_hidden == 0
     assert maker.is_needed()
     assert controller.can_ask
@@ -177,10 +177,10 @@ def test_loading_a_model_ends_a_summary_and_what_was_said_of_it(
     controller, client, maker = refused(tmp_path, clock)
     client.script = Script(replies=("summary " * 50,), tps=5)
     maker.summarise()
-    assert any("{reply-stop} stops it" in text for _, text in contents(controller))
+    assert any("stops the summary" in text for _, text in contents(controller))
     controller.load(SMALL)
     change = controller.poll()
-    assert not any("{reply-stop} stops it" in text for _, text in contents(controller))
+    assert not any("stops the summary" in text for _, text in contents(controller))
     assert "another model was loaded in the meantime" in change.notices[0].message
     assert not controller.is_leased
 
@@ -220,7 +220,7 @@ def test_a_reply_that_fills_the_context_goes_on_behind_what_was_dropped(
     controller, client = chat_of(tmp_path, clock)
     client.play(Script(replies=("first half", " second half"), fills_after=2))
     controller.send("tell me")
-    assert controller.poll().context_full == "all 8,192 cells of the context are used"
+    assert controller.poll().context_full == "all 8,192 cells of the KV cache are used"
     cut = controller.entries()[-1]
     assert controller.history.message(cut.key).finish_reason == FinishReason.CONTEXT
     maker = ContextFull(controller)

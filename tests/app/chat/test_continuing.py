@@ -52,7 +52,7 @@ def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, cl
     [_, whole] = controller.entries()
     assert whole.key == cut.key
     assert whole.content == cut.content + SECOND
-    assert "continues it" not in whole.ending
+    assert "continues the reply" not in whole.ending
     assert not controller.continue_reply()
     stored = controller.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
@@ -175,7 +175,7 @@ def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: C
         store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
-    assert "sends it" in controller.entries()[-1].ending
+    assert "sends the question" in controller.entries()[-1].ending
     assert controller.continue_reply()
     controller.poll()
     assert client.requests[0].messages[0].content == "anyone?"

@@ -55,7 +55,7 @@ def test_a_reply_goes_on_after_its_engine_was_killed_in_the_middle(
     wait(controller, lambda: controller.meters.phase is Phase.STOPPED)
     cut = controller.entries()[1]
     assert CUT_BY_CRASH in cut.ending
-    assert cut.ending.endswith("{composer-send} in the empty composer continues it")
+    assert cut.ending.endswith("{composer-send} in the empty composer continues the reply")
     controller.load(configuration)
     wait(controller, lambda: controller.can_ask)
     assert controller.continue_reply()

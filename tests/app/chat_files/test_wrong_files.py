@@ -38,7 +38,7 @@ def read(data: bytes) -> list[ChatTree]:
     ("line", "changes", "named"),
     [
         (1, {"format": "other"}, "line 1"),
-        (1, {"version": 2}, "version 2"),
+        (1, {"version": 2}, "version is 2"),
         (1, {"title": None}, "line 1: title"),
         (1, {"title": "\ud800"}, "surrogate pair"),
         (1, {"title_locked": 1}, "line 1: title_locked"),

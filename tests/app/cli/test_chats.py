@@ -219,11 +219,11 @@ def test_markdown_says_what_it_leaves_out(store: ChatStore, tmp_path: Path) -> N
     assert "1 message on other" in done.stderr
     file = tmp_path / "chat.md"
     done = kvchat("chats", "export", "1", "--branches", "-o", str(file))
-    assert "left out" not in done.stderr
+    assert "not exported" not in done.stderr
     assert "The hidden one." in file.read_text()
     refused = kvchat("chats", "import", str(file))
     assert refused.returncode == 1
-    assert "not a chat file" in refused.stderr
+    assert "not a kvchat chat file" in refused.stderr
 
 
 def test_a_file_is_replaced_only_when_that_is_said(store: ChatStore, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
     monkeypatch.setattr(llama_cpp, "check_build", lambda: check)
     assert main.run(["doctor"]) == 1
     out = capsys.readouterr().out
-    assert "FAIL  llama.cpp: it cannot be loaded: llama.cpp aborted" in out
-    assert "-> rebuild it" in out
+    assert "FAIL  llama.cpp: llama.cpp cannot be loaded: llama.cpp aborted" in out
+    assert "-> rebuild llama.cpp" in out
 
 
 def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_models_names_parts_of_models_copies_and_unfinished_downloads(home: Path
     out = kvchat("models").stdout
     kinds = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:5]}
     assert kinds == {"copy": "model", "lora": "adapter", "mmproj-x": "projector", "late": "-"}
-    assert f"{folder / 'one.gguf'}: the same model as {folder / 'copy.gguf'}" in out
+    assert f"{folder / 'one.gguf'} is a copy of {folder / 'copy.gguf'}" in out
     assert "late: its download is not finished" in out
     (folder / "torn\nname.gguf").write_bytes(b"GGUF")
     assert "\ntorn name: " in kvchat("models").stdout
@@ -126,7 +126,7 @@ def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr()
     assert "llama-3.1-8b" in shown.out, "found by another name of it"
     assert "128k" in shown.out
-    assert "llama-3.1-8b is planned as Q4_K_M" in shown.err
+    assert "Plans use Q4_K_M" in shown.err
     assert run(["models", "catalogue", "no-such"]) == 0
     assert "contains 'no-such'" in capsys.readouterr().err
 

@@ -64,7 +64,7 @@ def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:
         (("chat.temperature", "1", "--default"), 2, "not both"),
         (("--default",), 2, "specify a setting"),
         (("zzz",), 2, "lists all"),
-        (("ui.theme", "nope"), 1, "themes are kvchat-"),
+        (("ui.theme", "nope"), 1, "choose one of kvchat-"),
     ],
 )
 def test_what_cannot_be_says_what_can(arguments: tuple[str, ...], code: int, says: str) -> None:

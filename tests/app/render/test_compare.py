@@ -83,12 +83,12 @@ def test_a_difference_without_any_draft_is_noise() -> None:
     comparison = compared(block(0.5))
     for each in comparison.blocks[0]:
         each.stats = replace(each.stats, n_verified=0)
-    assert "neither side drafted (0.50x): the difference is machine noise" in shown(comparison)
+    assert "neither side drafted (0.50x): the difference is measurement noise" in shown(comparison)
     assert "nothing drafted" in plain(figure_lines(comparison.shown[1], 60)[1])
 
 
 def test_identical_texts_are_named_with_their_length() -> None:
-    assert "identical, all 60 tokens" in shown(compared(block(1.0)))
+    assert "identical: all 60 tokens" in shown(compared(block(1.0)))
 
 
 def test_texts_that_diverge_show_how_both_continue() -> None:

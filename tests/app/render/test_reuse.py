@@ -27,7 +27,7 @@ def test_a_prompt_says_where_it_came_from_what_differed_and_what_each_part_took(
         "was    “Why␛[2J”",
         "is     “How”",
         "reused restored in 12 ms; a prefill takes 7.6 s",
-        "rest   computed in 410 ms; restoring as many tokens takes 3.0 ms",
+        "rest   computed in 410 ms; restoring the same number of tokens takes 3.0 ms",
     ]
     assert reuse_text(EDITED).splitlines() == said(EDITED, 200)
 

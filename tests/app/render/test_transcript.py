@@ -44,7 +44,7 @@ def test_of_a_very_long_reply_the_end_is_laid_out_and_the_rest_is_counted() -> N
     text = line * (3 * MAX_REPLY_CHARS // len(line)) + "the end"
     whole = EntryLines(Entry(2, Speaker.MODEL, text))
     lines = [plain(each) for each in whole.lines(80)]
-    assert "characters above are hidden here only" in lines[0]
+    assert "characters above are not shown" in lines[0]
     assert any("the end" in each for each in lines)
     assert sum(map(len, lines)) < 2 * MAX_REPLY_CHARS
     growing = EntryLines(Entry(2, Speaker.MODEL, "", is_live=True))

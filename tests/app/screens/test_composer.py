@@ -182,7 +182,7 @@ async def test_what_is_more_than_the_context_is_told_and_stays_unsent(tmp_path: 
         screen = await ready(pilot)
         await paste(pilot, screen, "word " * 9000)
         composer = screen.composer
-        told = "9,000 tokens, more than the whole context of 8,192"
+        told = "9,000 tokens, but the context holds 8,192"
         await wait_until(pilot, lambda: told in str(composer.border_subtitle))
         await wait_until(pilot, lambda: "+9.0k does not fit" in status(screen))
         await pilot.press("enter")

@@ -37,7 +37,7 @@ async def test_hints_name_the_keys_that_the_settings_give(tmp_path: Path) -> Non
         screen = await ready(pilot)
         await app.push_screen(ContextFullScreen("why", choices))
         hint = str(app.screen.query_one(".hint", Static).render())
-        assert hint == "enter chooses · the planner (/plan) sets a larger context"
+        assert hint == "enter chooses · /plan plans a larger context"
         await pilot.press("escape")
         await ask(pilot, screen, "more")
         await wait_until(pilot, lambda: screen.composer.border_subtitle == "f8 stops the reply")

@@ -93,7 +93,7 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
         assert screen.conversation.is_replying
         await pilot.press(*"me", "enter", *"too", "enter")
-        told = [notice.message for notice in app._notifications if "more slot" in notice.message]
+        told = [notice.message for notice in app._notifications if "slots = 2" in notice.message]
         assert len(told) == 1, "it is said once"
         assert "slots = 2 under cache" in told[0]
         assert "MiB more memory" in told[0]
@@ -171,7 +171,7 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         screen = await asked(pilot, "first", "second", "third")
         assert len(client.requests) == 1
         title = str(screen.composer.border_title)
-        assert title == "2 queued; the last is sent when this reply is done"
+        assert title == "2 messages queued; the last is sent when this reply is done"
         assert "esc or up unqueues the last message" in str(screen.composer.border_subtitle)
         client.hurry()
         await wait_until(pilot, lambda: len(client.requests) == 3)
@@ -340,7 +340,7 @@ async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path
         composer = screen.composer
         app.post_message(events.Paste("some words in a line\n" * 5000))
         await wait_until(pilot, lambda: "25,000 tokens" in str(composer.border_subtitle))
-        assert "more than the whole context of 8,192" in str(composer.border_subtitle)
+        assert "but the context holds 8,192" in str(composer.border_subtitle)
         await pilot.press("ctrl+c")
         assert composer.text == ""
         await pilot.press("ctrl+z")

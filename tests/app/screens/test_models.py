@@ -241,7 +241,7 @@ async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
             assert "✓ fits" in rows_of(files)
             await pilot.press("enter")
             await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
-            assert "It fits with" in text_of(app.screen)
+            assert "The model fits with" in text_of(app.screen)
             assert "tok/s (limited by" in text_of(app.screen)
             await pilot.press("y")
             await wait_until(pilot, lambda: len(client.loads) == 2)

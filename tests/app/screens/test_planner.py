@@ -107,7 +107,7 @@ async def test_what_llama_cpp_refuses_is_said_in_the_place_of_the_bar(
     async with Host(screen).run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
         await pilot.press("down", "down", "right", "right", "down", "left")
-        assert "✗ llama.cpp refuses this" in report_of(screen)
+        assert "✗ llama.cpp does not support this" in report_of(screen)
         assert "V type q8_0 needs flash attention" in report_of(screen)
         assert "weights" not in report_of(screen)
         await pilot.press("enter", "s", "x")

@@ -104,7 +104,7 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot, screen, machine=PlannedMachine((12 * GIB,)))
         await pilot.press("m")
-        await wait_until(pilot, lambda: "(◂ ▸ changes it)" in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "quantisation Q4_K_M" in dialog_text(app.screen))
         await pilot.press(*"llama-3.1-8b")
         await wait_until(pilot, lambda: "✓ fits" in rows_of(app.screen))
         await pilot.press("right")
@@ -193,7 +193,7 @@ async def test_a_plan_that_was_left_is_there_again_with_its_machine_and_what_was
         await shows(pilot, again, "found for context")
         assert (again.setup, again.session.kept) == before
         assert again.query_one(PlanOptions).option.name == "n_ubatch"
-        assert "as left" in plain(again.query_one(TitleBar).lines[0])
+        assert "last plan" in plain(again.query_one(TitleBar).lines[0])
         await pilot.press("r")
         await wait_until(pilot, lambda: again.setup == Setup(Configuration(starter_path, 4096)))
         assert "found for" not in report_of(again)
@@ -286,7 +286,7 @@ async def test_without_a_model_on_this_machine_the_catalogue_is_open_with_verdic
     screen = with_model(None, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await wait_until(pilot, lambda: "(◂ ▸ changes it)" in dialog_text(app.screen))
+        await wait_until(pilot, lambda: "quantisation Q4_K_M" in dialog_text(app.screen))
         assert "[catalogue]" in plain(app.screen.query_one(TabStrip).lines[0])
         assert "free" in dialog_text(app.screen) or " of " in dialog_text(app.screen)
         await pilot.press("tab")

@@ -98,7 +98,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
     screen = presets(folder, None)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
-        await shows(pilot, screen, "no model is loaded: enter")
+        await shows(pilot, screen, "no model is loaded: press enter")
         assert "✗" not in report_of(screen)
         title = plain(screen.query_one(TitleBar).lines[0])
         assert title == " presets  no model is loaded: loading a preset asks for a model"

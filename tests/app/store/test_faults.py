@@ -72,7 +72,7 @@ def test_a_busy_database_keeps_its_caller_no_longer_than_the_callers_patience(
 ) -> None:
     store, other = busy
     [chat] = store.list_chats()
-    with pytest.raises(StoreError, match="another program is writing it, or the disk"):
+    with pytest.raises(StoreError, match="another program is writing to it, or the disk"):
         store.update_chat(chat.id, ChatChanges(title="never"))
     other.execute("ROLLBACK")
     store._writer.patience_s = BUSY_S
