@@ -5,7 +5,7 @@ BIN := .venv/bin
 STEPS ?= 2000
 N ?= 500
 
-.PHONY: chat test test-all check package walk sessions setup setup-dev starter test-models llama bench clean
+.PHONY: chat test test-all check package walk sessions setup setup-dev starter test-models llama clean
 
 chat: setup starter ## set kvchat up, fetch the starter model, and open the chat
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/kvchat; else \
