@@ -267,7 +267,7 @@ answer_options = joined(
     click.option("--stop-token", "stop_tokens", type=Count(0), multiple=True,
                  help="End the reply at this token id; repeatable."),
     click.option("--thinking", type=click.Choice(get_args(Thinking)),
-                 help="Thinking of a reasoning model; auto follows the chat template."),
+                 help="Whether a reasoning model thinks; auto follows the chat template."),
     click.option("--thinking-budget", type=Count(0), metavar="TOKENS",
                  help="Maximum thinking tokens; 0: no limit."),
 )  # fmt: skip

@@ -63,7 +63,8 @@ machine_options = joined(
                  help='GPU by name, such as "RTX 3060"; `kvchat models cards` lists them.'),
     click.option("--ram", type=Size(), help="Plan with this much RAM. [the free RAM]"),
     click.option("--cpu", type=click.Choice(CPUS),
-                 help="CPU features, which decide how llama.cpp repacks weights. [this machine's]"),
+                 help="CPU features, which decide how llama.cpp repacks weights. [CPU of this "
+                      "machine]"),
     click.option("--margin", type=Size(can_be_zero=True),
                  help="Memory to leave free on every device. [512MiB]"),
 )  # fmt: skip
