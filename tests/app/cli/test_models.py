@@ -147,7 +147,7 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
     [
         ("nosuch", "`kvchat models catalogue` lists its models"),
         ("qwen3-8", "did you mean qwen3-8b"),
-        ("qwen3-8b:Q9", "No such quantisation: the catalogue has no 'Q9'"),
+        ("qwen3-8b:Q9", "No such quantisation: the catalogue has no quantisation 'Q9'"),
         ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),
     ],
 )

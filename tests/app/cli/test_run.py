@@ -127,4 +127,4 @@ def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> Non
     with patch.dict(os.environ, environment):
         done = kvchat("run", "Count.", "--predictor", "mtp")
     assert done.returncode == 2
-    assert "a draft head" in done.stderr
+    assert "a head on" in done.stderr

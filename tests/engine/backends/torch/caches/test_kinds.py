@@ -9,8 +9,10 @@ from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes 
 from engine.backends.torch.caches.kinds import make_caches  # noqa: E402
 from engine.errors import ModelLoadError  # noqa: E402
 from engine.memory.torch_caches import (  # noqa: E402
+    BLOCK_BYTES,
+    DECOUPLED,
+    FLOAT_BYTES,
     KIVI,
-    TENSOR_KINDS,
     WHOLE_KINDS,
     CacheSpan,
     KindName,
@@ -20,6 +22,7 @@ from engine.memory.torch_caches import (  # noqa: E402
 )
 from tests.support.torch_device import DEVICE  # noqa: E402
 
+TENSOR_KINDS = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED)
 LAYERS = [LayerShape(3, 64, 64)] * 4
 
 
