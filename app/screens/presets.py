@@ -267,8 +267,8 @@ class PresetsScreen(Screen[Configuration | None]):
         entry = self._chosen()
         if entry is not None and entry.is_builtin:
             self.notify(
-                f"{entry.name} is built in and cannot be {what}: load it, and save it under "
-                "another name in the planner (F2, s)."
+                f"{entry.name} is built in and cannot be {what}. To change it, load it and save it "
+                "under another name in the planner (F2, s)."
             )
             return None
         return entry
