@@ -125,7 +125,7 @@ def test_an_export_whose_types_were_chosen_says_by_what(
     budget = ["--kv-budget", "100MiB"]
     assert run([*command, "--kv", "auto", *budget]) == 0
     told = capsys.readouterr()
-    note = "# cache guessed: q8_0; not measured on this model"
+    note = "# cache guessed: q8_0, not measured on this model"
     assert note in told.err
     assert (note in told.out) is (name == "compose")
     assert run([*command, *budget, "--json"]) == 0

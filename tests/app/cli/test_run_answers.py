@@ -101,7 +101,7 @@ def test_token_ids_are_a_prompt_and_a_stop_token_ends_the_reply(
     assert "token id 2 is 'two'" in wrong.stderr
     beyond = run(starter_path, environment, "--tokens", "1,99999999")
     assert beyond.returncode == 1
-    assert "token 99999999 (number 2) is not in" in beyond.stderr
+    assert "token 99999999 at position 2 is not in" in beyond.stderr
 
 
 def test_an_adapter_works_with_its_scale_and_another_models_is_refused(
