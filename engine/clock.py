@@ -81,7 +81,7 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T:
     try:
         answer = told.get(timeout=limit_s)
     except Empty:
-        raise TimeoutError(f"no complete answer in {limit_s:g} s") from None
+        raise TimeoutError(f"no complete response within {limit_s:g} s") from None
     if isinstance(answer, BaseException):
         try:
             raise answer

@@ -278,7 +278,7 @@ def _certificates(*_files: str | None) -> ssl.SSLContext:
 
 def _answer(response: "httpx.Response", watch: Watch) -> Answer:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise HttpError("compresses its answer although kvchat asked it not to")
+        raise HttpError("compresses its response although kvchat asked for an uncompressed one")
     url = str(response.url)
     return Answer(response.status_code, url, response.headers, _chunks(response, watch), watch)
 

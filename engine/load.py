@@ -261,7 +261,7 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
     if target.n_ctx > target.n_ctx_train:
         notes.append(
             f"the context of {target.n_ctx} exceeds the training context of "
-            f"{target.n_ctx_train} tokens: replies get worse beyond it"
+            f"{target.n_ctx_train} tokens: replies get worse beyond that length"
         )
     if configuration.decode_plan is not None:
         notes.append(

@@ -50,7 +50,7 @@ def _gauge(name: str, text: str, *labels: str) -> Metric:
     return Metric(f"{PREFIX}{name}", MetricKind.GAUGE, text, labels)
 
 
-REPLIES = _counter("replies", "Finished replies, by reason.", "reason")
+REPLIES = _counter("replies", "Finished replies, by finish reason.", "reason")
 FAILURES = _counter("failures", "Failed requests and loads.")
 STOPS = _counter("engine_stops", "Crashes of the engine process.")
 PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens.")

@@ -125,7 +125,7 @@ class Cancellation:
             DecodeAborted: it was.
         """
         if self.is_cancelled:
-            raise DecodeAborted("stopped between two steps")
+            raise DecodeAborted("stopped between two decode steps")
 
     def attach(self, on_cancel: Callable[[], None]) -> None:
         """Name what interrupts a running decode; who attaches asks `is_cancelled` before each."""

@@ -171,7 +171,7 @@ class SnapshotStore:
                     raise self._unusable(state, "its size has changed")
                 digest, payload = file.read(DIGEST_BYTES), file.readall()
         except FileNotFoundError as error:
-            raise self._unusable(state, "its file is gone") from error
+            raise self._unusable(state, "its file is missing") from error
         except OSError as error:
             raise store_error(error, path) from error
         if digest != _digest(state.key, payload):

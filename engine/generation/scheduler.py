@@ -230,7 +230,7 @@ class Scheduler:
             step = one.wish
             assert step is not None, "a ready reply has a step to compute"
             if one.cancellation.is_cancelled:
-                self._throw(one, DecodeAborted("stopped between two steps"))
+                self._throw(one, DecodeAborted("stopped between two decode steps"))
                 continue
             if chosen and one.loop.adapters != chosen[0].loop.adapters:
                 continue  # those in use work on a whole batch

@@ -266,7 +266,7 @@ class Grammars:
             self._tokens = TokenBytes(self._vocabulary)
         if not self._tokens.end_tokens:
             raise GrammarError(
-                "this model has no end-of-reply token, so a reply with a grammar cannot "
-                "end: use another model"
+                "this model has no end token, so a reply with a grammar cannot end: use "
+                "another model"
             )
         return self._tokens

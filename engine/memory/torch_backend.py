@@ -92,7 +92,7 @@ def torch_note(model: Model, configuration: Configuration, devices: tuple[Device
     kind = cache_kind(configuration, computed)
     return (
         f"torch computes in {computed} and stores keys and values as {kind}: "
-        f"{token_bytes(kind, layers):,.0f} bytes a token"
+        f"{token_bytes(kind, layers):,.0f} bytes per token"
     )
 
 
@@ -102,8 +102,8 @@ def check_architecture(model: Model) -> None:
     if name not in ARCHITECTURES:
         raise PresetError(
             f"the torch backend does not support the architecture {name} of "
-            f"{model.file.path.name}, only {', '.join(ARCHITECTURES)}: use the llama.cpp "
-            "backend"
+            f"{model.file.path.name} (supported: {', '.join(ARCHITECTURES)}): use the "
+            "llama.cpp backend"
         )
 
 

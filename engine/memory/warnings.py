@@ -88,7 +88,10 @@ def rope_warning(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> str | Non
     flags = f"--rope-scaling yarn --rope-scale {factor:g} --yarn-orig-ctx {original}"
     beyond = f"the context of {n_ctx_slot:,} tokens exceeds the training context of {trained:,}"
     if is_kvchat:
-        return f"{beyond}: replies get worse beyond it; llama-server can scale RoPE with {flags}"
+        return (
+            f"{beyond}: replies get worse beyond {trained:,}; llama-server can scale RoPE "
+            f"with {flags}"
+        )
     return (
         f"{beyond}: add {flags} (short texts lose a little quality); otherwise llama-server "
         f"limits each slot to {trained:,}"

@@ -248,9 +248,9 @@ def quantized_type(
     mix = MIXES.get(quantization)
     if mix is None:
         near = nearest(quantization, QUANTIZATIONS, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? There" if near else "there"
+        hint = f"did you mean {' or '.join(near)}? Or choose" if near else "choose"
         raise UnknownQuantizationError(
-            f"the catalogue has no quantisation {quantization!r}: {hint} are "
+            f"the catalogue has no quantisation {quantization!r}: {hint} one of "
             f"{', '.join(QUANTIZATIONS)}"
         )
     if mix.default in ("f32", "f16", "bf16"):

@@ -243,7 +243,7 @@ class _HeaderReader:
         self._n_text_bytes += self.at - start
         if self._n_text_bytes > MAX_TEXT_BYTES:
             raise self._error(
-                start, f"its strings exceed {MAX_TEXT_BYTES} bytes in total at {what}"
+                start, f"its strings exceed {MAX_TEXT_BYTES} bytes in total (at {what})"
             )
         return text
 
@@ -274,7 +274,8 @@ class _HeaderReader:
         if n_elements > limit:
             raise self._error(
                 at,
-                f"its arrays have {n_elements} elements in total at {key!r}; the limit is {limit}",
+                f"its arrays have {n_elements} elements in total (at {key!r}); the limit is "
+                f"{limit}",
             )
 
     def _skip_strings(self, key: str, count: int) -> None:
@@ -491,9 +492,8 @@ def part_names(part: GgufPart) -> list[str]:
     match = SPLIT_NAME.match(part.path.name)
     if match is None or int(match["count"]) != count or count > MAX_PARTS:
         raise ModelFileError(
-            f"{part.path.name} is one part of a model that is split into {count}, but its "
-            f"name does not end in -00001-of-{count:05d}.gguf: restore the names of the "
-            "parts"
+            f"{part.path.name} is one part of a model in {count} parts, but its name does not "
+            f"end in -00001-of-{count:05d}.gguf: restore the names of the parts"
         )
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
 

@@ -241,7 +241,7 @@ def refusal(answer: Answer, page: str | None) -> str:
         case 416:
             return "the file is empty, or shorter than before"
         case 429:
-            return "too many requests (429): wait some minutes"
+            return "too many requests (429): wait a few minutes"
         case _ if status < 500:
             return (
                 f"the server does not support range requests, or the file moved ({status}): "

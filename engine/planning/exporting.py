@@ -15,8 +15,8 @@ def export_format(name: str) -> Format:
     """
     if name not in FORMATS:
         near = nearest(name, FORMATS)
-        hint = f"did you mean {near[0]}? There" if near else "there"
-        raise ExportError(f"unknown format {name!r}: {hint} are {', '.join(FORMATS)}")
+        hint = f"did you mean {near[0]}? Or choose" if near else "choose"
+        raise ExportError(f"unknown format {name!r}: {hint} one of {', '.join(FORMATS)}")
     return FORMATS[name]
 
 

@@ -253,4 +253,4 @@ def _drafts(now: Configuration) -> str:
     if now.draft is not None:
         return f"by {now.draft.model_path.name}"
     is_off = now.speculation.predictor is PredictorName.OFF
-    return "none" if is_off else "lookup in the text so far"
+    return "none" if is_off else "lookup in the chat so far"

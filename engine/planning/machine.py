@@ -165,7 +165,7 @@ def parse_ram(text: str) -> int | None:
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise OptionError(f"{error}, or `found` for the free RAM of this machine") from error
+        raise OptionError(f"{error}; or type `found` for the free RAM of this machine") from error
 
 
 def step_ram(machine: PlannedMachine, step: int) -> int | None:

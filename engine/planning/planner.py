@@ -427,8 +427,8 @@ def _absences(plan: Plan) -> Iterator[str]:
     file, now = plan.model.file, plan.setup.configuration
     if plan.unused_gpus:
         yield (
-            f"not used: {', '.join(plan.unused_gpus)}, because this llama-cpp-python is a CPU "
-            "build; install a GPU build, or plan with --target llama-server"
+            f"{', '.join(plan.unused_gpus)} cannot be used, because this llama-cpp-python is a "
+            "CPU build: install a GPU build, or plan with --target llama-server"
         )
     if now.rpc_workers and not plan.setup.machine.workers:
         yield (

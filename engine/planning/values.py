@@ -153,5 +153,5 @@ def parse_file(text: str) -> Path:
         reason = getattr(error, "strerror", None) or error
         raise OptionError(f"{text.strip()} cannot be read: {reason}") from error
     if start != b"GGUF":
-        raise OptionError(f"{path.name} is not a GGUF file: choose another, or type its path")
+        raise OptionError(f"{path.name} is not a GGUF file: choose another file, or type its path")
     return path

@@ -58,7 +58,10 @@ def _why_whole(known: Known, pair: KVTypes) -> str:
     passing = [each.pair for each in smaller if not each.objections]
     if passing:
         would = " and ".join(map(str, passing))
-        return f"{pair}, though {would} would pass too{_rates(known, pair, passing)}"
+        return (
+            f"{pair}, although {would} would pass the quality limits "
+            f"too{_rates(known, pair, passing)}"
+        )
     failed = [f"{each.pair}: {each.objections[0]}" for each in smaller if each.objections]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
     return f"{pair}, because no smaller type passes the quality limits{why}"

@@ -110,7 +110,9 @@ class Known:
 def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
     assert found.measured is not None
     if found.measured.role == "reference":
-        return Standing(Basis.MEASURED, "the reference of the comparison", "reference", passes=True)
+        return Standing(
+            Basis.MEASURED, "the reference type of the comparison", "reference", passes=True
+        )
     scores = found.measured.scores
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
@@ -129,7 +131,7 @@ def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
         return Standing(Basis.GUESSED, f"{pair.k} keys {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
-        text = "8 bits lose almost nothing on most models"
+        text = "8 bits lose almost no quality on most models"
     else:
         text = "fewer than 8 bits cost quality on most models"
     return Standing(Basis.GUESSED, text, "guess")

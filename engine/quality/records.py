@@ -46,7 +46,7 @@ Digest = Annotated[str, Bounds(pattern=r"^[0-9a-f]{16,64}$")]
 class QualityError(EngineError):
     """Texts, cache kinds or a report that cannot be measured or read."""
 
-    title = "The cache's quality cannot be measured"
+    title = "Cache quality cannot be measured"
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def read_text_file(path: Path) -> Text:
         text = data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise QualityError(
-            f"{path} is not UTF-8 text (byte {error.start}): convert it first"
+            f"{path} is not UTF-8 text (byte {error.start}): convert it to UTF-8 first"
         ) from error
     if not text.strip():
         raise QualityError(f"{path} is empty: choose a file with text")

@@ -357,7 +357,9 @@ class AutoController:
             self.reason = f"auto: {self._said(shares, self.length)}"
             return
         if length:
-            self.reason = f"off: {self._said(shares, length)}, but too many were rejected lately"
+            self.reason = (
+                f"off: {self._said(shares, length)}, but too many drafts were rejected lately"
+            )
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
         self.reason = (

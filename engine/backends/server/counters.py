@@ -112,7 +112,7 @@ class Counters:
         self.is_busy |= n_busy > 0
         yield ServerFigure(
             "cache",
-            f"slots: {n_busy} of {len(slots)} busy, {sum(held):,} tokens in {len(held)}",
+            f"slots: {n_busy} of {len(slots)} busy, {sum(held):,} tokens in {len(held)} slots",
         )
 
     def _of_metrics(self) -> Iterator[ServerFigure]:
@@ -137,7 +137,7 @@ def _gauges(now: Mapping[str, float]) -> Iterator[ServerFigure]:
     if (rate := _first(now, HIT_RATE)) is not None:
         yield ServerFigure("cache", f"server: prefix cache hit rate {min(rate, 1.0):.0%}")
     if length := _first(now, ACCEPT_LENGTH):
-        yield ServerFigure("speculation", f"server: {length:.2f} tokens per draft round, all users")
+        yield ServerFigure("speculation", f"server: {length:.2f} tokens per round, all users")
 
 
 def _first(now: Mapping[str, float], names: tuple[str, ...]) -> float | None:

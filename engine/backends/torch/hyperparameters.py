@@ -104,7 +104,8 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
     if family is None:
         raise ModelLoadError(
             f"the torch backend does not support the architecture {keys.name} of "
-            f"{model.file.path.name}, only {', '.join(FAMILIES)}: use the llama.cpp backend"
+            f"{model.file.path.name} (supported: {', '.join(FAMILIES)}): use the llama.cpp "
+            "backend"
         )
     architecture = model.architecture
     if architecture.is_moe:
@@ -180,7 +181,7 @@ def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
     if kind not in ("none", "linear"):
         raise ModelLoadError(
             f"the torch backend does not support the RoPE scaling {kind!r} of "
-            f"{keys.model.file.path.name}, only 'linear': use the llama.cpp backend"
+            f"{keys.model.file.path.name} (supported: 'linear'): use the llama.cpp backend"
         )
     return RopeShape(keys.number("rope.freq_base", DEFAULT_ROPE_BASE), 1.0 / factor)
 

@@ -81,6 +81,6 @@ def _orders(pattern_min: int, pattern_max: int) -> list[int]:
 def _check_range(name: str, least: int, most: int) -> None:
     if not 1 <= least <= most:
         raise PresetError(
-            f"{name}_min is {least} and {name}_max is {most}: 1 <= {name}_min <= {name}_max "
-            "is required"
+            f"{name}_min is {least} and {name}_max is {most}, but they must satisfy 1 <= "
+            f"{name}_min <= {name}_max"
         )

@@ -55,7 +55,7 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(
         assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
         assert cpu["weights_bytes"] > 134_000_000 * 2
     text = text_of(capsys, *asked, "kv_cache=paged")
-    assert f"{n_values * 2:,} bytes a token" in text
+    assert f"{n_values * 2:,} bytes per token" in text
     assert "\npaged " in text
     assert "\nq8_0 " not in text
     assert run(["plan", *map(str, asked), "kv_cache=turbo"]) == 1

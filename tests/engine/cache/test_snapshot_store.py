@@ -106,7 +106,7 @@ def test_a_deleted_state_is_gone_and_deleting_it_again_is_no_error(store: Snapsh
         store.delete([STATES[0].key])
         assert store.states() == []
     assert store.nbytes == 0
-    with pytest.raises(StateError, match="is gone"):
+    with pytest.raises(StateError, match="is missing"):
         store.read(STATES[0])
 
 
@@ -127,7 +127,7 @@ def test_a_row_whose_file_is_gone_is_dropped_when_it_is_read(
 ) -> None:
     put(store, *STATES[:2])
     store.file_of(STATES[0].key).unlink()
-    with pytest.raises(StateError, match="is gone"):
+    with pytest.raises(StateError, match="is missing"):
         store.read(STATES[0])
     assert listed(store) == keys(STATES[1])
 
@@ -257,7 +257,7 @@ def test_a_folder_that_is_deleted_while_it_is_used_is_begun_again(
 ) -> None:
     put(store, *STATES)
     shutil.rmtree(path)
-    with pytest.raises(StateError, match="is gone"):
+    with pytest.raises(StateError, match="is missing"):
         store.read(STATES[0])
     put(store, STATES[1])
     assert listed(store) == keys(STATES[1])
@@ -328,7 +328,7 @@ def test_two_open_stores_see_each_others_states(path: Path) -> None:
         put(second, STATES[1])
         assert listed(first) == listed(second) == keys(*STATES[:2])
         first.delete([STATES[1].key])
-        with pytest.raises(StateError, match="is gone"):
+        with pytest.raises(StateError, match="is missing"):
             second.read(STATES[1])
         assert listed(second) == keys(STATES[0])
 

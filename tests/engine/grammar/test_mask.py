@@ -107,5 +107,5 @@ def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:
 def test_a_vocabulary_without_an_end_is_refused() -> None:
     endless = FakeVocabulary()
     endless.is_end = lambda token: False  # type: ignore[method-assign]  # a base model's habit
-    with pytest.raises(GrammarError, match="no end-of-reply"):
+    with pytest.raises(GrammarError, match="no end token"):
         Grammars(endless).mask(COLOURS, n_before=0)
