@@ -85,7 +85,7 @@ def plural(n: float, noun: str) -> str:
     """The noun after a count: `hit` after 1, `misses` or `replies` after 2."""
     if n == 1:
         return noun
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2] not in "aeiou":
         return f"{noun[:-1]}ies"
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 

@@ -277,8 +277,8 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} already exists: leave out --resume to continue that run, or use another "
-        "file for --json"
+        f"{files.json} contains another run: leave out --resume to continue that run, or use a "
+        "new file for --json"
     )
 
 

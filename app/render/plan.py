@@ -90,7 +90,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ? unknown"
+QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ?: unknown"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -331,11 +331,11 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
             for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
         )
         text = (
-            f"each token sends {fmt.nbytes(sent.token_bytes)}: {1000 * token_s:.2g} ms at "
+            f"{fmt.nbytes(sent.token_bytes)} per decoded token: {1000 * token_s:.2g} ms at "
             f"{gbps:g} Gbit/s plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
-            f"{fmt.rate(1 / token_s)} tok/s; 1,000 prompt tokens send "
-            f"{fmt.nbytes(1000 * sent.prompt_bytes)} ({prompt}); loading sends "
-            f"{fmt.nbytes(sent.load_bytes)} of weights ({load})"
+            f"{fmt.rate(1 / token_s)} tok/s; {fmt.nbytes(1000 * sent.prompt_bytes)} per 1,000 "
+            f"prompt tokens ({prompt}); {fmt.nbytes(sent.load_bytes)} of weights when loading "
+            f"({load})"
         )
         lines += hanging((Run("over the network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
@@ -471,8 +471,8 @@ def _mapped_line(device: DeviceEstimate) -> Line:
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
     text = (
-        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the OS can free it, though top counts "
-        "it as used"
+        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the OS can free this memory, although "
+        "`top` counts it as used"
     )
     return (name, Run(text, "muted"))
 

@@ -206,8 +206,8 @@ def no_verdict(report: Report) -> str:
             f"but a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, and "
-        f"{LEAST_TOKENS:,} are the least for a verdict: add texts, or raise --tokens."
+        f"No verdict: only {fmt.counted(report.n_tokens, 'token')} were scored, but "
+        f"{LEAST_TOKENS:,} are the least that allow one. Add texts, or raise --tokens."
     )
 
 

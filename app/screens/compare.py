@@ -185,7 +185,7 @@ class CompareScreen(Screen[None]):
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
         limit = counted(self._request.max_tokens or 0, "token")
         replies = f"{len(ORDER)} replies of at most {limit}"
-        self.prompt.border_subtitle = f"enter: {replies} · tab, then +/-: tokens, r: run"
+        self.prompt.border_subtitle = f"enter: {replies} · after tab: +/- tokens, r run"
         for index, arm in enumerate(self.arms):
             self._show_arm(index, arm)
         verdict = self.query_one("#compare-verdict", InkLines)

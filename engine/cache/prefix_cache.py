@@ -646,6 +646,6 @@ def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:
         )
     if start and not can_slice:
         raise StateError(
-            f"The state begins at token {start} but this model's states cannot be saved in "
+            f"The state begins at token {start}, but this model's states cannot be saved in "
             "parts: save from token 0 on."
         )

@@ -121,7 +121,7 @@ class HeaderBytes:
     def check(self, end: int, at: int) -> None:
         """Raise `ModelFileError`, which names byte `at`, if no header can reach as far as `end`."""
         if end > self.nbytes:
-            raise self.error(at, "the header ends in the middle: the file is truncated")
+            raise self.error(at, "the file ends in the middle of its header: it is truncated")
         if end > MAX_HEADER_BYTES:
             size = f"{MAX_HEADER_BYTES >> 20} MiB"
             raise self.error(at, f"the header is longer than the limit of {size}")

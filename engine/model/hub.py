@@ -230,8 +230,8 @@ def refusal(answer: Answer, page: str | None) -> str:
             return f"the model is gated: accept its terms at {page}, and set {token}"
         case 401:
             return (
-                "the repository is private, gated or does not exist (401): check its name, or "
-                f"set or renew {token}"
+                "the repository is private or gated, or it does not exist (401): check its name, "
+                f"or set a valid {token}"
             )
         case 403:
             where = f" at {page}" if page else ""

@@ -84,7 +84,10 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
     largest = plan.max_n_ctx or n_ctx
     if n_ctx > limit:
-        return f"It fits, but the model was trained on {limit:,} tokens: scale RoPE, or lower n_ctx"
+        return (
+            f"It fits, but exceeds the training context of {limit:,} tokens: scale RoPE, or lower "
+            "n_ctx"
+        )
     if largest >= limit:
         return f"It fits, even with the full training context of {limit:,} tokens."
     if largest > n_ctx:

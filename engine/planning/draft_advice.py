@@ -163,8 +163,8 @@ def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> s
     cost = _cost(costs)
     match worth:
         case Worth.NEVER:
-            most = f"{ceiling.factor:.2f}x" if ceiling.n_draft else "nothing"
-            return f"{cost}: even at {CEILING_ACCEPTANCE:.0%} acceptance the speedup is {most}"
+            most = f"a speedup of {ceiling.factor:.2f}x" if ceiling.n_draft else "no speedup"
+            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} acceptance gives {most}"
         case Worth.HARDLY:
             return (
                 f"{cost}: at most {high.factor:.2f}x on usual text, {ceiling.factor:.2f}x "

@@ -18,7 +18,9 @@ from engine.policy.known import Known, Standing
 GOAL_TEXTS = {
     Goal.CONTEXT: "the largest context, then the most precise cache",
     Goal.QUALITY: "the most precise cache, then large ubatches, then a large context",
-    Goal.SPEED: "a draft model if given, the most precise cache, then the fastest offload",
+    Goal.SPEED: (
+        "the draft model if one is given, then the most precise cache, then the fastest offload"
+    ),
     Goal.BALANCED: "a balance of context (32k tokens), cache precision and speed",
 }
 SettingName = Literal["split", "layers", "kv types", "ubatch", "draft", "context"]

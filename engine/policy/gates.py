@@ -53,13 +53,13 @@ class Gates:
     sensitive families reach 0.1 and more."""
     max_p999_kl: Loss = 1.05
     """Maximum KL divergence in nats at the 99.9th percentile of tokens. At 1.05, a token with
-    probability 1 in the reference still gets a third."""
+    probability 1 in the reference still has about 1/3."""
     min_same_top: Share = 0.965
     """Minimum share of positions with the same most likely token. At 0.965, 1 token in 28 may
     differ; if a cache type breaks a model, the share is only 0.68 to 0.75."""
     max_needle_loss: Share = 0.1
     """Maximum share of wrong answers among the retrieval questions that the reference answers
-    correctly. Rounding alone can cause 1 in 10."""
+    correctly. Rounding alone can make 1 answer in 10 wrong."""
     max_long_kl: Loss = 0.035
     """Maximum mean KL divergence in nats beyond 8,192 tokens, or at the farthest position that was
     measured."""

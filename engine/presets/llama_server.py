@@ -488,8 +488,8 @@ class _Given:
             types = types or ["ngram-mod"]
         if not types and "draft.model" in texts:
             types = [DRAFT]
-            notes.append("llama-server from May 2026 on ignores a draft model without "
-                         "--spec-type, but the preset uses it")  # fmt: skip
+            notes.append("without --spec-type, llama-server from May 2026 on ignores the draft "
+                         "model; the preset uses this model")  # fmt: skip
         lookup = next((each for each in types if each in LOOKUPS), None)
         drafts = DRAFT in types and "draft.model" in texts
         known = {lookup, HEAD, "none", DRAFT if drafts else None}

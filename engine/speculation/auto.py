@@ -212,7 +212,7 @@ class AutoController:
         self._has_caught_up = False
         self._n_caught_up = 0
         self.length = 0
-        self.reason = "auto: first measuring decode without drafts"
+        self.reason = "auto: measuring steps without drafts first"
 
     # --- before and while drafting ---
 

@@ -66,6 +66,6 @@ def test_a_part_of_a_size_says_its_unit_once() -> None:
 
 
 def test_counts_have_their_plural() -> None:
-    counts = ((1, "hit"), (2, "miss"), (1000, "state"), (1, "policy"), (2, "reply"))
+    counts = ((1, "hit"), (2, "miss"), (1000, "state"), (2, "delay"), (2, "reply"))
     shown = [fmt.counted(n, noun) for n, noun in counts]
-    assert shown == ["1 hit", "2 misses", "1,000 states", "1 policy", "2 replies"]
+    assert shown == ["1 hit", "2 misses", "1,000 states", "2 delays", "2 replies"]

@@ -115,7 +115,7 @@ def test_a_redirection_keeps_the_range_and_the_token_stays_at_home(
 def test_the_token_of_the_login_is_used(server: Server, tmp_path: Path) -> None:
     server.secret = "hf_file"
     with pytest.raises(
-        RemoteFileError, match=r"private, gated or does not exist \(401\).*HF_TOKEN"
+        RemoteFileError, match=r"private or gated, or it does not exist \(401\).*HF_TOKEN"
     ):
         read_remote("hf:owner/repo/m.gguf")
     (tmp_path / "hf").mkdir()
@@ -136,7 +136,7 @@ def test_a_token_that_no_request_can_carry_is_refused(
     ("status", "code", "message"),
     [
         (401, "GatedRepo", r"gated: accept its terms at http.*/owner/repo, and set HF_TOKEN"),
-        (401, "", r"private, gated or does not exist"),
+        (401, "", r"private or gated, or it does not exist"),
         (403, "", r"denied \(403\): request .* at http.*/owner/repo"),
         (404, "EntryNotFound", r"does not exist \(404\)"),
         (416, "", r"empty"),

@@ -111,7 +111,7 @@ def test_optimizing_takes_the_best_and_tells() -> None:
         (24, {"n_ctx": 4096}, "131,072 tokens"),
         (8, {"n_ctx": 65536, "offload": "none"}, "context 22,528"),
         (4, {"n_ctx": 4096, "offload": "none"}, "layers in RAM"),
-        (24, {"n_ctx": 140000}, "was trained on"),
+        (24, {"n_ctx": 140000}, "training context of 131,072"),
     ],
 )
 def test_each_estimate_comes_with_a_recommendation(
