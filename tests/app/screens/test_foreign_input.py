@@ -126,6 +126,7 @@ async def test_a_message_is_gone_to_from_another_tab_of_a_narrow_screen(tmp_path
         await wait_until(pilot, lambda: chat.transcript.size.width > 0)
         await wait_until(pilot, lambda: chat.transcript.selected == reply)
         await wait_until(pilot, lambda: "zebra" in chat.transcript.text)
+        assert chat.transcript.has_focus
 
 
 async def test_help_over_an_install_is_closed_with_it(tmp_path: Path) -> None:

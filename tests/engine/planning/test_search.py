@@ -76,6 +76,7 @@ def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Pat
 def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
     always = SearchLimits(must_draft=True)
     assert found(model_8b, 8, Goal.CONTEXT, draft=small, limits=always).configuration.draft
+    assert found(model_8b, 24, Goal.BALANCED, draft=small).configuration.draft
     with pytest.raises(PresetError, match="none is set"):
         found(model_8b, 8, Goal.CONTEXT, limits=always)
 

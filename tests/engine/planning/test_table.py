@@ -1,5 +1,7 @@
 """The table of KV types and contexts."""
 
+from dataclasses import replace
+
 from engine.planning.table import cost_table
 from tests.engine.planning.models import DENSE, planned
 
@@ -25,3 +27,13 @@ def test_columns_stay_while_the_plan_moves_among_them() -> None:
     assert after.current == (y, x + 1)
     edge = planner.plan(before.setup_at(plan.setup, y, len(before.contexts) - 1))
     assert cost_table(edge, cost, 6, shown=before.contexts).contexts != before.contexts
+
+
+def test_cache_kinds_of_torch_are_no_rows_for_llama_server() -> None:
+    plan, planner = planned(DENSE, 12)
+    table = cost_table(
+        replace(plan, setup=plan.setup.with_values(backend="torch", kv_cache="nf4")),
+        planner.estimator(plan.setup),
+        6,
+    )
+    assert [row for row in table.rows if row.kind is not None] == []

@@ -237,3 +237,9 @@ def test_headings_in_the_system_prompt_of_a_modelfile_are_no_comments() -> None:
     prompt = "# Role\nYou are terse.\n# Rules: OLLAMA_NUM_PARALLEL=9\n- one"
     found = read_text(f'# OLLAMA_NUM_PARALLEL=2\nFROM a.gguf\nSYSTEM """{prompt}"""\n# the end\n')
     assert (found.preset.system_prompt, found.preset.n_slots) == (prompt, 2)
+
+
+def test_a_server_model_without_an_alias_has_the_name_of_its_file() -> None:
+    for alias in ("", 5, None):
+        text = json.dumps({"models": [{"model": "/m/tiny.gguf", "model_alias": alias}]})
+        assert read_text(text).preset.name == "tiny"

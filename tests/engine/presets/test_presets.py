@@ -152,7 +152,9 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
         use_extra_buffers=False,
     )
     rules = preset_of(expected, "all of them")
-    assert parse_preset(preset_toml(rules), "it") == rules
+    text = preset_toml(rules)
+    assert parse_preset(text, "it") == rules
+    assert text.index("\nn_ctx ") < text.index("\nn_threads "), "model and cache come first"
     gpus = tuple(Device(f"GPU {index}", "gpu", 24 * GIB, 24 * GIB) for index in range(2))
     assert resolve(rules, read_model(starter_path), (*gpus, CPU)) == expected
 
