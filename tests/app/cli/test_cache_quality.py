@@ -17,6 +17,7 @@ from app.store.chats import ChatStore
 from engine.configuration import KVTypes
 from engine.policy.choice import checked
 from engine.policy.gates import Gates
+from engine.quality.laboratory import Note
 from engine.quality.records import QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
@@ -218,3 +219,20 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
     assert f"{sum(text.n_tokens for text in before.texts):,} tokens" in again.stdout
     assert "No verdict" in again.stdout
     assert not list(folder.iterdir())
+
+
+def test_ctrl_c_stops_a_measurement_and_keeps_its_results() -> None:
+    class Interrupted(measure.MeasurementRun):
+        n_stops, is_complete = 0, False
+
+        def __next__(self) -> Note:
+            if self.n_stops:
+                raise StopIteration
+            raise KeyboardInterrupt
+
+        def stop(self) -> None:
+            self.n_stops += 1
+
+    interrupted = Interrupted(None)
+    assert measure._follow(interrupted) == measure.EXIT_INTERRUPTED
+    assert interrupted.n_stops == 1

@@ -3,6 +3,7 @@
 import json
 import stat
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatChanges, NewChat, NewMessage
 from engine.cache.snapshot_store import SnapshotStore
+from engine.events import GenerationStats
 from tests.app.cli.conftest import kvchat
 from tests.app.store.conftest import finish
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
@@ -71,6 +73,11 @@ def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStor
     assert "It remembers." in out
     assert "hidden" not in out
     assert out.index("no longer sees") < out.index("they talked") < out.index("It remembers.")
+    assert chat.head_id is not None
+    counts = asdict(GenerationStats(n_rounds=1, n_emitted=3, decode_tps=9.5))
+    store.finish_message(replace(store.message(chat.head_id), stats=counts))
+    assert kvchat("chats", "show", "caches").stdout == out
+    assert "9.5 tok/s" in kvchat("chats", "show", "caches", "--stats").stdout
 
 
 def test_chats_are_searched_in_all_branches(store: ChatStore) -> None:
