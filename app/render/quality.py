@@ -206,7 +206,7 @@ def no_verdict(report: Report) -> str:
             f"but a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
         )
     return (
-        f"No verdict: only {fmt.counted(report.n_tokens, 'token')} were scored, but "
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but "
         f"{LEAST_TOKENS:,} are the least that allow one. Add texts, or raise --tokens."
     )
 
