@@ -373,7 +373,7 @@ class ReplyLoop:
             reply.sampler,
             reply.tokens,
             verification=settings.verification,
-            laws=draft.laws,
+            distributions=draft.distributions,
         )
         return verdict, given
 
