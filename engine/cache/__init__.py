@@ -1,1 +1,1 @@
-"""What was computed and is kept: a prefix tree over committed tokens, and tiers of states."""
+"""Prefix cache: a radix tree over committed tokens, and sequence states in RAM and on disk."""

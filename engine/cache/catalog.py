@@ -1,4 +1,4 @@
-"""The tree of kept states, and the books of what lies where."""
+"""Index of the cached states: a radix tree, and which tier holds each state."""
 
 import threading
 from collections import Counter
@@ -12,9 +12,9 @@ from engine.cache.radix import (
     RadixTree,
     StoredState,
     line_digest,
-    part_of_state,
     state_key,
     state_of_line,
+    state_slice,
 )
 from engine.cache.report import (
     CacheEntry,
@@ -28,14 +28,14 @@ from engine.cache.report import (
 Payload = bytes | memoryview
 Split = Callable[[Payload, int], tuple[bytes, bytes]]
 Span = tuple[int, int]
-"""First token of a line, and the one after the last."""
+"""Token indices of a sequence: first, and one past the last."""
 
 
-def part_of(state: Payload, held: Span, wanted: Span, split: Split) -> Payload:
-    """The part of a state of `held` tokens that holds those `wanted` that it has.
+def slice_state(state: Payload, held: Span, wanted: Span, split: Split) -> Payload:
+    """Slice a state of the tokens `held` to those in `wanted`.
 
     Raises:
-        StateError: the state is damaged, or cannot be cut.
+        StateError: the state is damaged or cannot be split.
     """
     (first, end), (start, stop) = held, wanted
     if stop < end:
@@ -44,65 +44,65 @@ def part_of(state: Payload, held: Span, wanted: Span, split: Split) -> Payload:
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
-    """One state: of a node's own stretch where states can be sliced, else of its whole line."""
+class CachedState:
+    """A cached state: of the node's edge if states can be sliced, else of the whole sequence."""
 
     state: StoredState
     payload: Payload | None = None
-    """The copy in main memory."""
+    """The copy in RAM."""
     file: StoredState | None = None
-    """The file that holds it; one of another key holds a longer stretch, of which this is part."""
-    came_at: float = 0.0
-    """When the copy came into main memory; seconds since the epoch."""
+    """The file that holds it; under another key, a longer range that includes this state."""
+    loaded_at: float = 0.0
+    """When the copy was put in RAM; seconds since the epoch."""
     is_prefetched: bool = False
-    """Whether it came on a guess, and nothing has used it since."""
-    wants_disk: bool = True
-    """Whether it is to be written: not once it had to give way to others."""
+    """Whether it was prefetched and is still unused."""
+    should_write: bool = True
+    """Whether it should be written to disk; False after it was evicted from there."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether a file holds this very state."""
+        """Whether a file holds exactly this state."""
         return self.file is not None and self.file.key == self.state.key
 
     def change(self, **about: object) -> None:
-        """Say something else of the state, by the names of `StoredState`."""
+        """Set fields of `StoredState`."""
         self.state = replace(self.state, **about)  # type: ignore[arg-type]  # replace checks names
 
 
-KeptNode = Node[Kept]
+StateNode = Node[CachedState]
 Halves = tuple[bytes, bytes]
 
 
 class Catalog:
-    """Which states there are; moves nothing by itself and is not thread-safe.
+    """Index of the cached states; moves no data and is not thread-safe.
 
-    Where states can be sliced every node has a value, the state of its own stretch, and is usable
-    because all above it are there: whatever loses its last copy takes all below with it. Where
-    states are whole, nodes without a value are mere branches.
+    If states can be sliced, every node's value is the state of its edge. It needs the states of
+    all its ancestors, so a node that loses its last copy is removed with its descendants. If
+    states are whole, nodes without a value are only branches.
     """
 
     def __init__(self, namespace: str, *, can_slice: bool) -> None:
         self.namespace = namespace
         self.can_slice = can_slice
-        self.tree: RadixTree[Kept] = RadixTree()
-        self.warm: dict[KeptNode, None] = {}
-        """Nodes with a copy in main memory."""
+        self.tree: RadixTree[CachedState] = RadixTree()
+        self.warm: dict[StateNode, None] = {}
+        """Nodes with a copy in RAM."""
         self.warm_bytes = 0
-        self.unwritten: dict[KeptNode, None] = {}
-        """Nodes that want a file of their very own and have none, oldest first."""
-        self.recent: dict[KeptNode, None] = {}
-        """All nodes that hold a state, those used last at the end."""
-        self.used: dict[KeptNode, None] = {}
-        """Nodes whose use is not written down yet."""
+        self.unwritten: dict[StateNode, None] = {}
+        """Nodes to be written to a file of exactly their state, oldest first."""
+        self.recent: dict[StateNode, None] = {}
+        """All nodes with a state, most recently used last."""
+        self.used: dict[StateNode, None] = {}
+        """Nodes whose use is not saved yet."""
         self.unreferenced: dict[str, None] = {}
-        """Keys of files that no node needs any more."""
-        self._needs: Counter[str] = Counter()
-        """How many nodes need a file, by its key."""
+        """Keys of files that no node uses."""
+        self._n_users: Counter[str] = Counter()
+        """Number of nodes that use a file, by its key."""
 
-    def usable(self, line: bytes) -> tuple[list[KeptNode], int]:
-        """The nodes whose states make up the longest known start of a line, and its length.
+    def usable(self, line: bytes) -> tuple[list[StateNode], int]:
+        """Nodes whose states cover the longest cached prefix, and its length in tokens.
 
-        The last stretch may go on beyond that length.
+        The last node's edge may extend past that length.
         """
         found = self.tree.match(line)
         if self.can_slice:
@@ -112,20 +112,20 @@ class Catalog:
                 return [node], node.end
         return [], 0
 
-    def nodes(self) -> Iterator[KeptNode]:
-        """The nodes that hold a state, parents before children."""
+    def nodes(self) -> Iterator[StateNode]:
+        """Nodes with a state, parents before children."""
         return (node for node in self.tree.nodes() if node.value is not None)
 
-    def start(self, node: KeptNode) -> int:
-        """The first token that a node's state holds."""
+    def start(self, node: StateNode) -> int:
+        """Index of the first token of a node's state."""
         return node.start if self.can_slice else 0
 
-    def find(self, key: str) -> KeptNode | None:
-        """The node of a key."""
+    def find(self, key: str) -> StateNode | None:
+        """The node whose state has this key."""
         return next((node for node in self.recent if value(node).state.key == key), None)
 
-    def place(self, line: bytes, payload: Payload, *, recompute_s: float, now: float) -> KeptNode:
-        """Put a new state at the end of a line whose start is there."""
+    def place(self, line: bytes, payload: Payload, *, recompute_s: float, now: float) -> StateNode:
+        """Add a new state at the end of a sequence whose prefix is in the tree."""
         start = self.tree.match(line).n_tokens if self.can_slice else 0
         nbytes = memoryview(payload).nbytes
         state = state_of_line(
@@ -136,88 +136,89 @@ class Catalog:
             recompute_s=recompute_s,
             used_at=now,
         )
-        node = self.tree.insert(line, Kept(state))
-        self._list(node)
+        node = self.tree.insert(line, CachedState(state))
+        self._update_queue(node)
         self.recent[node] = None
-        self.keep(node, payload, now)
+        self.add_copy(node, payload, now)
         return node
 
-    def split(self, node: KeptNode, at: int, halves: Halves | None) -> KeptNode:
-        """Cut a node and its state at a token of its line; `halves` where a copy is in memory."""
+    def split(self, node: StateNode, at: int, halves: Halves | None) -> StateNode:
+        """Split a node and its state at token `at`; `halves` are the split copy in RAM, if any."""
         lower, share = value(node), (at - node.start) / node.n_tokens
         line = self.tree.line(node)
         self.drop_payload(node)
         upper = self.tree.split(node, at)
         upper.value = self._cut(lower, line, at, share, halves)
         if lower.file is not None:
-            self._needs[lower.file.key] += 1
+            self._n_users[lower.file.key] += 1
         self.recent[upper] = None
         self.unwritten.pop(node, None)
         for each, payload in zip((upper, node), halves or (None, None), strict=True):
-            self._list(each)
+            self._update_queue(each)
             if payload is not None:
-                self._book(each, payload)
+                self._set_payload(each, payload)
         return upper
 
-    def _cut(self, lower: Kept, line: bytes, at: int, share: float, halves: Halves | None) -> Kept:
-        """The state of the upper half of a stretch; `lower` is that of the lower half then.
+    def _cut(
+        self, lower: CachedState, line: bytes, at: int, share: float, halves: Halves | None
+    ) -> CachedState:
+        """Cut `lower` to the lower half and return the upper, which has `share` of the tokens.
 
-        `share` is the upper half's part of the tokens; sizes are estimates without `halves`. A pin
-        stays below, where it protects both.
+        Sizes are estimates without `halves`. The pin stays on `lower`, where it protects both.
         """
         whole, head = lower.state, line[: at * TOKEN_BYTES]
         nbytes = round(whole.nbytes * share) if halves is None else len(halves[0])
         rest = whole.nbytes - nbytes if halves is None else len(halves[1])
-        upper = part_of_state(whole, head, whole.start, nbytes=nbytes, share=share)
-        lower.state = part_of_state(whole, line, at, nbytes=rest, share=1 - share)
+        upper = state_slice(whole, head, whole.start, nbytes=nbytes, share=share)
+        lower.state = state_slice(whole, line, at, nbytes=rest, share=1 - share)
         return replace(lower, state=replace(upper, is_pinned=False))
 
-    def keep(self, node: KeptNode, payload: Payload, now: float) -> None:
-        """Note that a copy is in main memory now."""
-        value(node).came_at = now
-        self._book(node, payload)
+    def add_copy(self, node: StateNode, payload: Payload, now: float) -> None:
+        """Record a copy in RAM."""
+        value(node).loaded_at = now
+        self._set_payload(node, payload)
 
-    def drop_payload(self, node: KeptNode) -> bool:
-        """Drop the copy in main memory; the result is whether it was prefetched in vain."""
-        kept = value(node)
-        if kept.payload is None:
+    def drop_payload(self, node: StateNode) -> bool:
+        """Drop the copy in RAM; return whether it was prefetched but never used."""
+        cached = value(node)
+        if cached.payload is None:
             return False
-        self.warm_bytes -= kept.state.nbytes
+        self.warm_bytes -= cached.state.nbytes
         del self.warm[node]
-        kept.payload = None
-        was_in_vain, kept.is_prefetched = kept.is_prefetched, False
-        return was_in_vain
+        cached.payload = None
+        was_wasted, cached.is_prefetched = cached.is_prefetched, False
+        return was_wasted
 
-    def set_file(self, node: KeptNode, file: StoredState | None) -> None:
-        """Note which file holds a state; the one before is unreferenced if no other needs it."""
-        kept = value(node)
-        before, kept.file = kept.file, file
+    def set_file(self, node: StateNode, file: StoredState | None) -> None:
+        """Set a state's file; the previous file becomes unreferenced if no other node uses it."""
+        cached = value(node)
+        before, cached.file = cached.file, file
         if file is not None:
-            self._needs[file.key] += 1
+            self._n_users[file.key] += 1
             self.unreferenced.pop(file.key, None)
         if before is not None:
             self._release(before.key)
-        self._list(node)
+        self._update_queue(node)
 
-    def want_disk(self, node: KeptNode) -> None:
-        """Let a state be written, with those that it needs, though they gave way before."""
-        for each in reversed(list(self.tree.way(node) if self.can_slice else [node])):
-            value(each).wants_disk = True
-            self._list(each)
+    def queue_write(self, node: StateNode) -> None:
+        """Queue a state and the states it needs for writing, even if they were evicted before."""
+        for each in reversed(list(self.tree.path(node) if self.can_slice else [node])):
+            value(each).should_write = True
+            self._update_queue(each)
 
-    def written(self, node: KeptNode, file: StoredState) -> None:
-        """Note that a file was written for a node, which may have been split or dropped since."""
-        for each in self.tree.way(node):
-            kept = each.value
+    def written(self, node: StateNode, file: StoredState) -> None:
+        """Record the file written for a node, which may have been split or dropped meanwhile."""
+        for each in self.tree.path(node):
+            cached = each.value
             if each.start < file.start or not (self.can_slice or each is node):
                 break
-            if kept is not None and (kept.file is None or kept.state.key == file.key):
+            if cached is not None and (cached.file is None or cached.state.key == file.key):
                 self.set_file(each, file)
-        if not self._needs[file.key]:
+        if not self._n_users[file.key]:
             self.unreferenced[file.key] = None
 
-    def remove(self, node: KeptNode) -> list[Kept]:
-        """Take a state out, with all below that need it, and give what was lost."""
+    def remove(self, node: StateNode) -> list[CachedState]:
+        """Remove a state and the descendants that need it; return the removed states."""
         gone = self.tree.remove(node) if self.can_slice else [node]
         lost = [value(each) for each in gone]
         for each in gone:
@@ -226,15 +227,15 @@ class Catalog:
             self.tree.tidy(node)
         return lost
 
-    def has_exact_parent(self, node: KeptNode) -> bool:
-        """Whether a file of this node could be used at the next start."""
+    def has_exact_parent(self, node: StateNode) -> bool:
+        """Whether a file of this node would be usable at the next start."""
         parent = node.parent
         if not self.can_slice or parent is None or parent.value is None:
             return True
         return parent.value.is_exact
 
-    def is_branch(self, node: KeptNode) -> bool:
-        """Whether several states follow this one directly, on lines that part behind it."""
+    def is_branch(self, node: StateNode) -> bool:
+        """Whether several states directly continue this one, on diverging sequences."""
         waiting, n_next = list(node.children.values()), 0
         while waiting:
             each = waiting.pop()
@@ -244,16 +245,16 @@ class Catalog:
                 n_next += 1
         return n_next > 1
 
-    def is_superseded(self, node: KeptNode) -> bool:
-        """Whether a later state of the same line does all that this one does, but for its end."""
+    def is_superseded(self, node: StateNode) -> bool:
+        """Whether a whole state has exactly one direct continuation."""
         return not self.can_slice and bool(node.children) and not self.is_branch(node)
 
     def superseded_keys(self) -> set[str]:
-        """The keys of states that a later one supersedes."""
+        """Keys of the superseded states."""
         return {value(node).state.key for node in self.recent if self.is_superseded(node)}
 
-    def touch(self, node: KeptNode, now: float, *, owner: str = "", n_uses: int = 0) -> None:
-        """Note that a state is used, and by whom."""
+    def touch(self, node: StateNode, now: float, *, owner: str = "", n_uses: int = 0) -> None:
+        """Record a use of a state and its owner."""
         state = value(node).state
         owners = state.owners | {owner} if owner else state.owners
         value(node).change(used_at=now, owners=owners, n_uses=state.n_uses + n_uses)
@@ -262,29 +263,29 @@ class Catalog:
         self.recent[node] = None
 
     def order(self) -> None:
-        """Bring the nodes into the order of their use, after entering them in another."""
+        """Sort `recent` by last use."""
         nodes = sorted(self.recent, key=lambda node: value(node).state.used_at)
         self.recent = dict.fromkeys(nodes)
 
-    def enter(self, state: StoredState, edge: bytes, below: KeptNode) -> KeptNode:
-        """Enter a state that a store lists, `edge` its tokens `below` where its parent ends.
+    def enter(self, state: StoredState, edge: bytes, below: StateNode) -> StateNode:
+        """Add a stored state; `edge` are its packed tokens `below` its parent's node.
 
-        Stretches that are there already stay as they are, unless the file is their very own. A
-        file that adds nothing is unreferenced.
+        Ranges already in the tree are unchanged, unless the file is exactly theirs. A file that
+        adds no tokens becomes unreferenced.
         """
         found = self.tree.match(edge, below=below)
         if found.is_inside and self.can_slice:
             self.split(found.nodes[-1], found.n_tokens, None)
         if found.n_tokens < state.end or not self.can_slice:
-            node = self.tree.insert(edge, Kept(state, file=state), below=below)
-            self._needs[state.key] += 1
+            node = self.tree.insert(edge, CachedState(state, file=state), below=below)
+            self._n_users[state.key] += 1
             self.recent[node] = None
             if self.start(node) != state.start:
                 line, share = self.tree.line(node), node.n_tokens / (state.end - state.start)
-                value(node).state = part_of_state(
+                value(node).state = state_slice(
                     state, line, node.start, nbytes=round(state.nbytes * share), share=share
                 )
-                self._list(node)
+                self._update_queue(node)
             return node
         node = self.tree.match(edge, below=below).nodes[-1]
         if value(node).state.key == state.key:
@@ -294,53 +295,53 @@ class Catalog:
         return node
 
     def lose_file(self, key: str, *, is_wanted: bool) -> int:
-        """Note that a file is gone; gives how many states are lost with it.
+        """Record that a file is gone; return how many states are lost with it.
 
-        Those with a copy in main memory are written anew only where that `is_wanted`.
+        States with a copy in RAM are written again only if `is_wanted`.
         """
         n_lost = 0
-        for node in [each for each in self.recent if _rests_on(each, key)]:
-            kept = node.value
-            if kept is None:
-                continue  # it went with the one above
-            if kept.payload is None:
+        for node in [each for each in self.recent if _uses_file(each, key)]:
+            cached = node.value
+            if cached is None:
+                continue  # removed with its parent
+            if cached.payload is None:
                 n_lost += len(self.remove(node))
             else:
-                kept.wants_disk = kept.wants_disk and is_wanted
+                cached.should_write = cached.should_write and is_wanted
                 self.set_file(node, None)
         self.unreferenced.pop(key, None)
         return n_lost
 
     def keys_in_use(self) -> set[str]:
-        """The keys of files that may not go now: of what is locked, or what others rest on."""
+        """Keys of files that must not be deleted: of locked nodes, or that descendants need."""
         return {
-            kept.file.key
+            cached.file.key
             for node in self.recent
-            if (kept := value(node)).file is not None
-            and (node.n_locks or (self.can_slice and node.children and kept.payload is None))
+            if (cached := value(node)).file is not None
+            and (node.n_locks or (self.can_slice and node.children and cached.payload is None))
         }
 
-    def _book(self, node: KeptNode, payload: Payload) -> None:
-        kept = value(node)
-        kept.payload = payload
-        if (nbytes := memoryview(payload).nbytes) != kept.state.nbytes:
-            kept.change(nbytes=nbytes)
+    def _set_payload(self, node: StateNode, payload: Payload) -> None:
+        cached = value(node)
+        cached.payload = payload
+        if (nbytes := memoryview(payload).nbytes) != cached.state.nbytes:
+            cached.change(nbytes=nbytes)
         self.warm[node] = None
         self.warm_bytes += nbytes
 
-    def _list(self, node: KeptNode) -> None:
-        if value(node).is_exact or not value(node).wants_disk:
+    def _update_queue(self, node: StateNode) -> None:
+        if value(node).is_exact or not value(node).should_write:
             self.unwritten.pop(node, None)
         else:
             self.unwritten.setdefault(node, None)
 
     def _release(self, key: str) -> None:
-        self._needs[key] -= 1
-        if self._needs[key] <= 0:
-            del self._needs[key]
+        self._n_users[key] -= 1
+        if self._n_users[key] <= 0:
+            del self._n_users[key]
             self.unreferenced[key] = None
 
-    def _forget(self, node: KeptNode) -> None:
+    def _forget(self, node: StateNode) -> None:
         self.drop_payload(node)
         self.set_file(node, None)
         self.unwritten.pop(node, None)
@@ -349,25 +350,25 @@ class Catalog:
         node.value = None
 
 
-def value(node: KeptNode) -> Kept:
-    """The state at a node that is known to hold one."""
+def value(node: StateNode) -> CachedState:
+    """The state of a node that has one."""
     assert node.value is not None
     return node.value
 
 
-def _rests_on(node: KeptNode, key: str) -> bool:
+def _uses_file(node: StateNode, key: str) -> bool:
     file = value(node).file
     return file is not None and file.key == key
 
 
 def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
-    """Enter what a store lists, and give how many states could not be used.
+    """Add a store's states; return how many could not be used.
 
-    They may overlap, as a kill between writing halves and deleting the whole leaves them, or two
-    processes that wrote the same tokens. One whose parent is missing, or whose digests are not
-    those of its tokens, is unreferenced.
+    States may overlap if a process was killed between writing halves and deleting the whole, or
+    if two processes wrote the same tokens. A state without its parent, or whose digests differ
+    from its tokens', becomes unreferenced.
     """
-    ends: dict[str, KeptNode] = {"": catalog.tree.root}
+    ends: dict[str, StateNode] = {"": catalog.tree.root}
     n_unusable = 0
     for state in sorted(states, key=lambda each: (each.start, each.end)):
         parent = ends.get(state.parent)
@@ -381,8 +382,8 @@ def adopt(catalog: Catalog, states: Iterable[StoredState]) -> int:
     return n_unusable
 
 
-def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | None:
-    """A state's own tokens if it says of itself what is true."""
+def _edge(catalog: Catalog, state: StoredState, parent: StateNode) -> bytes | None:
+    """A state's packed tokens; None if its fields contradict them or its parent."""
     n_tokens = state.end - state.start
     if parent.end != state.start or n_tokens < 1 or len(state.packed) != n_tokens * TOKEN_BYTES:
         return None
@@ -395,7 +396,7 @@ def _edge(catalog: Catalog, state: StoredState, parent: KeptNode) -> bytes | Non
 
 @dataclass(frozen=True, slots=True)
 class CacheState:
-    """What the tiers of one cache share; `lock` guards catalog and ledger."""
+    """State shared by the tiers of one cache; `lock` guards catalog and ledger."""
 
     catalog: Catalog
     ledger: CacheStats
@@ -405,20 +406,20 @@ class CacheState:
     now: Callable[[], float]
     """Seconds since the epoch."""
     monotonic: Callable[[], float]
-    """Seconds that never step back."""
+    """Monotonic seconds."""
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a line to the log."""
+        """Add a log message."""
         with self.lock:
             self.ledger.note(text, is_problem=is_problem)
 
 
 MAX_ENTRIES = 200
-"""Entries of one report, those used last: it travels through a pipe several times a second."""
+"""Most recently used entries per report, which is piped several times a second."""
 
 
 def report(catalog: Catalog, ledger: CacheStats, settings: CacheSettings) -> CacheReport:
-    """Tiers, counts, the entries used last, and the log since the last report."""
+    """Tiers, counts, the most recently used entries, and new log messages."""
     last = islice(reversed(catalog.recent), MAX_ENTRIES)
     return CacheReport(
         tiers=(_warm(catalog, settings), _cold(catalog, settings)),
@@ -434,19 +435,19 @@ def _warm(catalog: Catalog, settings: CacheSettings) -> TierUse:
 
 
 def _cold(catalog: Catalog, settings: CacheSettings) -> TierUse:
-    """Count states that lie on disk; of a file that holds more than its state, the state's part."""
+    """The cold tier's use; of a file that holds more than a state, only the state's share."""
     cold = [node for node in catalog.recent if value(node).file is not None]
     n_tokens = sum(node.end - catalog.start(node) for node in cold)
     nbytes = sum(value(node).state.nbytes for node in cold)
     return TierUse("cold", len(cold), n_tokens, nbytes, settings.cold_bytes)
 
 
-def _entry(node: KeptNode) -> CacheEntry:
-    kept = value(node)
-    tiers: list[TierName] = ["warm"] if kept.payload is not None else []
-    if kept.file is not None:
+def _entry(node: StateNode) -> CacheEntry:
+    cached = value(node)
+    tiers: list[TierName] = ["warm"] if cached.payload is not None else []
+    if cached.file is not None:
         tiers.append("cold")
-    state = kept.state
+    state = cached.state
     return CacheEntry(
         key=state.key,
         start=state.start,

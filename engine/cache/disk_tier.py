@@ -1,23 +1,23 @@
-"""Moves kept states to disk and off it, beside everything else."""
+"""Writes cached states to disk in the background, and reads and deletes them."""
 
 import math
 from dataclasses import replace
 
-from engine.cache.catalog import CacheState, KeptNode, Payload, adopt, part_of, value
+from engine.cache.catalog import CacheState, Payload, StateNode, adopt, slice_state, value
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_store import SnapshotStore
 from engine.errors import CacheStoreError, StateError
 
 RETRY_S = 60.0
-"""Time for which nothing is written once the disk refused something."""
+"""Pause in writing after the disk refused an operation."""
 
 
 class DiskTier:
-    """The disk's side of the cache, which takes up what the store has of its namespace.
+    """Cold tier; adds the store's states of the namespace to the catalog.
 
-    Takes the cache's lock to read and change the catalog, and holds it during no transfer. A store
-    that cannot be read is named in the log; the cache goes on without what it holds.
+    Holds the cache's lock to read and change the catalog, but not during transfers. If the store
+    cannot be read, the error is logged and the cache works without its states.
     """
 
     def __init__(self, cache: CacheState, store: SnapshotStore, namespace: Namespace) -> None:
@@ -28,17 +28,17 @@ class DiskTier:
         self._off_until = -math.inf
         self._is_in_trouble = False
         self._is_crowded = False
-        """Whether the last state had no room; only the first of a row is reported."""
-        self._take_up()
+        """Whether the last state did not fit; of consecutive failures only the first is logged."""
+        self._load_index()
 
     def write_one(self) -> bool:
-        """Write the state that is due, and give whether there was one."""
+        """Write the next queued state; return whether there was one."""
         with self._lock:
             node = self._next() if self.can_write() else None
             if node is None:
                 return False
-            kept = value(node)
-            state, payload, file = kept.state, kept.payload, kept.file
+            cached = value(node)
+            state, payload, file = cached.state, cached.payload, cached.file
             self._catalog.tree.lock(node)
         try:
             self._write(node, state, payload, file)
@@ -50,15 +50,17 @@ class DiskTier:
         return True
 
     def read(self, file: StoredState, start: int, end: int) -> Payload:
-        """The part of a file that holds tokens `start` to `end` of its line.
+        """The state of tokens `start` to `end`, from a file that includes them.
 
         Raises:
-            StateError: the file was damaged or is gone; what needed it was dropped.
+            StateError: the file is damaged or gone; the states that need it were dropped.
             CacheStoreError: it cannot be read now.
         """
         try:
             payload = self._store.read(file)
-            return part_of(payload, (file.start, file.end), (start, end), self._cache.split_state)
+            return slice_state(
+                payload, (file.start, file.end), (start, end), self._cache.split_state
+            )
         except StateError as error:
             with self._lock:
                 self._ledger.count(n_refused=1)
@@ -67,14 +69,14 @@ class DiskTier:
             raise
 
     def trim(self) -> None:
-        """Delete states of least worth while the folder is beyond its budget."""
+        """Delete the states of lowest worth until the folder is within its budget."""
         try:
-            self._make_room(0)
+            self._free_space(0)
         except CacheStoreError as error:
             self._pause_after(error)
 
     def delete_unreferenced(self) -> None:
-        """Delete the files that no state needs; those that resist are tried again later."""
+        """Delete the files that no state uses; after an error they are tried again later."""
         with self._lock:
             keys = list(self._catalog.unreferenced) if self.can_write() else []
         try:
@@ -87,7 +89,7 @@ class DiskTier:
                 self._catalog.unreferenced.pop(key, None)
 
     def save_uses(self) -> None:
-        """Write down which states were used, when and by whom."""
+        """Save when, how often and by which owners states were used."""
         with self._lock:
             if not self.can_write():
                 return
@@ -99,15 +101,15 @@ class DiskTier:
             self._pause_after(error)
 
     def save_pin(self, state: StoredState) -> None:
-        """Write down whether a state is pinned.
+        """Save whether a state is pinned.
 
         Raises:
-            CacheStoreError: it could not be written down.
+            CacheStoreError: it could not be saved.
         """
         self._store.pin(state.key, is_pinned=state.is_pinned)
 
     def release_all(self) -> None:
-        """Let every file of the namespace be deleted, those of other processes too.
+        """Mark every file of the namespace for deletion, including other processes' files.
 
         Raises:
             CacheStoreError: the folder cannot be read.
@@ -117,18 +119,18 @@ class DiskTier:
             self._catalog.unreferenced.update(dict.fromkeys(keys))
 
     def retry(self) -> None:
-        """Let the next write try again at once."""
+        """End the pause in writing."""
         self._off_until = -math.inf
 
     def can_write(self) -> bool:
-        """Whether the disk is expected to take something now."""
+        """Whether writing is not paused."""
         return self._cache.monotonic() >= self._off_until
 
-    def _take_up(self) -> None:
+    def _load_index(self) -> None:
         try:
             self._store.know(self._namespace)
         except CacheStoreError as error:
-            self._ledger.note(str(error), is_problem=True)  # what is there is read all the same
+            self._ledger.note(str(error), is_problem=True)  # states are read nevertheless
         try:
             n_unusable = adopt(self._catalog, self._store.states(self._namespace.key))
         except CacheStoreError as error:
@@ -143,15 +145,15 @@ class DiskTier:
             )
 
     def _pause_after(self, error: CacheStoreError) -> None:
-        """Write nothing for a while; only the first of a row of refusals is reported."""
+        """Pause writing; of consecutive errors only the first is logged."""
         with self._lock:
             self._off_until = self._cache.monotonic() + RETRY_S
             if not self._is_in_trouble:
                 self._ledger.note(f"{error} States are saved in RAM only.", is_problem=True)
             self._is_in_trouble = True
 
-    def _next(self) -> KeptNode | None:
-        """The newest node that waits, or the topmost that has to be written before it."""
+    def _next(self) -> StateNode | None:
+        """The newest unwritten node, or its topmost ancestor that must be written first."""
         unwritten = self._catalog.unwritten
         while unwritten:
             node = chosen = next(reversed(unwritten))
@@ -160,12 +162,12 @@ class DiskTier:
                 chosen = chosen.parent
             if chosen in unwritten:
                 return chosen
-            value(node).wants_disk = False
+            value(node).should_write = False
             del unwritten[node]
         return None
 
     def _write(
-        self, node: KeptNode, state: StoredState, payload: Payload | None, file: StoredState | None
+        self, node: StateNode, state: StoredState, payload: Payload | None, file: StoredState | None
     ) -> None:
         if payload is None:
             assert file is not None
@@ -174,23 +176,23 @@ class DiskTier:
             except StateError:
                 return
         state = replace(state, nbytes=memoryview(payload).nbytes)
-        if not self._make_room(state.nbytes):
+        if not self._free_space(state.nbytes):
             self._refuse(node, state.nbytes)
             return
         self._store.write(self._namespace, state, payload)
         with self._lock:
             self._catalog.written(node, state)
             self._ledger.count(n_written_bytes=state.nbytes)
-            kept = node.value
-            is_same = kept is not None and kept.state.key == state.key
-            now = kept.state if kept is not None and is_same else state
+            cached = node.value
+            is_same = cached is not None and cached.state.key == state.key
+            now = cached.state if cached is not None and is_same else state
             if self._is_in_trouble:
                 self._ledger.note("States are saved on disk again.")
             self._is_in_trouble = self._is_crowded = False
         if now.is_pinned != state.is_pinned:
             self.save_pin(now)
 
-    def _refuse(self, node: KeptNode, nbytes: int) -> None:
+    def _refuse(self, node: StateNode, nbytes: int) -> None:
         with self._lock:
             if not self._is_crowded:
                 self._ledger.note(
@@ -201,11 +203,11 @@ class DiskTier:
                 )
             self._is_crowded = True
             if node.value is not None:
-                node.value.wants_disk = False
+                node.value.should_write = False
                 self._catalog.unwritten.pop(node, None)
 
-    def _make_room(self, nbytes: int) -> bool:
-        """Delete what is worth least in the folder, whoever computed it; whether it was enough."""
+    def _free_space(self, nbytes: int) -> bool:
+        """Delete the states of lowest worth of all namespaces; return whether `nbytes` fit now."""
         budget = self._cache.settings.cold_bytes
         over = self._store.nbytes + nbytes - budget
         if nbytes > budget:

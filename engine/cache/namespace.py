@@ -1,4 +1,4 @@
-"""What makes a kept state usable: model, build and settings, bound by hashes of the files."""
+"""Namespaces of cached states: model, build and settings, identified by hashes of the files."""
 
 import json
 import math
@@ -16,29 +16,29 @@ from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import adapters_in_words
 
 HASHES = "model-hashes.json"
-"""File that remembers them, beside the folder of kept states."""
+"""File of the model hashes, beside the folder of cached states."""
 VERSION = 1
 BLOCK_BYTES = 4 << 20
 DIGEST_BYTES = 32
 MAX_FILES = 256
 SETTLED_NS = 2_000_000_000
-"""Age from which a file's time of change tells two contents apart, whatever the clock of its disk:
-the coarsest one, FAT's, counts in 2 s."""
+"""Age at which a file's mtime identifies its content; the coarsest file system clock, FAT's, has
+a resolution of 2 s."""
 
 STATE_FORMAT = "format"
 ADAPTERS = "LoRA hashes"
 K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
-"""The fields of a namespace that say how keys and values lie in a cache."""
+"""Fields of a namespace for the layout of keys and values in a cache."""
 
 Stamp = tuple[int, int, int, int, int]
-"""Device, number on it, bytes, and times of change of content and of entry in ns."""
+"""Device, inode, size in bytes, mtime and ctime in ns."""
 
 
 class FileHashes:
-    """BLAKE2b digests of files, from memory where a file is as it was.
+    """BLAKE2b digests of files, cached while a file is unchanged.
 
     Args:
-        path: The file that remembers; None remembers nothing.
+        path: The file of the cached digests; None caches nothing.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -49,11 +49,11 @@ class FileHashes:
 
         Args:
             file: The file.
-            unchanged_since: Seconds since the epoch; a file that took its place later is not the
-                one that was loaded then.
+            unchanged_since: Seconds since the epoch when the model was loaded; a file that changed
+                later is refused.
 
         Raises:
-            ModelFileError: it cannot be read, or changed too late.
+            ModelFileError: it cannot be read, or changed after `unchanged_since`.
         """
         try:
             with open_file(file) as opened:
@@ -100,18 +100,18 @@ KEY_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """States that may be put in each other's place, as far as their tokens agree."""
+    """States that are interchangeable for equal tokens."""
 
     key: str
-    """Name: hexadecimal, 32 characters; equal where all that changes the numbers is equal."""
+    """Hash of `fields`: 32 hexadecimal characters."""
     model: str
-    """Path of the model's first file when the namespace was opened; it does not count."""
+    """Path of the model's first file when the namespace was opened; not part of the key."""
     fields: tuple[tuple[str, str], ...]
-    """What counts, in words: name and value."""
+    """Name and value of everything that changes the computed numbers."""
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the model's file is no longer where it was; not so where nobody may look."""
+        """Whether the model's file is gone; False if its folder cannot be read."""
         try:
             Path(self.model).stat()
         except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -128,18 +128,18 @@ def namespace_of(
     hash_file: Callable[[Path], str],
     gpus: Sequence[str] = (),
 ) -> Namespace:
-    """The namespace of what a context of this configuration computes.
+    """The namespace of the states that a context of this configuration computes.
 
-    The rope settings and the attention's window are the model file's own; of the context's length
-    it counts whether one sequence has more of it than the model was trained on, because some models
-    rotate by other factors then (llama.cpp's `get_rope_factors`). What only groups the same
-    computation into other batches does not count: threads, `n_batch`, `n_ubatch`.
+    The rope settings and the attention window are in the model file. Of the context length it
+    matters whether one sequence may exceed the trained length, because some models then use other
+    rope factors (llama.cpp's `get_rope_factors`). Settings that only change the batches are left
+    out: threads, `n_batch`, `n_ubatch`.
 
     Args:
-        configuration: What the context is opened with.
+        configuration: The configuration of the context.
         state_format: `Backend.state_format`.
-        hash_file: Gives the hash of a whole file.
-        gpus: Names of the GPUs that llama.cpp uses; without any, no offload counts.
+        hash_file: Returns the hash of a whole file.
+        gpus: Names of the GPUs that llama.cpp uses; without any, offload is left out.
 
     Raises:
         ModelFileError: a file cannot be read.

@@ -1,7 +1,7 @@
-"""States that were computed, found again by the longest start that a line shares with them.
+"""Cached sequence states, looked up by the longest prefix of a prompt.
 
-After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), for states of llama.cpp in main
-memory and on disk.
+After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), for llama.cpp's states in RAM
+and on disk.
 """
 
 import threading
@@ -16,11 +16,11 @@ from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.catalog import (
     CacheState,
     Catalog,
-    KeptNode,
     Payload,
     Split,
-    part_of,
+    StateNode,
     report,
+    slice_state,
     value,
 )
 from engine.cache.disk_tier import DiskTier
@@ -31,40 +31,40 @@ from engine.cache.snapshot_store import SnapshotStore
 from engine.cache.warm_tier import WarmTier
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
 
-LOOK_S = 2.0
-"""Time between two looks at memory, budgets and uses in the background."""
+CHECK_S = 2.0
+"""Interval of the background checks of memory, budgets and uses."""
 MAX_PREFETCHES = 4
-"""Lines that wait to be prefetched; older wishes give way."""
+"""Prefetch requests that may wait; a new one replaces the oldest."""
 N_NEWEST = 4
-"""Whole states that are kept of one line, the newest: the ends of two prompts and two replies, so
-that the last two turns can be made anew."""
+"""Newest whole states cached per sequence: the ends of two prompts and two replies, so that the
+last two turns can be regenerated."""
 
 
 def available_bytes() -> int:
-    """The bytes that programs can take before the machine swaps, as psutil estimates them."""
+    """RAM that programs can allocate without swapping, in bytes, as psutil estimates it."""
     return psutil.virtual_memory().available
 
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """The longest start of a line that can be restored; nothing of it is evicted until released."""
+    """The longest prefix that can be restored; its states are not evicted until `release`."""
 
     n_tokens: int
-    """Leading tokens; after `PrefixCache.read`, those that it gave."""
+    """Length of the prefix; after `PrefixCache.read`, the tokens of the states it returned."""
     n_warm: int
-    """Of them, those whose state is in main memory."""
+    """Of `n_tokens`, those whose state is in RAM."""
     n_cold: int
-    """Those whose state is on disk."""
+    """Of `n_tokens`, those whose state is on disk."""
     line: bytes
-    """The line as it was asked for, packed."""
-    node: KeptNode | None
-    """The node that the match ends with, locked."""
-    unlock: Callable[[KeptNode], None]
+    """All tokens that were looked up, packed."""
+    node: StateNode | None
+    """The last node of the match, locked."""
+    unlock: Callable[[StateNode], None]
     recompute_s: float | None = None
-    """Measured time of computing those tokens, as their states tell it; None where one does not."""
+    """Measured time of computing the `n_tokens`; None if a state has no measurement."""
 
     def release(self) -> None:
-        """Let what was matched be evicted again; a second time does nothing."""
+        """Allow eviction of the matched states; a second call does nothing."""
         node, self.node = self.node, None
         if node is not None:
             self.unlock(node)
@@ -77,25 +77,24 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A state to be read: tokens `start` to `end` of a line."""
+class _Segment:
+    """A state to read: tokens `start` to `end` of a sequence."""
 
-    node: KeptNode
+    node: StateNode
     start: int
     end: int
     n_known: int
-    """Leading tokens of the line asked for that are its own, or its parents'."""
+    """Leading tokens of the requested sequence that this state and its ancestors cover."""
     payload: Payload | None
     file: StoredState | None
 
 
 class PrefixCache:
-    """States that were computed, found again by their tokens, in main memory and on disk.
+    """Sequence states in RAM and on disk, looked up by their tokens.
 
-    Every state that is put is written to disk in the background, so that giving up its copy in
-    main memory loses nothing. A state is only ever given for the very tokens that it was put for.
-    All methods may be called from any thread; none holds the lock while it reads, writes or cuts
-    a state.
+    Every state is written to disk in the background, so its copy in RAM can be dropped without
+    loss. A state is only returned for exactly the tokens it was put with. All methods may be
+    called from any thread; none holds the lock while it reads, writes or splits a state.
     """
 
     def __init__(
@@ -111,18 +110,18 @@ class PrefixCache:
         available: Callable[[], int] = available_bytes,
         in_background: bool = True,
     ) -> None:
-        """Take up what the store lists, and begin to work in the background.
+        """Load the store's index and start the background thread.
 
         Args:
-            namespace: everything that changes a state's numbers.
+            namespace: of the states; see `namespace_of`.
             can_slice: `Backend.can_slice`.
             split_state: `Backend.split_state`; called from several threads.
-            store: the states on disk, None without a disk.
+            store: the states on disk; None disables the cold tier.
             settings: budgets and thresholds.
             now: seconds since the epoch.
-            monotonic: seconds that never step back.
-            available: bytes of main memory that are available.
-            in_background: False starts no thread; `work` is then the caller's to call.
+            monotonic: monotonic seconds.
+            available: returns the available bytes of RAM.
+            in_background: if False, no thread is started and the caller calls `work`.
         """
         self._catalog = catalog = Catalog(namespace.key, can_slice=can_slice)
         self._ledger = CacheStats(now)
@@ -133,17 +132,17 @@ class PrefixCache:
         disk = store if settings.cold_bytes > 0 else None
         self._disk = None if disk is None else DiskTier(cache, disk, namespace)
         self._warm = WarmTier(cache, available, self._can_write)
-        self._wishes: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
-        self._look_at = monotonic()
+        self._requests: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
+        self._check_at = monotonic()
         self._reported: tuple[object, ...] = ()
         self._awake = threading.Event()
         self._stopping = threading.Event()
         self._thread = self._started() if in_background else None
 
     def match(self, tokens: Sequence[int], *, owner: str = "") -> Match:
-        """Find the longest start of a line that can be restored, and protect it until released.
+        """Find the longest prefix that can be restored, and lock it until it is released.
 
-        Stretches that lie wholly within it are noted to be the owner's too.
+        `owner` is added to the owners of the states wholly within it.
         """
         catalog, line = self._catalog, pack(tokens)
         with self._lock:
@@ -161,28 +160,27 @@ class PrefixCache:
         return Match(n_tokens, n_warm, n_tokens - n_warm, line, last, self._unlock, recompute_s)
 
     def read(self, match: Match) -> list[Payload]:
-        """The states of a match in order; those from disk are in main memory then.
+        """The states of a match in order; those from disk are also put in RAM.
 
-        Afterwards the match says how many tokens they are, and from where they came. That is less
-        than before where a file was damaged or has gone: the rest has to be computed. None of the
-        states may be changed.
+        Updates the match's token counts to the states returned: fewer than before if a file was
+        damaged or gone. The states must not be modified.
         """
         line = match.line[: match.n_tokens * TOKEN_BYTES]
         states: list[Payload] = []
         n_done = n_cold = 0
-        while n_done < match.n_tokens and (piece := self._piece(line, n_done)):
+        while n_done < match.n_tokens and (segment := self._next_segment(line, n_done)):
             try:
-                state = self._load(piece, is_guess=False)
+                state = self._load(segment, is_guess=False)
             except StateError:
                 continue
             except CacheStoreError as error:
                 self.note(str(error), is_problem=True)
                 break
-            end = min(piece.end, piece.n_known)
-            # It begins earlier where another thread dropped what was read before, and put it anew.
-            held = piece.start, piece.end
-            states.append(part_of(state, held, (n_done, end), self._cache.split_state))
-            n_cold += end - n_done if piece.payload is None else 0
+            end = min(segment.end, segment.n_known)
+            # The segment starts before n_done if another thread dropped and re-put earlier states.
+            held = segment.start, segment.end
+            states.append(slice_state(state, held, (n_done, end), self._cache.split_state))
+            n_cold += end - n_done if segment.payload is None else 0
             n_done = end
             if not self._catalog.can_slice:
                 break
@@ -193,7 +191,7 @@ class PrefixCache:
         return states
 
     def refuse(self, match: Match, reason: str) -> None:
-        """Drop the last state of a match, since the backend did not take what was read."""
+        """Drop the last state of a match because the backend could not load it."""
         catalog, ledger = self._catalog, self._ledger
         with self._lock:
             nodes, _ = catalog.usable(match.line[: match.n_tokens * TOKEN_BYTES])
@@ -204,18 +202,18 @@ class PrefixCache:
         self._awake.set()
 
     def prefetch(self, tokens: Sequence[int]) -> None:
-        """Bring what is kept of a line's start from disk into main memory, in the background."""
+        """Load the cached prefix of `tokens` from disk into RAM, in the background."""
         with self._lock:
-            self._wishes.append(pack(tokens))
+            self._requests.append(pack(tokens))
         self._awake.set()
 
     def n_known(self, tokens: Sequence[int]) -> int:
-        """How many leading tokens some line had before, whether a state is left or not."""
+        """Number of leading tokens that are in the tree, with or without a state."""
         with self._lock:
             return self._catalog.tree.match(pack(tokens)).n_tokens
 
     def keys_on(self, tokens: Sequence[int]) -> list[str]:
-        """The keys of the states that lie wholly on a line."""
+        """Keys of the states of prefixes of `tokens`."""
         with self._lock:
             found = self._catalog.tree.match(pack(tokens))
             ends_within = (node for node in found.nodes if node.end <= found.n_tokens)
@@ -230,52 +228,51 @@ class PrefixCache:
         recompute_s: float,
         owner: str = "",
     ) -> bool:
-        """Keep the state of `tokens` from `start` on, and give whether it is kept.
+        """Cache the state of `tokens[start:]`; return whether it was cached.
 
-        All of the tokens are committed ones. The state is taken over, not copied. It is not kept
-        where fewer than `CacheSettings.min_tokens` tokens are new, or no tier has room.
+        False if fewer than `CacheSettings.min_tokens` tokens are new, or no tier has space.
 
         Args:
-            tokens: the whole line.
-            start: first token that the state holds; 0 where states cannot be sliced. No more than
-                a match found; one that is not released yet makes sure that they still are kept.
-            state: what `Sequence.save(start)` gave.
+            tokens: the whole sequence, committed tokens only.
+            start: index of the state's first token; 0 if states cannot be sliced. At most the
+                length of a match, which must not be released before this call.
+            state: result of `Sequence.save(start)`; not copied.
             recompute_s: measured time of computing `tokens[start:]`.
-            owner: whose tokens they are; empty is nobody's.
+            owner: the conversation of the tokens; empty for none.
 
         Raises:
-            StateError: the tokens before `start` are not kept, or the state cannot be cut.
+            StateError: the tokens before `start` are not cached, or the state cannot be split.
         """
         line, catalog = pack(tokens), self._catalog
-        self._warm.look_at_memory()
+        self._warm.check_memory()
         while True:
             with self._lock:
-                nodes, n_kept = catalog.usable(line)
-                _check_start(start, n_kept, can_slice=catalog.can_slice)
-                if not self._wants(len(tokens) - n_kept):
-                    self._mark([node for node in nodes if node.end <= n_kept], owner)
+                nodes, n_cached = catalog.usable(line)
+                _check_start(start, n_cached, can_slice=catalog.can_slice)
+                if not self._wants(len(tokens) - n_cached):
+                    self._mark([node for node in nodes if node.end <= n_cached], owner)
                     return False
-                cut = self._uncut(nodes, n_kept)
+                cut = self._node_to_split(nodes, n_cached)
                 whole = None if cut is None else value(cut).payload
-                n_upper = 0 if cut is None else n_kept - cut.start
+                n_upper = 0 if cut is None else n_cached - cut.start
             halves = None if whole is None else self._cache.split_state(whole, n_upper)
-            tail, share = self._tail(state, n_kept - start, len(tokens) - start)
+            tail, share = self._tail(state, n_cached - start, len(tokens) - start)
             with self._lock:
-                if self._has_changed(line, nodes, n_kept, cut, whole):
+                if self._has_changed(line, nodes, n_cached, cut, whole):
                     continue
                 if cut is not None:
-                    catalog.split(cut, n_kept, halves)
-                is_kept = self._place(line, tail, recompute_s * share, owner)
+                    catalog.split(cut, n_cached, halves)
+                is_cached = self._place(line, tail, recompute_s * share, owner)
             self._awake.set()
-            return is_kept
+            return is_cached
 
     def note_hit(
         self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float | None
     ) -> None:
-        """Count a prompt by where its tokens came from, and what restoring saved, if that is known.
+        """Count a prompt's tokens by tier, and the time that restoring saved, if known.
 
-        A hit took something from a tier. A miss took nothing, and computed more than the context
-        held by itself. The rest is neither.
+        A hit restored tokens from RAM or disk. A miss restored none and computed more tokens than
+        the context held. Other prompts are neither.
         """
         is_hit = n_warm + n_cold > 0
         with self._lock:
@@ -291,43 +288,43 @@ class PrefixCache:
                 self._ledger.save(saved_s)
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a line to the log."""
+        """Add a log message."""
         self._cache.note(text, is_problem=is_problem)
 
     def pin(self, key: str) -> None:
-        """Protect a state, and what it needs, from eviction by budget.
+        """Protect a state and the states it needs from eviction.
 
         Raises:
             StateError: no state has this key.
-            CacheBudgetError: the pinned states would not fit into the budget.
-            CacheStoreError: the pin could not be written down; there is none then.
+            CacheBudgetError: the pinned states would exceed the budget.
+            CacheStoreError: the pin could not be saved; the state is not pinned.
         """
         with self._lock:
             node = self._node(key)
-            kept = value(node)
-            if kept.state.is_pinned:
+            cached = value(node)
+            if cached.state.is_pinned:
                 return
-            kept.change(is_pinned=True)
+            cached.change(is_pinned=True)
             try:
                 self._check_pins()
             except CacheBudgetError:
-                kept.change(is_pinned=False)
+                cached.change(is_pinned=False)
                 raise
-            self._catalog.want_disk(node)
+            self._catalog.queue_write(node)
         self._awake.set()
         try:
             self._save_pin(node)
         except CacheStoreError:
             with self._lock:
-                kept.change(is_pinned=False)
+                cached.change(is_pinned=False)
             raise
 
     def unpin(self, key: str) -> None:
-        """Let a state be evicted again.
+        """Allow a state to be evicted again.
 
         Raises:
             StateError: no state has this key.
-            CacheStoreError: it could not be written down; the pin is back at the next start.
+            CacheStoreError: it could not be saved; the next start restores the pin.
         """
         with self._lock:
             node = self._node(key)
@@ -335,7 +332,7 @@ class PrefixCache:
         self._save_pin(node)
 
     def drop(self, key: str) -> None:
-        """Drop a state from every tier, pinned or not, with the states that need it.
+        """Drop a state, pinned or not, and the states that need it from every tier.
 
         Raises:
             StateError: no state has this key.
@@ -345,7 +342,7 @@ class PrefixCache:
         self._delete_unreferenced()
 
     def verify(self, key: str) -> None:
-        """Read a state from disk and check it; one that lies in main memory only is intact.
+        """Read a state from disk and check its digest; a state only in RAM is intact.
 
         Raises:
             StateError: no state has this key, or its file is damaged and was dropped.
@@ -358,7 +355,7 @@ class PrefixCache:
         self.note(f"State {key} is intact.")
 
     def forget(self, owner: str) -> None:
-        """Drop what only this owner's prompts used, pinned or not; what others share stays."""
+        """Drop the states, pinned or not, that no other owner's prompts used."""
         with self._lock:
             for node in reversed(list(self._catalog.nodes())):
                 owners = value(node).state.owners
@@ -372,7 +369,7 @@ class PrefixCache:
         self._delete_unreferenced()
 
     def clear(self) -> None:
-        """Drop every state of this namespace, pinned ones too.
+        """Drop every state of this namespace, including pinned ones.
 
         Raises:
             CacheStoreError: the folder cannot be read.
@@ -385,7 +382,7 @@ class PrefixCache:
         self._delete_unreferenced()
 
     def has_news(self) -> bool:
-        """Whether something changed in the tiers since this was asked last; costs little."""
+        """Whether the tiers changed since the last call; cheap."""
         with self._lock:
             catalog, ledger = self._catalog, self._ledger
             now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
@@ -393,14 +390,14 @@ class PrefixCache:
             return was != now
 
     def report(self) -> CacheReport:
-        """How full the tiers are, what they hold, and what happened since the last report."""
+        """Use of the tiers, their entries, counts, and the log messages since the last report."""
         with self._lock:
             return report(self._catalog, self._ledger, self._settings)
 
     def work(self) -> float:
-        """One piece of background work; the seconds until the next is due."""
-        if self._cache.monotonic() >= self._look_at:
-            self._look()
+        """Do one step of background work; return the seconds until the next."""
+        if self._cache.monotonic() >= self._check_at:
+            self._check()
         if self._prefetch_one():
             return 0.0
         if self._disk is not None and self._disk.write_one():
@@ -409,10 +406,10 @@ class PrefixCache:
             return 0.0
         if self._disk is not None:
             self._disk.delete_unreferenced()
-        return max(self._look_at - self._cache.monotonic(), 0.0)
+        return max(self._check_at - self._cache.monotonic(), 0.0)
 
     def close(self, timeout_s: float) -> None:
-        """Write what is not on disk yet, and work no longer; gives up after `timeout_s`."""
+        """Stop the thread and write the unwritten states, for at most `timeout_s`."""
         until = self._cache.monotonic() + timeout_s
         self._stopping.set()
         self._awake.set()
@@ -428,14 +425,14 @@ class PrefixCache:
 
     def _started(self) -> threading.Thread:
         return start_thread(
-            self._work_on,
+            self._run,
             name="kvchat cache",
             on_fault=self._report_fault,
             pauses_s=PAUSES_S,
             stopping=self._stopping,
         )
 
-    def _work_on(self) -> None:
+    def _run(self) -> None:
         while not self._stopping.is_set():
             self._awake.clear()
             self._awake.wait(self.work())
@@ -448,10 +445,10 @@ class PrefixCache:
         )
         self.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
 
-    def _look(self) -> None:
-        """What is due now and then: budgets, the files of others, the times of use."""
-        self._look_at = self._cache.monotonic() + LOOK_S
-        self._warm.look_at_memory()
+    def _check(self) -> None:
+        """Check RAM, trim the disk to its budget and save the uses."""
+        self._check_at = self._cache.monotonic() + CHECK_S
+        self._warm.check_memory()
         if self._disk is not None:
             self._disk.trim()
             self._disk.save_uses()
@@ -459,7 +456,7 @@ class PrefixCache:
     def _can_write(self) -> bool:
         return self._disk is not None and self._disk.can_write()
 
-    def _node(self, key: str) -> KeptNode:
+    def _node(self, key: str) -> StateNode:
         node = self._catalog.find(key)
         if node is None:
             raise StateError(
@@ -468,12 +465,12 @@ class PrefixCache:
         return node
 
     def _check_pins(self) -> None:
-        """Refuse pins that, with the states that they need, leave no room for others."""
+        """Raise CacheBudgetError if the pinned states and those they need exceed the budget."""
         catalog, settings = self._catalog, self._settings
-        held: set[KeptNode] = set()
+        held: set[StateNode] = set()
         for node in catalog.nodes():
             if value(node).state.is_pinned:
-                held.update(catalog.tree.way(node) if catalog.can_slice else [node])
+                held.update(catalog.tree.path(node) if catalog.can_slice else [node])
         nbytes = sum(value(node).state.nbytes for node in held)
         budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
         if nbytes > budget:
@@ -482,63 +479,66 @@ class PrefixCache:
                 f"{budget:,}: unpin another state, or raise the budget."
             )
 
-    def _save_pin(self, node: KeptNode) -> None:
-        kept = node.value
-        if self._disk is not None and kept is not None and kept.is_exact:
-            self._disk.save_pin(kept.state)
+    def _save_pin(self, node: StateNode) -> None:
+        cached = node.value
+        if self._disk is not None and cached is not None and cached.is_exact:
+            self._disk.save_pin(cached.state)
 
     def _delete_unreferenced(self) -> None:
         if self._disk is not None:
-            # A full disk refuses what is written, not what is deleted.
+            # A full disk refuses writes, not deletions.
             self._disk.retry()
             self._disk.delete_unreferenced()
 
-    def _mark(self, nodes: Sequence[KeptNode], owner: str) -> None:
-        """Note that these are used now, and by whom; the lock is held."""
+    def _mark(self, nodes: Sequence[StateNode], owner: str) -> None:
+        """Record a use of the nodes by `owner`; the lock is held."""
         for node in nodes:
             self._catalog.touch(node, self._cache.now(), owner=owner)
 
-    def _piece(self, line: bytes, n_done: int) -> _Piece | None:
-        """The state that goes on behind the first `n_done` tokens of a line."""
+    def _next_segment(self, line: bytes, n_done: int) -> _Segment | None:
+        """The state that continues the first `n_done` tokens of a sequence."""
         catalog = self._catalog
         with self._lock:
             nodes, n_tokens = catalog.usable(line)
             node = next((node for node in nodes if node.end > n_done), None)
             if node is None or n_tokens <= n_done:
                 return None
-            kept = value(node)
+            cached = value(node)
             start = catalog.start(node)
-            return _Piece(node, start, node.end, n_tokens, kept.payload, kept.file)
+            return _Segment(node, start, node.end, n_tokens, cached.payload, cached.file)
 
-    def _load(self, piece: _Piece, *, is_guess: bool) -> Payload:
-        if piece.payload is not None:
-            self._use(piece, piece.payload, is_guess=is_guess)
-            return piece.payload
-        assert piece.file is not None
+    def _load(self, segment: _Segment, *, is_guess: bool) -> Payload:
+        if segment.payload is not None:
+            self._use(segment, segment.payload, is_guess=is_guess)
+            return segment.payload
+        assert segment.file is not None
         assert self._disk is not None
-        payload = self._disk.read(piece.file, piece.start, piece.end)
-        self._use(piece, payload, is_guess=is_guess)
+        payload = self._disk.read(segment.file, segment.start, segment.end)
+        self._use(segment, payload, is_guess=is_guess)
         return payload
 
-    def _use(self, piece: _Piece, payload: Payload, *, is_guess: bool) -> None:
-        """Note that a state was read, and keep it in main memory."""
-        catalog, ledger, node = self._catalog, self._ledger, piece.node
+    def _use(self, segment: _Segment, payload: Payload, *, is_guess: bool) -> None:
+        """Record a read of a state and put it in RAM."""
+        catalog, ledger, node = self._catalog, self._ledger, segment.node
         with self._lock:
-            if node.value is None or (catalog.start(node), node.end) != (piece.start, piece.end):
+            if node.value is None or (catalog.start(node), node.end) != (
+                segment.start,
+                segment.end,
+            ):
                 return
-            kept = node.value
-            if kept.payload is None and self._settings.warm_bytes > 0:
-                catalog.keep(node, payload, self._cache.now())
-                kept.is_prefetched = is_guess
+            cached = node.value
+            if cached.payload is None and self._settings.warm_bytes > 0:
+                catalog.add_copy(node, payload, self._cache.now())
+                cached.is_prefetched = is_guess
                 ledger.count(n_promotions=1, n_prefetches=int(is_guess))
-            elif not is_guess and kept.is_prefetched:
-                kept.is_prefetched = False
+            elif not is_guess and cached.is_prefetched:
+                cached.is_prefetched = False
                 ledger.count(n_prefetches_used=1)
             if not is_guess:
                 catalog.touch(node, self._cache.now(), n_uses=1)
             self._warm.shrink()
 
-    def _recompute_s(self, nodes: Sequence[KeptNode], n_tokens: int) -> float | None:
+    def _recompute_s(self, nodes: Sequence[StateNode], n_tokens: int) -> float | None:
         total_s = 0.0
         for node in nodes:
             state = value(node).state
@@ -549,12 +549,12 @@ class PrefixCache:
         return total_s if nodes else None
 
     def _prefetch_one(self) -> bool:
-        """Prefetch one line, and give whether there was a wish for it."""
+        """Serve one prefetch request; return whether there was one."""
         catalog = self._catalog
         with self._lock:
-            if not self._wishes:
+            if not self._requests:
                 return False
-            line = self._wishes.popleft()
+            line = self._requests.popleft()
             nodes, n_tokens = catalog.usable(line)
             if not nodes:
                 return True
@@ -566,39 +566,39 @@ class PrefixCache:
         return True
 
     def _prefetch_line(self, line: bytes) -> None:
-        """Read the states of a line, from its start, as far as they fit in main memory."""
-        n_done, room = 0, self._warm.room()
-        while n_done * TOKEN_BYTES < len(line) and (piece := self._piece(line, n_done)):
-            if piece.payload is None:
-                room -= value(piece.node).state.nbytes
-                if room < 0:
+        """Read the states of a sequence from its start while they fit in RAM."""
+        n_done, free_bytes = 0, self._warm.free_bytes()
+        while n_done * TOKEN_BYTES < len(line) and (segment := self._next_segment(line, n_done)):
+            if segment.payload is None:
+                free_bytes -= value(segment.node).state.nbytes
+                if free_bytes < 0:
                     return
                 try:
-                    self._load(piece, is_guess=True)
+                    self._load(segment, is_guess=True)
                 except StateError:
                     return
                 except CacheStoreError as error:
                     self.note(str(error), is_problem=True)
                     return
-            n_done = piece.end
+            n_done = segment.end
 
-    def _unlock(self, node: KeptNode) -> None:
+    def _unlock(self, node: StateNode) -> None:
         with self._lock:
             self._catalog.tree.unlock(node)
             self._warm.shrink()
 
     def _wants(self, n_new: int) -> bool:
-        """Whether any tier takes states at all, and one of so many new tokens is worth it."""
+        """Whether a tier is enabled and `n_new` reaches `min_tokens`."""
         takes_any = self._settings.warm_bytes > 0 or self._disk is not None
         return takes_any and n_new >= max(self._settings.min_tokens, 1)
 
-    def _uncut(self, nodes: Sequence[KeptNode], n_kept: int) -> KeptNode | None:
-        """The node within whose stretch a line leaves the tree."""
-        is_inside = self._catalog.can_slice and nodes and nodes[-1].end > n_kept
+    def _node_to_split(self, nodes: Sequence[StateNode], n_cached: int) -> StateNode | None:
+        """The node within whose edge a sequence diverges from the tree."""
+        is_inside = self._catalog.can_slice and nodes and nodes[-1].end > n_cached
         return nodes[-1] if is_inside else None
 
     def _tail(self, state: Payload, n_known: int, n_tokens: int) -> tuple[Payload, float]:
-        """The part of a state that is new, and its share of the tokens."""
+        """The state of the new tokens, and their share of the tokens."""
         if not self._catalog.can_slice or n_known == 0:
             return state, 1.0
         return self._cache.split_state(state, n_known)[1], 1 - n_known / n_tokens
@@ -606,29 +606,29 @@ class PrefixCache:
     def _has_changed(
         self,
         line: bytes,
-        nodes: Sequence[KeptNode],
-        n_kept: int,
-        cut: KeptNode | None,
+        nodes: Sequence[StateNode],
+        n_cached: int,
+        cut: StateNode | None,
         whole: Payload | None,
     ) -> bool:
-        """Whether another thread changed what was cut or measured without the lock."""
-        if self._catalog.usable(line) != (list(nodes), n_kept):
+        """Whether another thread changed the nodes while the lock was released."""
+        if self._catalog.usable(line) != (list(nodes), n_cached):
             return True
         return cut is not None and value(cut).payload is not whole
 
     def _place(self, line: bytes, state: Payload, recompute_s: float, owner: str) -> bool:
         catalog, now = self._catalog, self._cache.now()
         node = catalog.place(line, state, recompute_s=recompute_s, now=now)
-        self._mark([each for each in catalog.tree.way(node) if each.value is not None], owner)
+        self._mark([each for each in catalog.tree.path(node) if each.value is not None], owner)
         if not catalog.can_slice:
-            self._thin_out(node)
+            self._drop_older(node)
         self._warm.shrink(newest=node)
         return node.value is not None
 
-    def _thin_out(self, newest: KeptNode) -> None:
-        """Drop older states of a line that no other line needs, since newer ones do more."""
+    def _drop_older(self, newest: StateNode) -> None:
+        """Drop the older states of a sequence, unless they are branches, locked or pinned."""
         catalog, n_seen = self._catalog, 0
-        for node in list(catalog.tree.way(newest)):
+        for node in list(catalog.tree.path(newest)):
             if node.value is None:
                 continue
             n_seen += 1
@@ -638,11 +638,11 @@ class PrefixCache:
                 catalog.remove(node)
 
 
-def _check_start(start: int, n_kept: int, *, can_slice: bool) -> None:
-    if start > n_kept:
+def _check_start(start: int, n_cached: int, *, can_slice: bool) -> None:
+    if start > n_cached:
         raise StateError(
-            f"The state begins at token {start} but only {n_kept} tokens are cached: "
-            f"save from token {n_kept} on."
+            f"The state begins at token {start} but only {n_cached} tokens are cached: "
+            f"save from token {n_cached} on."
         )
     if start and not can_slice:
         raise StateError(

@@ -1,4 +1,4 @@
-"""Lines of tokens and a prefix tree over them: what lines share is there once."""
+"""Packed token sequences and a radix tree that stores shared prefixes once."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -13,29 +13,28 @@ TOKEN_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A state of tokens `start` to `end` of a line; its bytes lie in a tier.
+    """Metadata of the state of tokens `start` to `end` of a sequence.
 
-    Where states can be sliced, those of a line follow one another and each holds its own stretch.
-    Where they cannot, each begins at 0.
+    If states can be sliced, consecutive states make up a sequence. Otherwise `start` is 0.
     """
 
     key: str
-    """Name: hexadecimal, 16 characters; equal for equal namespace, line and start."""
+    """Hash of namespace, `line` and start: 16 hexadecimal characters."""
     namespace: str
-    """Key of the model, build and settings that it belongs to."""
+    """Key of its `Namespace`: model, build and settings."""
     parent: str
-    """Digest of the line's first `start` tokens; empty where `start` is 0."""
+    """Digest of the sequence's first `start` tokens; empty if `start` is 0."""
     line: str
-    """Digest of the line's first `end` tokens."""
+    """Digest of the sequence's first `end` tokens."""
     start: int
     end: int
     packed: bytes
-    """The tokens of its own stretch, `end - start` of them, as little-endian 32-bit integers: a
-    tenth of the memory of numbers, and read from a file as they are."""
+    """Tokens `start` to `end` as little-endian 32-bit integers: a tenth of the memory of Python
+    integers, and the format of the file."""
     nbytes: int
-    """Size of the state as the backend gave it."""
+    """Size of the backend's state."""
     recompute_s: float = 0.0
-    """Measured time of computing the stretch."""
+    """Measured time of computing tokens `start` to `end`."""
     owners: frozenset[str] = field(default_factory=frozenset)
     is_pinned: bool = False
     n_uses: int = 0
@@ -44,9 +43,9 @@ class StoredState:
 
 
 def state_key(namespace: str, start: int, line: str) -> str:
-    """The name of a state of a line from `start` on, in a namespace."""
-    spelled = f"{namespace}:{start}:{line}".encode()
-    return blake2b(spelled, digest_size=KEY_BYTES).hexdigest()
+    """Key of the state from `start` to the end of the sequence with the digest `line`."""
+    text = f"{namespace}:{start}:{line}".encode()
+    return blake2b(text, digest_size=KEY_BYTES).hexdigest()
 
 
 def state_of_line(
@@ -58,7 +57,7 @@ def state_of_line(
     recompute_s: float = 0.0,
     used_at: float = 0.0,
 ) -> StoredState:
-    """The state of a packed line from token `start` on, as nobody's."""
+    """The metadata of a packed sequence's state from token `start` on, without owners."""
     digest = line_digest(line)
     return StoredState(
         key=state_key(namespace, start, digest),
@@ -74,10 +73,10 @@ def state_of_line(
     )
 
 
-def part_of_state(
+def state_slice(
     state: StoredState, line: bytes, start: int, *, nbytes: int, share: float
 ) -> StoredState:
-    """The state of a packed line from token `start` on, which is a `share` of another state."""
+    """The metadata of a slice from token `start` on, a `share` of another state's tokens."""
     return replace(
         state_of_line(state.namespace, line, start, nbytes=nbytes),
         recompute_s=state.recompute_s * share,
@@ -89,17 +88,17 @@ def part_of_state(
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """A line of tokens as little-endian 32-bit integers."""
+    """Tokens as little-endian 32-bit integers."""
     return struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def unpack(line: bytes) -> tuple[int, ...]:
-    """The tokens of a packed line."""
+    """The tokens of a packed sequence."""
     return struct.unpack(f"<{len(line) // TOKEN_BYTES}i", line)
 
 
 def line_digest(line: bytes) -> str:
-    """The digest of a packed line: BLAKE2b, 32 hexadecimal characters."""
+    """BLAKE2b digest of a packed sequence: 32 hexadecimal characters."""
     return blake2b(line, digest_size=LINE_BYTES).hexdigest()
 
 
@@ -107,7 +106,7 @@ V = TypeVar("V")
 
 
 class Node(Generic[V]):
-    """A stretch of tokens behind its parent's; the way from the root spells a line."""
+    """A tree node; the edges from the root to it concatenate to a token sequence."""
 
     __slots__ = ("children", "edge", "end", "n_locks", "parent", "value")
 
@@ -121,45 +120,45 @@ class Node(Generic[V]):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the node's own stretch."""
+        """Number of tokens on the node's edge."""
         return len(self.edge) // TOKEN_BYTES
 
     @property
     def start(self) -> int:
-        """Tokens in front of the node's own stretch."""
+        """Number of tokens before the node's edge."""
         return self.end - self.n_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[V]):
-    """How far a line is known."""
+    """The longest prefix of a sequence in the tree."""
 
     nodes: tuple[Node[V], ...]
-    """The nodes on the way, root excluded; the last may agree in its first tokens only."""
+    """Nodes on the path, root excluded; the last edge may match only partly."""
     n_tokens: int
-    """Leading tokens of the line that the tree spells."""
+    """Number of leading tokens that are in the tree."""
 
     @property
     def is_inside(self) -> bool:
-        """Whether the way ends within the last node's stretch."""
+        """Whether the match ends within the last node's edge."""
         return bool(self.nodes) and self.nodes[-1].end > self.n_tokens
 
 
 class RadixTree(Generic[V]):
-    """Values at stretches of token lines, found by comparing the tokens themselves.
+    """Radix tree of values by packed token sequence (`pack`); not thread-safe.
 
-    Lines are packed (`pack`). No two children of a node begin with the same
-    token. `n_locks` of a node is the number of locks on it and on all below it. A node that was
-    removed keeps its parent, so that locks taken before can be given back. Not thread-safe.
+    No two children of a node begin with the same token. A node's `n_locks` counts the locks on it
+    and on its descendants. A removed node still refers to its parent, so that earlier locks can
+    be released.
     """
 
     def __init__(self) -> None:
         self.root: Node[V] = Node(None, b"", 0)
         self.n_tokens = 0
-        """Tokens of all stretches together."""
+        """Tokens on all edges."""
 
     def match(self, line: bytes, *, below: Node[V] | None = None) -> Found[V]:
-        """Find the longest known start of a line, from the root or from `below` a node."""
+        """Find the longest prefix of `line` in the tree, starting at the root or at `below`."""
         node = self.root if below is None else below
         n_tokens, at, nodes = node.end, 0, []
         while child := node.children.get(line[at : at + TOKEN_BYTES]):
@@ -173,9 +172,9 @@ class RadixTree(Generic[V]):
         return Found(tuple(nodes), n_tokens)
 
     def insert(self, line: bytes, value: V, *, below: Node[V] | None = None) -> Node[V]:
-        """Put a value at the end of a line, splitting the edge where it leaves a known one.
+        """Set the value at the end of `line`, splitting an edge if the sequence diverges in it.
 
-        A value that is there is replaced; the lower half of a split edge keeps its value.
+        Replaces an existing value; the lower half of a split edge retains its value.
         """
         top = self.root if below is None else below
         found = self.match(line, below=top)
@@ -189,9 +188,9 @@ class RadixTree(Generic[V]):
         return node
 
     def split(self, node: Node[V], at: int) -> Node[V]:
-        """Cut a node at `at` tokens of its line and give the new upper half.
+        """Split a node `at` tokens from the root; return the new upper half.
 
-        The node itself becomes the lower half, so that whoever holds it still holds its end.
+        The node itself becomes the lower half, so references to it still mean the same end.
         """
         assert node.parent is not None
         assert node.start < at < node.end
@@ -205,21 +204,21 @@ class RadixTree(Generic[V]):
         return upper
 
     def lock(self, node: Node[V]) -> None:
-        """Protect a node and all above it from eviction, once more."""
-        for each in self.way(node):
+        """Increment the lock counts of a node and its ancestors."""
+        for each in self.path(node):
             each.n_locks += 1
 
     def unlock(self, node: Node[V]) -> None:
-        """Take one lock back."""
-        way = list(self.way(node))
-        for each in way:
+        """Release one lock."""
+        path = list(self.path(node))
+        for each in path:
             assert each.n_locks > 0
             each.n_locks -= 1
-        for each in way:
+        for each in path:
             self.tidy(each)
 
     def remove(self, node: Node[V]) -> list[Node[V]]:
-        """Take a node and all below it out of the tree, locked or not, and give them."""
+        """Remove a node and its descendants, locked or not; return them."""
         assert node.parent is not None
         removed = [node, *self.below(node)]
         del node.parent.children[node.edge[:TOKEN_BYTES]]
@@ -228,7 +227,7 @@ class RadixTree(Generic[V]):
         return removed
 
     def tidy(self, node: Node[V]) -> None:
-        """Undo splits that no value needs: empty leaves go, an empty link joins its only child."""
+        """Remove empty leaves upwards, and merge an empty node with its only child."""
         while node.parent is not None and node.value is None and not node.n_locks:
             parent, name = node.parent, node.edge[:TOKEN_BYTES]
             if len(node.children) > 1 or parent.children.get(name) is not node:
@@ -244,17 +243,17 @@ class RadixTree(Generic[V]):
             node = parent
 
     def line(self, node: Node[V]) -> bytes:
-        """The whole line that ends with a node."""
-        return b"".join(each.edge for each in reversed(list(self.way(node))))
+        """The packed sequence from the root to a node."""
+        return b"".join(each.edge for each in reversed(list(self.path(node))))
 
-    def way(self, node: Node[V]) -> Iterator[Node[V]]:
-        """A node and those above it, upwards, root excluded."""
+    def path(self, node: Node[V]) -> Iterator[Node[V]]:
+        """A node and its ancestors, upwards, root excluded."""
         while node.parent is not None:
             yield node
             node = node.parent
 
     def below(self, node: Node[V]) -> Iterator[Node[V]]:
-        """The nodes below one, parents before children."""
+        """The descendants of a node, parents before children."""
         waiting = list(node.children.values())
         while waiting:
             each = waiting.pop()
@@ -273,7 +272,7 @@ class RadixTree(Generic[V]):
 
 
 def n_tokens_shared(edge: bytes, line: bytes, at: int) -> int:
-    """How many leading tokens an edge shares with a line from byte `at` on, found by halving."""
+    """Number of leading tokens that an edge shares with `line[at:]`, by binary search."""
     low, high = 0, min(len(edge), len(line) - at) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2

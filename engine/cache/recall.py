@@ -1,8 +1,7 @@
-"""What a reply starts from: a sequence, and what of its prompt need not be computed.
+"""Choose a reply's sequence, restore the longest cached prefix of its prompt, and save its state.
 
-The tokens of a prompt are looked for in the context itself, in main memory and on disk; the longest
-start of them that lies somewhere is used. What a reply added is kept the same way. Only committed
-tokens get here, so nothing that was refuted is ever kept.
+Prefixes are looked up in the context itself, in RAM and on disk. Only committed tokens are saved,
+never refuted ones.
 """
 
 import contextlib
@@ -20,64 +19,64 @@ from engine.configuration import Adapter
 from engine.errors import ContextFullError, StateError
 
 MIN_GAIN = 16
-"""Fewest tokens that restoring or copying a state must save; fewer are computed sooner."""
+"""Tokens that restoring or copying a state must save; computing fewer is faster."""
 
 
 class TokenRate:
-    """The time of one token: the median over the last prompts that were computed, or restored."""
+    """Median time per token of the last prompts that were computed, restored or copied."""
 
     MIN_TOKENS = 16
-    """A shorter prompt says more about a batch's fixed cost than about a token's."""
+    """Shorter prompts mostly measure a batch's fixed cost and are ignored."""
     RECENT = 15
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=self.RECENT)
 
     def add(self, n_tokens: int, elapsed_s: float) -> None:
-        """Take the time of a prompt, or of what was left of it."""
+        """Record the time of `n_tokens`."""
         if n_tokens >= self.MIN_TOKENS:
             self._samples.append(elapsed_s / n_tokens)
 
     def seconds_of(self, n_tokens: int) -> float | None:
-        """What that many tokens would take; None before anything was measured."""
+        """Expected seconds of `n_tokens`; None before the first measurement."""
         return n_tokens * median(self._samples) if self._samples else None
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Where a reply begins."""
+    """The slot of a reply, and where its prompt's reused tokens came from."""
 
     slot: Slot
     n_hot: int = 0
     n_copied: int = 0
-    """Of these, those copied from another slot."""
+    """Of `n_hot`, the tokens copied from another slot."""
     n_warm: int = 0
     n_cold: int = 0
     n_uncut: int = 0
-    """Tokens of its start that some slot held, whether it can be cut back to them or not."""
+    """Longest prefix in any slot, whether the slot can be cropped to it or not."""
     restore_s: float = 0.0
     recompute_s: float | None = None
-    """What computing the restored tokens took when that was timed, None where it was not."""
+    """Measured time of computing the restored tokens; None if not measured."""
     n_branch: int = 0
-    """Tokens that other lines began with too: where no state lies, one is worth being made there;
-    0 where there is none."""
+    """Length of the prefix shared with other prompts, where a whole state is worth saving; 0 if
+    states can be sliced."""
 
     @property
     def sequence(self) -> Sequence:
-        """What the reply is computed in."""
+        """The slot's sequence."""
         return self.slot.sequence
 
     @property
     def n_reused(self) -> int:
-        """Tokens that need not be computed."""
+        """Prompt tokens that are not computed."""
         return self.n_hot + self.n_warm + self.n_cold
 
 
 class Recall:
-    """The tiers of one session, from its own thread; without `tiers` only the context is used.
+    """Slots and cache tiers of one session, for its thread; before `attach` only the slots.
 
-    A slot belongs to one reply from `begin` to `end`; what it holds is kept by `keep`, at the
-    latest before another reply takes it.
+    A slot belongs to one reply from `begin` to `end`. `save` saves its state, at the latest
+    before another reply uses the slot.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -86,13 +85,13 @@ class Recall:
         self._tiers: PrefixCache | None = None
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
-        """Slots whose replies are over, and were not looked at for what to keep since."""
+        """Slots of ended replies whose states are not saved yet."""
         self.rate = TokenRate()
         self.restoring = TokenRate()
         self._copying = TokenRate()
 
     def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
-        """Use and fill these tiers from now on."""
+        """Use these tiers from now on."""
         self._tiers, self._settings = tiers, settings
 
     def begin(
@@ -102,16 +101,16 @@ class Recall:
         *,
         adapters: tuple[Adapter, ...] | None = None,
     ) -> Recalled:
-        """Choose a sequence, and make it hold as much of the start of `tokens` as lies anywhere.
+        """Choose a slot and restore the longest cached prefix of `tokens` in it.
 
-        With adapters that the model was not loaded with only the context is looked at: the tiers
-        are those of the adapters that it was loaded with.
+        With `adapters` other than the loaded ones, only the slots are searched: the tiers hold
+        states of the loaded adapters.
 
         Raises:
-            ContextFullError: a reply is being made in each.
+            ContextFullError: all slots are generating.
         """
         watch = Stopwatch()
-        self.keep_ended()
+        self.save_ended()
         recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
         self._hot.use(slot, owner)
@@ -130,7 +129,7 @@ class Recall:
         return replace(recalled, restore_s=restore_s)
 
     def _saved_s(self, recalled: Recalled, restore_s: float) -> float | None:
-        """What restoring spared; None where nothing was, or its computing was never timed."""
+        """Seconds saved by restoring; None if nothing was restored or timed."""
         n_restored = recalled.n_warm + recalled.n_cold
         if not n_restored:
             return None
@@ -140,63 +139,63 @@ class Recall:
         return None if recompute_s is None else recompute_s - restore_s
 
     def is_due(self, slot: Slot) -> bool:
-        """Whether so much was computed since the last look that it is kept now."""
+        """Whether `checkpoint_tokens` were computed since the last save."""
         n_wanted = self._settings.checkpoint_tokens
-        return 0 < n_wanted <= slot.n_tokens - slot.n_looked_at and self._keeps(slot)
+        return 0 < n_wanted <= slot.n_tokens - slot.n_at_save and self._can_save(slot)
 
-    def keep_prompt(self, slot: Slot) -> None:
-        """Keep a prompt that was just read, where a later cut cannot come back to its end."""
+    def save_prompt(self, slot: Slot) -> None:
+        """Save a prompt's state after prefill, if a later crop could not restore it."""
         if not self._backend.can_slice:
-            self.keep(slot)
+            self.save(slot)
 
-    def keep(self, slot: Slot) -> None:
-        """Keep what a sequence holds, as far as no tier has it."""
+    def save(self, slot: Slot) -> None:
+        """Save the tokens of a slot that no tier has."""
         tokens, tiers = slot.sequence.tokens, self._tiers
-        if tiers is None or not self._keeps(slot):
+        if tiers is None or not self._can_save(slot):
             return
-        slot.n_looked_at = len(tokens)
+        slot.n_at_save = len(tokens)
         with tiers.match(tokens, owner=slot.owner) as match:
             if len(tokens) - match.n_tokens < self._settings.min_tokens:
                 return
             start = match.n_tokens if self._backend.can_slice else 0
             if not start:
-                match.release()  # a whole state needs no other, and what is locked never leaves
-            self._save(tiers, slot, start)
+                match.release()  # a whole state needs no other; a lock would block its eviction
+            self._put(tiers, slot, start)
 
     def discard(self, slot: Slot) -> None:
-        """Drop what a sequence holds, and every state on its way: it was not computed rightly."""
+        """Empty a slot and drop all states of its prefixes, because they are wrong."""
         if self._tiers is not None:
             for key in self._tiers.keys_on(list(slot.sequence.tokens)):
-                with contextlib.suppress(StateError):  # it went with another
+                with contextlib.suppress(StateError):  # already dropped with another
                     self._tiers.drop(key)
         empty(slot)
 
     def end(self, slot: Slot) -> None:
-        """Take that a slot's reply is over: others may have the slot."""
+        """Free a slot after its reply."""
         slot.is_busy = False
         if slot not in self._ended:
             self._ended.append(slot)
 
-    def go_back(self, slot: Slot, n_tokens: int) -> None:
-        """Hold the first `n_tokens` of a reply at most; none where the cache cannot be cut there.
+    def crop(self, slot: Slot, n_tokens: int) -> None:
+        """Crop a slot to at most `n_tokens`; to 0 if the cache cannot be cropped there.
 
-        A sliding window cannot, where a batch of several sequences took its cells on its way.
+        A sliding window cannot if a batch of several sequences overwrote its cells.
         """
         sequence = slot.sequence
         if len(sequence.tokens) > n_tokens:
             sequence.crop(n_tokens if sequence.can_crop(n_tokens) else 0)
-        slot.n_looked_at = min(slot.n_looked_at, slot.n_tokens)
+        slot.n_at_save = min(slot.n_at_save, slot.n_tokens)
 
-    def keep_ended(self) -> None:
-        """Save what ended replies computed since the last call, as soon as there are tiers."""
+    def save_ended(self) -> None:
+        """Save the states of the replies that ended since the last call, if tiers are attached."""
         if self._tiers is None:
             return
         while self._ended:
             slot = self._ended.pop()
-            if not slot.is_busy:  # the reply that uses it ends later
-                self.keep(slot)
+            if not slot.is_busy:  # otherwise saved when its present reply ends
+                self.save(slot)
 
-    def _save(self, tiers: PrefixCache, slot: Slot, start: int) -> None:
+    def _put(self, tiers: PrefixCache, slot: Slot, start: int) -> None:
         tokens = slot.sequence.tokens
         recompute_s = self.rate.seconds_of(len(tokens) - start) or 0.0
         try:
@@ -205,12 +204,12 @@ class Recall:
         except StateError as error:
             tiers.note(f"The computed state could not be saved: {error}", is_problem=True)
 
-    def _keeps(self, slot: Slot) -> bool:
-        """Whether the line is somebody's, and computed with the adapters of the tiers."""
+    def _can_save(self, slot: Slot) -> bool:
+        """Whether the slot has an owner and was computed with the tiers' adapters."""
         return self._tiers is not None and bool(slot.owner) and slot.adapters is None
 
     def report(self) -> CacheReport:
-        """Where everything lies; from any thread."""
+        """Use and entries of all tiers; callable from any thread."""
         hot = self._hot_use()
         if self._tiers is None:
             return CacheReport(tiers=(hot,))
@@ -263,9 +262,10 @@ class Recall:
         return Recalled(slot, n_hot=n_held, n_copied=n_copied, n_uncut=n_uncut, n_branch=n_branch)
 
     def _is_copy_faster(self, source: Slot, n_common: int) -> bool:
-        """Whether copying another slot's state is faster than computing the common start.
+        """Whether copying another slot's state is faster than computing the common prefix.
 
-        The whole state is copied and then cut. Before both were timed, half of it must be of use.
+        The whole state is copied and then cropped. Until both are timed, at least half of it must
+        be reused.
         """
         if n_common < MIN_GAIN:
             return False
@@ -282,7 +282,7 @@ class Recall:
             self._copying.add(n_tokens, watch.total())
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
-        """Load what a match found; None where nothing of it was usable."""
+        """Load a match's states into a slot; None if none was usable."""
         assert self._tiers is not None
         try:
             states = self._tiers.read(match)
@@ -308,7 +308,7 @@ class Recall:
         )
 
     def _n_branch(self, tiers: PrefixCache, tokens: Tokens[int]) -> int:
-        """Where other lines leave this one, if a state is wanted there."""
+        """Length of the prefix shared with other prompts; 0 if states can be sliced."""
         return 0 if self._backend.can_slice else tiers.n_known(tokens)
 
     def _rewound(
@@ -317,5 +317,5 @@ class Recall:
         if slot.adapters != adapters:
             empty(slot)
         slot.adapters = adapters
-        slot.n_looked_at = rewind(slot.sequence, tokens)
-        return slot.n_looked_at
+        slot.n_at_save = rewind(slot.sequence, tokens)
+        return slot.n_at_save

@@ -1,4 +1,4 @@
-"""What the cache may take, and what it tells: budgets, counts, and how full the tiers are."""
+"""Settings and report of the cache: budgets, counts, entries and use of the tiers."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,18 +14,18 @@ class CacheSettings:
     """Budgets and thresholds of the warm and the cold tier."""
 
     folder: Path | None = None
-    """Folder of the cold tier; None keeps nothing on disk."""
+    """Folder of the cold tier; None disables it."""
     warm_bytes: int = 1024 * MIB
-    """Most bytes of snapshots in main memory; 0 keeps none."""
+    """Maximum bytes of states in RAM; 0 disables the warm tier."""
     cold_bytes: int = 8192 * MIB
-    """Most bytes of snapshots on disk; 0 writes none."""
+    """Maximum bytes of states on disk; 0 writes none."""
     min_tokens: int = 32
-    """Shortest stretch of new tokens that is worth a snapshot of its own."""
+    """Fewest new tokens that are saved as a state."""
     checkpoint_tokens: int = 512
-    """New tokens of a running reply, or of a prompt that was read, after which they are saved in
-    the middle; 0 saves at the end of replies only."""
+    """New tokens of a running prefill or reply after which a state is saved; 0 saves at the end of
+    replies only."""
     reserve_bytes: int = 512 * MIB
-    """Main memory that stays available to others: below it the warm tier shrinks."""
+    """RAM to leave available to other programs; the warm tier shrinks below it."""
 
 
 TierName = Literal["hot", "warm", "cold"]
@@ -37,72 +37,72 @@ class TierUse:
 
     name: TierName
     n_entries: int
-    """Sequences in the hot tier, snapshots in the others."""
+    """Sequences in the hot tier, states in the others."""
     n_tokens: int
     nbytes: int
     budget_bytes: int
     budget_tokens: int | None = None
-    """Cells of the hot tier; None where bytes are the only limit."""
+    """Cells of the hot tier; None for the tiers limited by bytes only."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """One line of tokens that is kept, or a stretch of it."""
+    """A cached state."""
 
     key: str
-    """Names it in commands: hexadecimal, 16 characters."""
+    """Its name in commands: 16 hexadecimal characters."""
     start: int
-    """First token that the entry itself holds; those before are its parents'."""
+    """Index of the state's first token; earlier tokens are in its parents."""
     n_tokens: int
-    """Length of the line up to the entry's end."""
+    """Length of the sequence up to the state's end."""
     nbytes: int
     tiers: tuple[TierName, ...]
     owners: tuple[str, ...]
-    """Chats whose prompts passed through it, such as `chat:12`."""
+    """Conversations whose prompts used it, such as `chat:12`."""
     is_pinned: bool
     n_uses: int
     used_at: float
     """Seconds since the epoch."""
     recompute_s: float
-    """Measured time of the tokens that it spares."""
+    """Measured time of computing its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
-    """Counts since the engine was started; never derived from each other."""
+    """Counts since the engine was started."""
 
     n_hits: int = 0
-    """Prompts of which main memory or disk held something beyond what the context had."""
+    """Prompts with tokens restored from RAM or disk."""
     n_misses: int = 0
-    """Prompts of which nothing was restored, and more was computed than the context had."""
+    """Prompts without restored tokens that computed more tokens than the context held."""
     n_evictions: int = 0
-    """Snapshots that left a tier for want of room and lie in no other."""
+    """States removed from their last tier to free space."""
     n_promotions: int = 0
-    """Snapshots that came from disk into main memory."""
+    """States loaded from disk into RAM."""
     n_demotions: int = 0
-    """Snapshots whose copy in main memory was given up for the one on disk."""
+    """States whose copy in RAM was dropped while one on disk exists."""
     n_prefetches: int = 0
     n_prefetches_used: int = 0
     n_prefetches_wasted: int = 0
-    """Prefetched snapshots that left main memory without having been used."""
+    """Prefetched states dropped from RAM unused."""
     n_refused: int = 0
-    """Snapshots that were damaged or of another make, and were thrown away."""
+    """States deleted because they were damaged or the backend could not load them."""
     n_hot_tokens: int = 0
-    """Tokens of prompts that were found in the context itself."""
+    """Prompt tokens found in the context itself."""
     n_warm_tokens: int = 0
     n_cold_tokens: int = 0
     n_computed_tokens: int = 0
-    """Tokens of prompts that had to be computed."""
+    """Prompt tokens that were computed."""
     n_written_bytes: int = 0
-    """Bytes of states that were written to disk, those among them that are gone again."""
+    """Bytes of all states written to disk, including those deleted since."""
     saved_s: float | None = None
-    """Measured time that computing the restored tokens would have taken, less that of restoring;
-    None before anything was restored whose computing was ever timed."""
+    """Measured time of computing the restored tokens minus that of restoring them; None before a
+    restored state had a measured time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheNote:
-    """One line of the cache's log."""
+    """A message of the cache's log."""
 
     at: float
     """Seconds since the epoch."""
@@ -118,17 +118,17 @@ class CacheReport:
     """Hot, warm and cold, in this order."""
     counts: CacheCounts = field(default_factory=CacheCounts)
     entries: tuple[CacheEntry, ...] = ()
-    """Those used last first; of the loaded model and settings only."""
+    """Most recently used first; only those of the loaded model and settings."""
     notes: tuple[CacheNote, ...] = ()
-    """New lines of the log since the report before."""
+    """Log messages since the previous report."""
 
 
 MAX_NOTES = 200
-"""Lines that are kept for the next report; older ones give way."""
+"""Log messages buffered for the next report; the oldest are dropped."""
 
 
 class CacheStats:
-    """What happened so far; guarded by the cache's lock."""
+    """Counts and log messages; guarded by the cache's lock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -138,28 +138,28 @@ class CacheStats:
 
     @property
     def counts(self) -> CacheCounts:
-        """The counts up to now."""
+        """The present counts."""
         return CacheCounts(**self._counts, saved_s=self._saved_s)
 
     @property
     def n_notes(self) -> int:
-        """Lines that nobody was told yet."""
+        """Number of unreported log messages."""
         return len(self._notes)
 
     def count(self, **more: int) -> None:
-        """Add to counts, by their names in `CacheCounts`."""
+        """Add to the fields of `CacheCounts`."""
         self._counts.update(more)
 
     def save(self, seconds: float) -> None:
-        """Add time that was saved; negative is a loss."""
+        """Add saved time; negative is a loss."""
         self._saved_s = (self._saved_s or 0.0) + seconds
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a line to the log."""
+        """Add a log message."""
         self._notes.append(CacheNote(self._now(), text, is_problem))
 
     def take_notes(self) -> tuple[CacheNote, ...]:
-        """The lines since the last call."""
+        """Return and clear the unreported log messages."""
         notes = tuple(self._notes)
         self._notes.clear()
         return notes

@@ -1,4 +1,4 @@
-"""Slots: sequences inside the context, each with the line of one chat or branch."""
+"""Slots: sequences in the context, each with the tokens of one conversation or branch."""
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
@@ -10,27 +10,27 @@ from engine.errors import ContextFullError
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One sequence, and whose line it holds."""
+    """A sequence in the context and its owner."""
 
     sequence: Sequence
     owner: str = ""
     turn: int = 0
-    """When it was used last, in replies."""
+    """Number of the last reply that used it."""
     is_busy: bool = False
-    """Whether a reply is being made in it."""
+    """Whether a reply is being generated in it."""
     adapters: tuple[Adapter, ...] | None = None
-    """What its cells were computed with; None is what the model was loaded with."""
-    n_looked_at: int = 0
-    """Tokens that it held when it was last looked at for what to keep."""
+    """Adapters its cells were computed with; None for those the model was loaded with."""
+    n_at_save: int = 0
+    """Its length at the last save."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that it holds."""
+        """Length of the sequence."""
         return len(self.sequence.tokens)
 
 
 class HotTier:
-    """Chooses the sequence that a line of tokens is computed in."""
+    """The context's slots, and the choice of one for a prompt."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -39,15 +39,15 @@ class HotTier:
 
     @property
     def slots(self) -> Tokens[Slot]:
-        """The sequences that were opened so far."""
+        """The slots opened so far."""
         return self._slots
 
     def best(
         self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None = None
     ) -> tuple[Slot, int]:
-        """The sequence that holds most of the line's start, and how many tokens of it.
+        """The slot with the longest usable prefix of `tokens`, and its length.
 
-        What was computed with other adapters does not count.
+        Slots computed with other adapters count as 0.
         """
         return max(
             (
@@ -58,23 +58,23 @@ class HotTier:
         )
 
     def n_longest(self, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None) -> int:
-        """Tokens of the line's start that some sequence holds, if it can be cut there or not."""
+        """Length of the longest prefix in any slot, whether it can be cropped there or not."""
         alike = (each for each in self._slots if each.adapters == adapters)
         return max((common_prefix(each.sequence.tokens, tokens) for each in alike), default=0)
 
     def slot_for(self, best: Slot, n_common: int, owner: str) -> Slot:
-        """The slot for a line whose first `n_common` tokens `best` holds.
+        """The slot for a prompt whose first `n_common` tokens `best` holds.
 
-        That is `best` itself where nobody else's line would be cut, otherwise `victim`.
+        `best` if it is idle and no other owner's sequence would be cropped, otherwise `victim`.
         """
         is_own = not best.owner or best.owner == owner or best.n_tokens == n_common
         return best if is_own and not best.is_busy else self.victim()
 
     def victim(self) -> Slot:
-        """The slot whose line is given up for another: an unopened one, else the oldest.
+        """A newly opened slot if possible, else the least recently used idle one.
 
         Raises:
-            ContextFullError: a reply is being made in each.
+            ContextFullError: all slots are generating.
         """
         if len(self._slots) < self._backend.n_sequences:
             self._slots.append(Slot(self._backend.open()))
@@ -88,17 +88,17 @@ class HotTier:
         return min(idle, key=lambda slot: (slot.n_tokens > 0, slot.turn))
 
     def use(self, slot: Slot, owner: str) -> None:
-        """Note that a reply is made in this slot."""
+        """Assign a slot to a new reply of `owner`."""
         self._turn += 1
         slot.owner, slot.turn = owner, self._turn
 
     @property
     def n_held(self) -> int:
-        """Cells that all sequences hold."""
+        """Cells used by all slots."""
         return sum(slot.n_tokens for slot in self._slots)
 
     def copy(self, source: Slot, slot: Slot, length: int) -> None:
-        """Hold the first tokens of another slot, where states can be cut."""
+        """Copy the first `length` tokens of another slot; none if states are whole."""
         empty(slot)
         if self._backend.can_slice:
             slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
@@ -107,9 +107,9 @@ class HotTier:
 
 
 def empty(slot: Slot) -> None:
-    """Hold nothing in a slot."""
+    """Crop a slot to 0 tokens and clear its owner."""
     slot.sequence.crop(0)
-    slot.owner, slot.n_looked_at = "", 0
+    slot.owner, slot.n_at_save = "", 0
 
 
 def _n_usable(slot: Slot, tokens: Tokens[int]) -> int:

@@ -1,9 +1,9 @@
-"""The states on disk: a row in an SQLite table and a file each, for all models and processes.
+"""States on disk: one SQLite row and one file each, for all models and processes.
 
-The table is the truth. A file holds a digest and the state as the backend gave it. The digest
-covers the state's key too, which follows from model, settings and tokens, so no file passes for
-another. A file takes its name within the transaction that writes its row: a process that is killed
-leaves at most a file without a row, or a row without a file, and neither is ever used.
+A file holds a digest and the backend's state. The digest also covers the state's key, which is
+derived from model, settings and tokens, so files cannot be confused. A file is renamed into place
+within the transaction that writes its row: a killed process leaves at most a file without a row
+or a row without a file, and neither is used.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from engine.cache.radix import StoredState
 from engine.cache.state_table import (
     NAMES,
     NAMES_WITHOUT_TOKENS,
-    SHAPE,
+    SCHEMA_VERSION,
     SUFFIX,
     StateTable,
     enter_namespace,
@@ -48,15 +48,15 @@ BY_KEY = "DELETE FROM states WHERE key = ?"
 class SnapshotStore:
     """The states of a folder, safe for threads and processes.
 
-    A table that is damaged, or of another kvchat, is begun anew, and all states are computed
-    again. A folder that cannot be written is read all the same.
+    A table that is damaged or has another schema is recreated and all states are deleted. A
+    read-only folder can be read.
 
     Args:
         path: The folder.
-        may_lock: As of `StateTable`.
+        may_lock: See `StateTable`.
 
     Raises:
-        CacheStoreError: the folder is not there and cannot be made, or cannot be read.
+        CacheStoreError: the folder cannot be created or read.
     """
 
     def __init__(self, path: Path, *, may_lock: bool = False) -> None:
@@ -69,7 +69,7 @@ class SnapshotStore:
             raise store_error(error, path) from error
         self._table = StateTable(path, may_lock=may_lock)
         self._table.notes += notes
-        with contextlib.suppress(CacheStoreError, OSError):  # what is left over only takes room
+        with contextlib.suppress(CacheStoreError, OSError):  # leftovers only take space
             self._remove_strays()
 
     def __enter__(self) -> Self:
@@ -79,12 +79,12 @@ class SnapshotStore:
         self.close()
 
     def close(self) -> None:
-        """End the connection to the table; closing twice is harmless."""
+        """Close the table; a second call does nothing."""
         self._table.close()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the states of all namespaces.
+        """Total size of the states of all namespaces, in bytes.
 
         Raises:
             CacheStoreError: the table cannot be read.
@@ -95,12 +95,12 @@ class SnapshotStore:
         return int(found[0])
 
     def take_notes(self) -> tuple[str, ...]:
-        """What the user should know since this was asked last."""
+        """Return and clear the messages for the user."""
         notes, self._table.notes = tuple(self._table.notes), []
         return notes
 
     def know(self, namespace: Namespace) -> None:
-        """Remember a namespace, and where its model is.
+        """Save a namespace and the path of its model.
 
         Raises:
             CacheStoreError: the table cannot be written.
@@ -108,7 +108,7 @@ class SnapshotStore:
         self._table.change(lambda rows: enter_namespace(rows, namespace))
 
     def namespaces(self) -> list[Namespace]:
-        """The namespaces; some may have no states.
+        """All namespaces; some may have no states.
 
         Raises:
             CacheStoreError: the table cannot be read.
@@ -118,9 +118,9 @@ class SnapshotStore:
         )
 
     def states(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[StoredState]:
-        """The states of a namespace, or of all, in any order; without their tokens in less time.
+        """The states of a namespace, or of all, in any order; faster without their tokens.
 
-        They may overlap, and their parents may be missing: the caller sorts that out.
+        States may overlap, and their parents may be missing: the caller handles that.
 
         Raises:
             CacheStoreError: the table cannot be read.
@@ -133,17 +133,17 @@ class SnapshotStore:
         return self._table.ask(lambda rows: list(map(read, rows.execute(choice, asked))))
 
     def write(self, namespace: Namespace, state: StoredState, payload: bytes | memoryview) -> None:
-        """Put a state on disk, whole or not at all; one of the same key is replaced.
+        """Write a state atomically, replacing one with the same key.
 
         Raises:
-            CacheStoreError: the disk is full or the folder cannot be written; nothing was kept.
+            CacheStoreError: the disk is full or the folder cannot be written; nothing was saved.
         """
         path = self.file_of(state.key)
 
         def enter(rows: sqlite3.Connection) -> None:
             enter_namespace(rows, namespace)
             enter_state(rows, state)
-            if draft.exists():  # else an attempt before took its place
+            if draft.exists():  # otherwise an earlier attempt has renamed it
                 draft.replace(path)
 
         try:
@@ -152,17 +152,17 @@ class SnapshotStore:
                     self._table.change(enter)
                 except CacheStoreError:
                     if not draft.exists():
-                        path.unlink(missing_ok=True)  # it took its name, and its row was refused
+                        path.unlink(missing_ok=True)  # it was renamed, but its row was not written
                     raise
         except OSError as error:
             raise store_error(error, path) from error
 
     def read(self, state: StoredState) -> bytes:
-        """The payload of a state; no other thread is waited for.
+        """The payload of a state; waits for no other thread.
 
         Raises:
             StateError: the file is gone or damaged; the state was removed.
-            CacheStoreError: the file is there and cannot be read.
+            CacheStoreError: the file exists and cannot be read.
         """
         path = self.file_of(state.key)
         try:
@@ -179,7 +179,7 @@ class SnapshotStore:
         return payload
 
     def delete(self, keys: Collection[str]) -> None:
-        """Remove states; one that is not there is no error.
+        """Delete states; unknown keys are ignored.
 
         Raises:
             CacheStoreError: the folder cannot be written.
@@ -196,16 +196,14 @@ class SnapshotStore:
         in_use: Collection[str] = (),
         superseded: Collection[str] = (),
     ) -> list[StoredState]:
-        """Delete states of least worth until so many bytes are free; gives those that went.
-
-        These have no tokens.
+        """Delete the states of lowest worth until `nbytes` are free; return them without tokens.
 
         Args:
             nbytes: Bytes to free.
             now: Seconds since the epoch.
-            used_before: Only states that were last used before this moment go.
-            in_use: Keys of states that stay, as pinned ones do.
-            superseded: Keys of states that go first, as those of models that are gone do.
+            used_before: Delete only states last used before this time.
+            in_use: Keys of states to protect; pinned ones are protected too.
+            superseded: Keys of states to delete first; so are those whose model file is gone.
 
         Raises:
             CacheStoreError: the folder cannot be read or written.
@@ -233,9 +231,9 @@ class SnapshotStore:
         return gone
 
     def forget(self, owner: str) -> list[StoredState]:
-        """Delete the states that only this owner used, pinned ones too; gives those that went.
+        """Delete and return the states, pinned or not, that only this owner used.
 
-        Of a state that others use as well, the owner's name is taken away.
+        The owner is removed from states that others use as well.
 
         Raises:
             CacheStoreError: the folder cannot be read or written.
@@ -255,10 +253,10 @@ class SnapshotStore:
         return gone
 
     def save_uses(self, states: Iterable[StoredState]) -> None:
-        """Keep when, how often and by whom states were used, for the next start.
+        """Save last use, number of uses and owners of states.
 
         Raises:
-            CacheStoreError: it could not be written down.
+            CacheStoreError: the table cannot be written.
         """
         uses = [
             (each.used_at, each.n_uses, text_of_owners(each.owners), each.key) for each in states
@@ -268,20 +266,20 @@ class SnapshotStore:
             self._table.change(lambda rows: rows.executemany(change, uses))
 
     def pin(self, key: str, *, is_pinned: bool) -> None:
-        """Protect a state from being pruned, or no longer.
+        """Pin or unpin a state.
 
         Raises:
-            CacheStoreError: it could not be written down.
+            CacheStoreError: the table cannot be written.
         """
         change = "UPDATE states SET is_pinned = ? WHERE key = ?"
         self._table.change(lambda rows: rows.execute(change, (is_pinned, key)))
 
     def file_of(self, key: str) -> Path:
-        """The file of a state."""
+        """Path of a state's file."""
         return self.path / f"{key}{SUFFIX}"
 
     def _drop(self, rows: sqlite3.Connection, keys: Collection[str]) -> None:
-        """Files go first: a disk that is full has room for the rest then."""
+        """Delete files before rows: on a full disk that frees the space to change the table."""
         for key in keys:
             path = self.file_of(key)
             try:
@@ -291,7 +289,7 @@ class SnapshotStore:
         rows.executemany(BY_KEY, [(key,) for key in keys])
 
     def _unusable(self, state: StoredState, reason: str) -> StateError:
-        """Remove a state that cannot be used; the error that says so."""
+        """Delete an unusable state and return the error that reports it."""
         fate = "it was deleted, and its tokens will be recomputed"
         try:
             self.delete([state.key])
@@ -303,7 +301,7 @@ class SnapshotStore:
         """Remove files without a row, and rows without a file or of a namespace without states."""
 
         def remove(rows: sqlite3.Connection) -> None:
-            # Only within the transaction do those of a kvchat that writes now agree.
+            # Outside a transaction, another process may have renamed a file but not added its row.
             files, keys = self._files(), keys_in(rows)
             for key in files - keys:
                 with contextlib.suppress(OSError):
@@ -318,7 +316,7 @@ class SnapshotStore:
         return {each.name.removesuffix(SUFFIX) for each in self.path.glob(f"*{SUFFIX}")}
 
     def _remove_earlier_format(self) -> list[str]:
-        """Remove what kvchat kept as `index.db` and a folder for each namespace; what to say."""
+        """Delete the earlier format (`index.db`, a folder per namespace); return messages."""
         if not (self.path / "index.db").exists():
             return []
         for each in self.path.iterdir():
@@ -333,7 +331,7 @@ class SnapshotStore:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the drafts of processes that are gone, and leave those of living ones.
+    """Remove unfinished files of processes that no longer run.
 
     Raises:
         OSError: the folder cannot be read.
@@ -343,12 +341,12 @@ def remove_leftovers(folder: Path) -> None:
     for draft in drafts:
         process = drafting_process(draft)
         if process is not None and not _is_writing(process, draft):
-            with contextlib.suppress(OSError):  # it only takes room
+            with contextlib.suppress(OSError):  # it only takes space
                 draft.unlink(missing_ok=True)
 
 
 def _is_writing(process: int, draft: Path) -> bool:
-    """Whether a process may be writing a draft: it lives, and began before the draft did."""
+    """Whether a process may be writing a file: it runs, and was started before the file was."""
     try:
         began = psutil.Process(process).create_time()
         return began <= draft.stat().st_mtime + 1.0
@@ -359,6 +357,6 @@ def _is_writing(process: int, draft: Path) -> bool:
 
 
 def _digest(key: str, payload: bytes | memoryview) -> bytes:
-    digest = sha256(f"kvchat state {SHAPE} {key}\n".encode())
+    digest = sha256(f"kvchat state {SCHEMA_VERSION} {key}\n".encode())
     digest.update(payload)
     return digest.digest()

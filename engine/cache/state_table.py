@@ -1,4 +1,4 @@
-"""The table of kept states in SQLite: opened, begun anew where it is damaged, and its rows."""
+"""The SQLite table of cached states: its connection, schema and rows."""
 
 import contextlib
 import errno
@@ -18,21 +18,21 @@ from engine.errors import CacheStoreError
 
 TABLE = "states.db"
 SUFFIX = ".kv"
-"""Of the files that hold the states."""
-SHAPE = 4
-"""Rises with every change of the tables or of the files: those of another shape are not used."""
+"""Suffix of state files."""
+SCHEMA_VERSION = 4
+"""Version of the tables and the files; other versions are deleted."""
 BUSY_TIMEOUT_S = 5.0
-"""How long a statement waits for another kvchat that is writing."""
+"""Time a statement waits for another process that is writing."""
 PAGE_BYTES = 16384
-"""Rows with some hundred tokens lie whole in such a page, so that a list reads them in one go."""
+"""A row with a few hundred tokens fits in one page, so a list needs no overflow pages."""
 KINDS = {int: "INTEGER", float: "REAL", str: "TEXT", bytes: "BLOB"}
 COLUMNS = {
     "key": str, "namespace": str, "parent": str, "line": str, "start": int, "end": int,
     "nbytes": int, "recompute_s": float, "owners": str, "is_pinned": int, "n_uses": int,
     "used_at": float, "packed": bytes,
 }  # fmt: skip
-"""Those of a state's row: its fields, owners as lines of text. The tokens are last, so that the
-rest of a row is read without them."""
+"""Columns of a state's row; owners are newline-separated. The tokens are last, so that the other
+columns can be read without them."""
 NAMES = ", ".join(COLUMNS)
 NAMES_WITHOUT_TOKENS = NAMES.replace("packed", "x'' AS packed")
 MARKS = ", ".join("?" * len(COLUMNS))
@@ -45,33 +45,33 @@ CREATE INDEX states_by_size ON states (nbytes);
 """
 STATEMENTS = {statement.strip() for statement in TABLES.split(";") if statement.strip()}
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
-"""What a table says that is damaged, or has other tables and columns than it should."""
+"""Result codes of a damaged table, or of one with unexpected tables or columns."""
 OTHERS_FAULT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL)
-"""What it would say again if it was opened again."""
+"""Result codes that reopening the table would not fix."""
 NO_SHARED_MEMORY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
-"""What it says where the file of the memory that processes share cannot be made: a full disk."""
+"""Result codes if the shared-memory file (`-shm`) cannot be created on a full disk."""
 NO_WRITING = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 
 TABLE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
-"""What a table may raise; the second where SQLite's message quotes what is no text."""
+"""Errors of a table; UnicodeDecodeError if SQLite's message quotes bytes that are not UTF-8."""
 
 Row = tuple[object, ...]
 Found = TypeVar("Found")
 
 
 class StateTable:
-    """The connection to the table of a folder, for several threads and processes.
+    """The connection to a folder's table, for several threads and processes.
 
-    A table that is damaged, or of another version, is begun anew; a folder that cannot be written
-    is read. Whoever else has the table open finds the new one by its file's number.
+    A table that is damaged or has another version is recreated; a read-only folder is read.
+    Other processes notice a recreated table by its inode.
 
     Args:
-        folder: Of the table.
-        may_lock: Whether the table is locked for this process alone where a full disk has no room
-            for the memory that processes share: for short commands, which make room.
+        folder: The table's folder.
+        may_lock: Whether to lock the table exclusively if a full disk has no space for the
+            shared-memory file: for short commands that free space.
 
     Raises:
-        CacheStoreError: the table cannot be opened or made.
+        CacheStoreError: the table cannot be opened or created.
     """
 
     def __init__(self, folder: Path, *, may_lock: bool = False) -> None:
@@ -79,7 +79,7 @@ class StateTable:
         self._may_lock = may_lock
         self._lock = threading.RLock()
         self.notes: list[str] = []
-        """What the user should know."""
+        """Messages for the user."""
         try:
             self._rows = self._opened()
         except (OSError, *TABLE_FAULTS) as error:
@@ -87,12 +87,12 @@ class StateTable:
         self._inode = _inode(self._path)
 
     def close(self) -> None:
-        """End the connection; closing twice is harmless."""
+        """Close the connection; a second call does nothing."""
         with self._lock:
             self._rows.close()
 
     def ask(self, ask: Callable[[sqlite3.Connection], Found]) -> Found:
-        """What the table answers; it is asked once more after it was opened again or begun anew.
+        """Run `ask` on the connection; after an error reopen or recreate the table and retry once.
 
         Raises:
             CacheStoreError: it cannot be read or written.
@@ -107,7 +107,7 @@ class StateTable:
                     raise store_error(error, self._path) from error
                 is_damaged = _is_damage(error)
             try:
-                self._reopen(self._begun_anew if is_damaged else self._opened)
+                self._reopen(self._recreated if is_damaged else self._opened)
                 return ask(self._rows)
             except TABLE_FAULTS as error:
                 raise store_error(error, self._path) from error
@@ -121,7 +121,7 @@ class StateTable:
             raise store_error(error, self._path) from error
 
     def change(self, change: Callable[[sqlite3.Connection], object]) -> None:
-        """Change it in a transaction, asked and refused as in `ask`."""
+        """Run `change` in a transaction; retries and raises as `ask` does."""
         self.ask(lambda rows: in_transaction(rows, change))
 
     def _opened(self) -> sqlite3.Connection:
@@ -135,9 +135,9 @@ class StateTable:
                 return _connected(self._path, is_locked=True)
             if not _is_damage(error):
                 raise
-            return self._begun_anew()
+            return self._recreated()
 
-    def _begun_anew(self) -> sqlite3.Connection:
+    def _recreated(self) -> sqlite3.Connection:
         for suffix in ("", "-wal", "-shm"):
             self._path.with_name(TABLE + suffix).unlink(missing_ok=True)
         for state in self._path.parent.glob(f"*{SUFFIX}"):
@@ -155,16 +155,16 @@ def _uri(path: Path) -> str:
 
 
 def _connected(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
-    """A connection to the table, which is made where there is none.
+    """A connection to the table, which is created if missing.
 
     Args:
-        path: Of the table.
-        is_locked: Whether no other process may use it meanwhile, so that no memory is shared.
+        path: The table's path.
+        is_locked: Whether to lock other processes out, which needs no shared-memory file.
 
     Raises:
-        sqlite3.Error: it cannot be opened, is damaged, or has another shape.
+        sqlite3.Error: it cannot be opened, is damaged, or has another version.
     """
-    # Files beside it take their mode from it.
+    # SQLite gives the -wal and -shm files the mode of the table.
     with contextlib.suppress(FileExistsError, PermissionError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     rows = _bare(_uri(path))
@@ -174,12 +174,12 @@ def _connected(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
         rows.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         rows.execute("PRAGMA journal_mode = WAL")
         rows.execute("PRAGMA synchronous = NORMAL")
-        # Tokens are what a chat says: those of deleted states do not stay in free pages.
+        # Tokens are conversation text: overwrite those of deleted states.
         rows.execute("PRAGMA secure_delete = ON")
-        if _shape(rows) == 0:
+        if _version(rows) == 0:
             in_transaction(rows, _make_tables)
-        if _shape(rows) != SHAPE or _statements(rows) != STATEMENTS:
-            raise sqlite3.DatabaseError(f"{path} has the shape {_shape(rows)}")
+        if _version(rows) != SCHEMA_VERSION or _statements(rows) != STATEMENTS:
+            raise sqlite3.DatabaseError(f"{path} has version {_version(rows)}")
     except TABLE_FAULTS:
         rows.close()
         raise
@@ -187,7 +187,7 @@ def _connected(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
 
 
 def _inode(path: Path) -> int | None:
-    """The number of a file, which no other has while it is open; None where there is none."""
+    """The inode of a file; None if there is none."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -200,28 +200,28 @@ def _bare(uri: str) -> sqlite3.Connection:
     )
 
 
-def _shape(rows: sqlite3.Connection) -> int:
+def _version(rows: sqlite3.Connection) -> int:
     found: int = rows.execute("PRAGMA user_version").fetchone()[0]
     return found
 
 
 def _statements(rows: sqlite3.Connection) -> set[str]:
-    """What the table was made by; a view or trigger in it could run without end."""
+    """The SQL of the schema; an unexpected view or trigger could run endlessly."""
     found = rows.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
     return {str(statement) for (statement,) in found}
 
 
 def _make_tables(rows: sqlite3.Connection) -> None:
-    if _shape(rows) == 0:  # another process may have been first
+    if _version(rows) == 0:  # another process may have been first
         for statement in TABLES.split(";"):
             rows.execute(statement.strip())
-        rows.execute(f"PRAGMA user_version = {SHAPE}")
+        rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def in_transaction(
     rows: sqlite3.Connection, change: Callable[[sqlite3.Connection], object]
 ) -> None:
-    """Make a change wholly or not at all, and one at a time over all processes."""
+    """Run a change in an immediate transaction; roll back on error."""
     rows.execute("BEGIN IMMEDIATE")
     try:
         change(rows)
@@ -232,12 +232,12 @@ def in_transaction(
 
 
 def keys_in(rows: sqlite3.Connection) -> set[str]:
-    """The keys of all states."""
+    """Keys of all states."""
     return {key for (key,) in rows.execute("SELECT key FROM states")}
 
 
 def enter_namespace(rows: sqlite3.Connection, namespace: Namespace) -> None:
-    """Enter a namespace, or where its model is now."""
+    """Insert a namespace, or update the path of its model."""
     rows.execute(
         "INSERT INTO namespaces VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE SET "
         "model = ?2 WHERE model <> ?2",
@@ -246,7 +246,7 @@ def enter_namespace(rows: sqlite3.Connection, namespace: Namespace) -> None:
 
 
 def namespace_of_row(row: Row) -> Namespace:
-    """The namespace of a row, which a damaged table may have made up."""
+    """The namespace of a row; raises `sqlite3.DatabaseError` if the row is damaged."""
     try:
         key, model, text = row
         about = tuple((name, value) for name, value in json.loads(str(text)))
@@ -256,7 +256,7 @@ def namespace_of_row(row: Row) -> Namespace:
 
 
 def _storable(path: str) -> str | bytes:
-    """A path as SQLite can keep it: one that is no UTF-8 by its bytes."""
+    """A path as SQLite can store it: bytes if it is not UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -265,14 +265,14 @@ def _storable(path: str) -> str | bytes:
 
 
 def enter_state(rows: sqlite3.Connection, state: StoredState) -> None:
-    """Enter a state, in the place of one of the same key."""
+    """Insert a state, replacing one with the same key."""
     about = {name: getattr(state, name) for name in COLUMNS}
     row = tuple((about | {"owners": text_of_owners(state.owners)}).values())
     rows.execute(f"INSERT OR REPLACE INTO states ({NAMES}) VALUES ({MARKS})", row)
 
 
 def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
-    """The state of a row of `NAMES`, which a damaged table may have made up."""
+    """The state of a row of `NAMES`; raises `sqlite3.DatabaseError` if the row is damaged."""
     if tuple(map(type, row)) != tuple(COLUMNS.values()):
         raise sqlite3.DatabaseError("a row of the table is not a valid state: its types are wrong")
     about = dict(zip(COLUMNS, row, strict=True))
@@ -292,12 +292,12 @@ def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
 
 
 def text_of_owners(owners: frozenset[str]) -> str:
-    """Owners as a row has them."""
+    """Owners as newline-separated text."""
     return "\n".join(sorted(owners))
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether a table that raises this is damaged, or none of this version."""
+    """Whether the error means a damaged table or one of another version."""
     if isinstance(error, sqlite3.ProgrammingError):
         return False  # its connection is closed
     return primary_code(error) in (*DAMAGED, None)
@@ -309,7 +309,7 @@ NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def store_error(error: Exception, path: Path) -> CacheStoreError:
-    """The error that says what to do about `error` on a file or folder of the cache."""
+    """Translate `error` on a file or folder of the cache, with advice."""
     code = primary_code(error)
     number = error.errno if isinstance(error, OSError) else None
     is_full = code == sqlite3.SQLITE_FULL or number in NO_SPACE
@@ -328,6 +328,6 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
 
 
 def primary_code(error: Exception) -> int | None:
-    """SQLite's result code; other errors, and those of Python's module itself, carry none."""
+    """SQLite's primary result code; None for other errors and those of the sqlite3 module."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF

@@ -159,7 +159,7 @@ class ReplyLoop:
             if isinstance(error, LogitsError):
                 self._recall.discard(reply.recalled.slot)
         # A step that was stopped leaves part of its draft.
-        self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
+        self._recall.crop(reply.recalled.slot, len(reply.tokens) - 1)
         rest = reply.text.finish()
         if rest:
             yield TokensCommitted((), rest)
@@ -281,7 +281,7 @@ class ReplyLoop:
             yield from self._round(reply, drafter)
             yield from self._close_thinking(reply, drafter)
             if self._recall.is_due(slot):
-                self._recall.keep(slot)
+                self._recall.save(slot)
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
 
@@ -324,7 +324,7 @@ class ReplyLoop:
         draft_s = reply.watch.split()
         verdict, given = yield from self._verify(reply, drafter.settings, draft)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
-        self._recall.go_back(reply.recalled.slot, len(reply.tokens) - 1)
+        self._recall.crop(reply.recalled.slot, len(reply.tokens) - 1)
         times = (waited_s, draft_s, reply.watch.split())
         changed = self._timed(len(draft.tokens), times[-1], given)
         done = reply.record_round(
@@ -373,7 +373,7 @@ class ReplyLoop:
             reply.sampler,
             reply.tokens,
             verification=settings.verification,
-            laws=draft.laws,
+            distributions=draft.distributions,
         )
         return verdict, given
 

@@ -64,7 +64,7 @@ class Prefill:
         n_prompt, n_reused = len(reply.tokens), reply.recalled.n_reused
         yield PromptProgress(n_reused, n_prompt, n_reused)
         n_last = yield from self._read_batches(reply, cancellation)
-        self._recall.keep_prompt(reply.recalled.slot)
+        self._recall.save_prompt(reply.recalled.slot)
         cancellation.check()
         row = yield from self._last_pass(reply, n_last)
         yield PromptProgress(n_prompt, n_prompt, n_reused)
@@ -95,7 +95,7 @@ class Prefill:
                 yield changed
             if self._recall.is_due(found.slot) or end in (found.n_branch, reply.n_lasting):
                 rate.add(n_timed, elapsed_s)
-                self._recall.keep(found.slot)
+                self._recall.save(found.slot)
         rate.add(n_timed, elapsed_s)
         return n_last
 

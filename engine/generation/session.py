@@ -205,7 +205,7 @@ class Session:
 
         Apart from `generate`, so that the end of a reply waits for no copy of its state.
         """
-        self._recall.keep_ended()
+        self._recall.save_ended()
         return self._recall.report()
 
     def close(self) -> None:

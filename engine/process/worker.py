@@ -55,7 +55,7 @@ from engine.process.protocol import (
     Stop,
 )
 from engine.requests import Cancellation, GenerationRequest
-from engine.speculation.cost_profile import KeptCosts
+from engine.speculation.cost_profile import SavedCosts
 
 if TYPE_CHECKING:
     from engine.backends.server.session import ServedGeneration, ServerSession
@@ -112,7 +112,7 @@ class Worker:
         self._cancellations: list[tuple[int, Cancellation]] = []
         self._replies: list[_Told] = []
         self._session: Session | ServerSession | None = None
-        self._costs: KeptCosts | None = None
+        self._costs: SavedCosts | None = None
         self._cache = CacheKeeper(
             lambda event: self._send((event,)), lambda: self._tasks.put(_SaveEnded())
         )
@@ -166,7 +166,7 @@ class Worker:
     def _load_here(self, task: Load) -> None:
         from engine.load import load_session  # brings llama.cpp, which no server needs
 
-        self._costs = KeptCosts.of(task.configuration, task.costs_path)
+        self._costs = SavedCosts.of(task.configuration, task.costs_path)
         costs = self._costs.read()
         loaded = load_session(task.configuration, costs)
         self._session = loaded.session

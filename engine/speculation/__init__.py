@@ -1,1 +1,1 @@
-"""Who guesses, how many tokens, and whether the guess was right."""
+"""Speculative decoding: predictors, draft length and verification."""

@@ -1,7 +1,7 @@
-"""How many to draft, decided by the gain that measured costs and acceptance promise.
+"""Draft length with the largest expected gain, from measured costs and acceptance.
 
-Four ideas: what rows cost and what guesses cost (`costs`), how often guesses are right
-(`acceptance`), and a credit that bounds what exploring may lose.
+It uses the costs of batch rows and of guesses (`costs`), the share of right guesses
+(`acceptance`), and a credit that bounds the loss from exploring.
 """
 
 from collections.abc import Sequence
@@ -16,61 +16,61 @@ from engine.speculation.predictors.base import DraftToken
 from engine.speculation.predictors.draft_model import RESTART
 
 START = 3.0
-"""Plain steps that a session may lose before it has won any."""
+"""Initial credit of a session, in plain steps."""
 LOSS = 0.01
-"""Share of the time that may be lost for good, in plain steps a token."""
+"""Credit per emitted token, in plain steps: the share of the time that may be lost."""
 LIMIT = 6.0
-"""Most plain steps that may be saved up; won time beyond it is not risked again."""
+"""Maximum credit, in plain steps."""
 RATE_ROUNDS = 32
 SURE = 0.9
-"""Share of the expected tokens that has to pay for a draft which the credit does not cover."""
+"""Share of the expected tokens that must pay for a draft that the credit does not cover."""
 
 PLAIN_LOSS = 0.005
-"""Share of the time that goes into plain steps which only measure."""
+"""Share of the time spent on plain steps only to measure them."""
 PLAIN_EVERY = (24, 1024)
 MIN_PLAIN = 3
-"""Plain steps of this run below which they are measured more often."""
+"""Until this many plain steps of a run are measured, they are made more often."""
 OUTLOOK = 128
-"""Tokens that a reply is taken to go on for where a draft model would have to catch up first."""
+"""Assumed remaining tokens of a reply when a draft model's catch-up is weighed."""
 
 CHEAP = 0.06
-"""Plain steps that `N_PASSING` guesses may cost for a source to be asked in passing."""
-N_PASSING = 4
+"""Maximum cost of `N_UNVERIFIED` guesses of a cheap source, in plain steps."""
+N_UNVERIFIED = 4
 N_TRIAL = 3
-"""Guesses that a source makes whatever they cost, until their cost is known."""
-PASSING_LOSS = 0.004
-"""Share of the time that a cheap source may take while it is off."""
+"""Guesses per round of a source whose cost is unknown."""
+UNVERIFIED_LOSS = 0.004
+"""Share of the time that a cheap source may use while it is off."""
 WON_FOR = 48
-"""Tokens for which a cheap source is asked in every round behind a draft of its that was worth it:
-what it proposes differs from place to place, and only asking tells."""
+"""Tokens after a verified draft in which a cheap source is asked every round: its success depends
+on the passage."""
 FIRST_TOKENS = 16
-"""Tokens at the start of a reply for which a cheap source is asked in every round."""
+"""Tokens at the start of a reply in which a cheap source is asked every round."""
 PROBE_EVERY = (24, 192)
-"""Tokens between two probes of a source that is off: at first and after a right one, and doubled
-after wrong ones up to."""
+"""Minimum and maximum tokens between probes of a source that is off; doubled after each wrong
+probe, reset after a right one."""
 
 
 class Credit:
-    """How much slower than plain decoding speculation may ever make a session.
+    """Bound on the time that speculation may lose against plain decoding.
 
-    The guard of a conservative bandit (Wu et al. 2016, arXiv 1602.04282) over rounds: one that
-    could cost more than the credit, if every drafted token were wrong, is not made. So n tokens
-    take at most (1 + `LOSS`) n + `START` plain steps, up to errors of measurement, and since credit
-    is capped no later stretch loses more than `LIMIT` steps beside its share.
+    The guard of a conservative bandit (Wu et al. 2016, arXiv 1602.04282): a round is not made if
+    it could cost more than the credit with every drafted token wrong. So n tokens take at most
+    (1 + `LOSS`) n + `START` plain steps, up to measurement errors. Credit is capped, so n later
+    tokens lose at most `LOSS` n + `LIMIT` steps.
     """
 
     def __init__(self) -> None:
         self.steps = START
         self.rate = 1.0
-        """Tokens in the time of a plain step over the last rounds, at least 1."""
+        """Tokens per plain step's time over the last rounds, at least 1."""
         self._n_tokens = self._n_steps = 4.0  # a lucky first round does not set the rate
 
     def settle(self, n_emitted: int, n_steps: float) -> None:
-        """Take the tokens of a round and the plain steps that such a round takes."""
+        """Record a round's tokens and its expected time in plain steps."""
         self.steps = min(LIMIT, self.steps + n_emitted * (1.0 + LOSS) - n_steps)
-        kept = 1.0 - 1.0 / RATE_ROUNDS
-        self._n_tokens = kept * self._n_tokens + n_emitted
-        self._n_steps = kept * self._n_steps + n_steps
+        decay = 1.0 - 1.0 / RATE_ROUNDS
+        self._n_tokens = decay * self._n_tokens + n_emitted
+        self._n_steps = decay * self._n_steps + n_steps
         self.rate = max(1.0, self._n_tokens / self._n_steps)
 
 
@@ -82,21 +82,21 @@ def best_length(
     credit: float,
     is_known: bool = False,
 ) -> int:
-    """The length whose tokens exceed what its time would give by most, 0 where none does.
+    """Draft length with the largest expected gain; 0 if none gains.
 
-    Renewal-reward argument: among rounds of unlike length the best tokens per second come from the
-    largest `tokens - rate * time`, with `rate` that best itself (Dinkelbach 1967). All lengths are
-    looked at, so a kink of the costs is jumped where the other side is worth it.
+    Renewal-reward argument: the most tokens per second come from the largest
+    `tokens - rate * time`, where `rate` is that maximum itself (Dinkelbach 1967). All lengths are
+    compared, because the cost per row is not monotonic.
 
     Args:
-        shares: for each length the share of rounds whose guesses are all right up to there.
-        added_steps: for each length the plain steps that a round takes beyond one.
-        rate: tokens in the time of a plain step.
+        shares: for each length, the probability that all guesses up to it are right.
+        added_steps: for each length, the round's cost beyond one plain step, in plain steps.
+        rate: tokens per plain step's time.
         credit: plain steps that may be lost if every guess is wrong.
-        is_known: whether the shares rest on many guesses: then a draft is made without credit too
-            where it beats plain decoding with `SURE` of its expected tokens. Without that, credit
-            which was spent on one source would keep a better one from ever earning it back. The
-            rate is no measure here: at the best length the gain over it comes to nothing.
+        is_known: whether the shares rest on many guesses. Then a draft beyond the credit is made
+            if `SURE` of its expected tokens beats plain decoding; otherwise credit spent on one
+            source would block a better one forever. `rate` is no criterion here, because the gain
+            over it vanishes at the best length.
     """
     best, best_gain, tokens = 0, 0.0, 0.0
     for length, (share, steps) in enumerate(zip(shares, added_steps, strict=False), start=1):
@@ -110,17 +110,17 @@ def best_length(
 
 @dataclass(slots=True)
 class DraftSource:
-    """One source of guesses in one reply: what it costs, and when it is asked while it is off."""
+    """One predictor in one reply: its cost, and its probes while it is off."""
 
     cost: DraftCost
     confidence: float = 0.8
-    """Of its last first guess."""
-    n_behind: int | None = None
-    """Tokens that it has to catch up with; None before its first guess of the reply."""
+    """Confidence of its last draft's first guess."""
+    n_missed: int | None = None
+    """Tokens to catch up with; None before its first guess of the reply."""
     tokens_off: int = 0
     probe_after: int = PROBE_EVERY[0]
     awaits_probe: bool = False
-    """Whether the line has yet to say if the guesses of a probe were right."""
+    """Whether a probe's guesses are not yet compared with the text."""
     tokens_since_won: int = WON_FOR - FIRST_TOKENS
     rounds_unasked: float = inf
 
@@ -131,44 +131,44 @@ class DraftSource:
 
     @property
     def is_cheap(self) -> bool:
-        """Whether it is asked in passing: guesses that nobody verifies still teach."""
-        return self.is_known and self.cost.steps(N_PASSING, 0) <= CHEAP
+        """Whether it may be asked in plain rounds, to learn from unverified guesses."""
+        return self.is_known and self.cost.steps(N_UNVERIFIED, 0) <= CHEAP
 
     @property
     def is_turn(self) -> bool:
-        """Whether a cheap source is asked though it is off: so rarely that it hardly costs."""
+        """Whether a cheap source that is off is asked in this round."""
         if self.tokens_since_won <= WON_FOR:
             return True
-        return self.rounds_unasked * PASSING_LOSS >= self.cost.steps(N_PASSING, 0)
+        return self.rounds_unasked * UNVERIFIED_LOSS >= self.cost.steps(N_UNVERIFIED, 0)
 
     @property
     def is_probe_due(self) -> bool:
-        """Whether it makes guesses though none is expected to gain."""
+        """Whether to ask it although no draft is expected to gain."""
         return self.tokens_off >= self.probe_after
 
     def steps(self, n_drafted: int) -> float:
-        """The cost of its coming draft, in plain steps."""
+        """Cost of its next draft, in plain steps."""
         if not n_drafted:
             return 0.0
-        n_missed = RESTART if self.n_behind is None else min(self.n_behind, RESTART)
+        n_missed = RESTART if self.n_missed is None else min(self.n_missed, RESTART)
         return self.cost.steps(n_drafted, n_missed)
 
     def wakes(self) -> None:
-        """Take that its drafts gain: a later pause starts with short ones between probes."""
+        """Reset the probe interval, because its drafts gain."""
         self.probe_after, self.tokens_off = PROBE_EVERY[0], 0
 
     def end_round(self, n_emitted: int, *, was_asked: bool) -> None:
-        """Take the tokens of a round."""
+        """Record a round's tokens."""
         self.tokens_off += n_emitted
         self.tokens_since_won += n_emitted
         self.rounds_unasked = 0 if was_asked else self.rounds_unasked + 1
         if was_asked:
-            self.n_behind = n_emitted
-        elif self.n_behind is not None:
-            self.n_behind += n_emitted
+            self.n_missed = n_emitted
+        elif self.n_missed is not None:
+            self.n_missed += n_emitted
 
     def end_probe(self, *, was_right: bool) -> None:
-        """Take the outcome of a probe: wrong ones make the next one rarer."""
+        """Record a probe's outcome: double the interval if it was wrong, else reset it."""
         self.awaits_probe = False
         self.probe_after = (
             PROBE_EVERY[0] if was_right else min(2 * self.probe_after, PROBE_EVERY[1])
@@ -176,20 +176,20 @@ class DraftSource:
 
 
 class AutoController:
-    """Drafts another token while it raises the tokens per second (renewal-reward argument).
+    """Drafts another token while that raises the tokens per second (renewal-reward argument).
 
-    With the measured row costs T in plain steps, shares P_i that the first i guesses are right, and
-    the rate r in tokens a step, a draft of k tokens gains P_1 + ... + P_k - r (T(k + 1) - 1 + its
-    drafting); the k with the largest gain is verified, and where none gains the round is plain.
-    A source whose guesses cost time is asked for the next one only while some longer draft still
-    gains: the rule of SpecDec++ (Huang et al. 2024, arXiv 2405.19715) with a measured threshold,
-    looking ahead over kinks of the costs.
+    With the row costs T in plain steps, the probabilities P_i that the first i guesses are right,
+    and the rate r in tokens per step, a draft of k tokens gains P_1 + ... + P_k - r (T(k + 1) - 1 +
+    its drafting). The k with the largest gain is verified; if none gains, the round is plain.
+    A source whose guesses cost time is asked for another one only while a longer draft gains: the
+    rule of SpecDec++ (Huang et al. 2024, arXiv 2405.19715) with a measured threshold, over all
+    longer lengths.
 
-    Losses are bounded by `Credit`. Cheap sources are asked in plain rounds too, and what the line
-    then says counts as examined; others are probed ever more rarely.
+    `Credit` bounds losses. Cheap sources are also asked in plain rounds, and their guesses are
+    compared with the text; other sources that are off are probed with growing intervals.
 
-    It belongs to a session and learns from reply to reply: `start_reply` goes before each. Whoever
-    runs the rounds adds their times to `costs`, before `observe`.
+    One per session: it learns across replies. Call `start_reply` before each reply, and add each
+    round's times to `costs` before `observe`.
     """
 
     def __init__(self, costs: Costs | None = None) -> None:
@@ -199,13 +199,13 @@ class AutoController:
         self.start_reply()
 
     def start_reply(self) -> None:
-        """Forget where the sources stood; what they cost and how often they are right stays."""
+        """Reset the state of one reply; costs and acceptance are retained."""
         self._sources: dict[str, DraftSource] = {}
         self._name = ""
         self._current = DraftSource(DraftCost())
         self._asked: list[str] = []
         self._pulled_shares: list[float] = []
-        """P_1 and so on of the guesses that were pulled in this round."""
+        """P_1, P_2, ... of the guesses pulled in this round."""
         self._is_cheap = False
         self._n_wanted = MAX_DRAFT
         self._tokens_since_plain = 0
@@ -217,7 +217,7 @@ class AutoController:
     # --- before and while drafting ---
 
     def wants(self, source: str) -> bool:
-        """Whether a source is to make its first guess of the round."""
+        """Whether to ask a source for its first guess of the round."""
         if source != self._name:
             if source not in self._sources:
                 cost = self.costs.drafts.setdefault(source, DraftCost())
@@ -232,23 +232,23 @@ class AutoController:
         return is_asked
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
-        """Whether one more guess is worth being made behind those."""
+        """Whether to pull another guess after `pulled`."""
         source = self._current
         if self._is_cheap:
             if len(pulled) == 1:
                 is_worth_it = self._best(self._shares(pulled), n_sunk=MAX_DRAFT) > 0
-                self._n_wanted = MAX_DRAFT if is_worth_it else N_PASSING
+                self._n_wanted = MAX_DRAFT if is_worth_it else N_UNVERIFIED
             return len(pulled) < self._n_wanted
         if not source.is_known:
             return len(pulled) < N_TRIAL
         if source.is_probe_due:
-            return not self._verifies_probe and len(pulled) < N_PASSING
+            return not self._verifies_probe and len(pulled) < N_UNVERIFIED
         if not self._may_draft or len(pulled) >= min(MAX_DRAFT, self.costs.rows.reach - 1):
             return False
         return self._best(self._shares(pulled), n_sunk=len(pulled)) > len(pulled)
 
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
-        """The number of guesses that go into the batch; 0 makes a plain round."""
+        """Number of guesses to verify; 0 for a plain round."""
         source = self._current
         source.confidence = pulled[0].confidence
         if not self._may_draft:
@@ -261,11 +261,11 @@ class AutoController:
         return n_best
 
     def affords_catch_up(self, n_tokens: int) -> bool:
-        """Whether a draft model is to take in all of the line that it missed.
+        """Whether a draft model should decode all tokens that it missed.
 
-        Once in a reply it is made where better drafts may win more in the rest of it, as far as is
-        known. That is not charged: credit spent on it would bar the drafts that it was made for. A
-        further one has to lie within the credit.
+        The first catch-up of a reply is made if the expected gain over `OUTLOOK` tokens exceeds its
+        cost. It is not charged: that would block the drafts it was made for. Later ones must fit
+        in the credit.
         """
         cost = self._current.cost.catch_up(n_tokens)
         if not self._current.is_known:
@@ -289,7 +289,7 @@ class AutoController:
     # --- after the round ---
 
     def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
-        """Take a round that was made, whose times are in `costs` already."""
+        """Record a finished round, whose times are in `costs` already."""
         self.acceptance.add(examined)
         for guess in examined:
             source = self._sources.get(guess.source)
@@ -297,7 +297,7 @@ class AutoController:
                 source.end_probe(was_right=guess.is_right)
         plain_s = self.costs.plain.seconds
         if plain_s is not None:
-            # What such rounds take is charged, not what this one took: a stall is nobody's fault.
+            # Charge the expected time, not this round's: it may have stalled.
             n_steps = self.costs.rows.steps(1 + done.n_verified)
             n_steps += self._time_drafting(done, done.draft_s / plain_s)
             self.credit.settle(done.n_emitted, n_steps)
@@ -308,25 +308,24 @@ class AutoController:
         self._plan()
 
     def _time_drafting(self, done: RoundFinished, n_steps: float) -> float:
-        """Share the time of guessing out to who was asked; what such asking takes."""
+        """Attribute the drafting time to the sources asked; return the expected time, in steps."""
         if not self._asked:
             return 0.0
         *silent, last = (self._sources[name] for name in self._asked)
         charged = sum(source.cost.silence for source in silent)
         own = max(n_steps - charged, 0.0)
         if not done.n_drafted:
-            if last.n_behind is not None:
+            if last.n_missed is not None:
                 last.cost.add_silent(own)
             return charged + last.cost.silence
-        if last.n_behind is None:
-            # A first guess reads a line of unknown overlap: its time tells little, and is no choice
-            # of this rule's.
+        if last.n_missed is None:
+            # A first guess reads a prompt of unknown overlap: its time is not representative.
             if not last.is_known:
                 last.cost.add(done.n_drafted, RESTART, own)
             return charged
-        n_missed = self._n_caught_up or min(last.n_behind, RESTART)
+        n_missed = self._n_caught_up or min(last.n_missed, RESTART)
         last.cost.add(done.n_drafted, n_missed, own)
-        n_missed = 0 if self._n_caught_up else n_missed  # `affords_catch_up` has seen to that
+        n_missed = 0 if self._n_caught_up else n_missed  # charged in `affords_catch_up`
         return charged + last.cost.steps(done.n_drafted, n_missed)
 
     def _count(self, done: RoundFinished) -> None:
@@ -345,7 +344,7 @@ class AutoController:
                 source.tokens_off = 0
 
     def _plan(self) -> None:
-        """What the next round is likely to be, and why."""
+        """Predict the next draft's length, and set the reason."""
         if not self._may_draft:
             self.length, self.reason = 0, "auto: a step without drafts, to measure the gain"
             return
@@ -354,11 +353,11 @@ class AutoController:
         self.length = self._best(shares, n_sunk=0) if length else 0
         if self.length:
             self._current.wakes()
-            self.reason = f"auto: {self._said(shares, self.length)}"
+            self.reason = f"auto: {self._yield(shares, self.length)}"
             return
         if length:
             self.reason = (
-                f"off: {self._said(shares, length)}, but too many drafts were rejected lately"
+                f"off: {self._yield(shares, length)}, but too many drafts were rejected lately"
             )
             return
         n_right, n_tried = self.acceptance.counts_of(self._name)
@@ -368,7 +367,7 @@ class AutoController:
             f"{n_tried:,} so far)"
         )
 
-    def _said(self, shares: Sequence[float], length: int) -> str:
+    def _yield(self, shares: Sequence[float], length: int) -> str:
         tokens, steps = self._outcome(shares, length)
         return (
             f"drafting {length} tokens should yield {tokens:.1f} tokens in the time of "
@@ -385,13 +384,13 @@ class AutoController:
         if not source.is_cheap and not self._may_draft:
             return False
         if not source.is_cheap and source.is_probe_due:
-            is_affordable = source.n_behind is not None or self.credit.steps >= START
+            is_affordable = source.n_missed is not None or self.credit.steps >= START
             return is_affordable and self._affords_probe
         return self.length > 0
 
     @property
     def _may_draft(self) -> bool:
-        """Whether the plain step is known well enough; it is measured again as speculation pays."""
+        """Whether the plain step was measured recently enough."""
         plain = self.costs.plain
         if plain.seconds is None:
             return False
@@ -402,7 +401,7 @@ class AutoController:
         return self._tokens_since_plain < every
 
     def _shares(self, pulled: Sequence[DraftToken]) -> list[float]:
-        """P_1 to P_16, the guesses still to come taken to be as sure as the last one."""
+        """P_1 to P_16, assuming the confidence of the last guess for the guesses to come."""
         known, share_of = self._pulled_shares, self.acceptance.share
         for guess in pulled[len(known) :]:
             before = known[-1] if known else 1.0
@@ -416,10 +415,7 @@ class AutoController:
         return shares
 
     def _best(self, shares: Sequence[float], *, n_sunk: int, credit: float | None = None) -> int:
-        """The best length within the credit, or within another one.
-
-        The cost of `n_sunk` guesses is spent anyway.
-        """
+        """Best length within `credit` (default: the session's) after `n_sunk` paid guesses."""
         return best_length(
             shares,
             self._added_steps(len(shares), n_sunk),
@@ -429,11 +425,11 @@ class AutoController:
         )
 
     def _outcome(self, shares: Sequence[float], length: int) -> tuple[float, float]:
-        """Tokens and plain steps of a round with a draft of that length."""
+        """Expected tokens and plain steps of a round with a draft of that length."""
         return 1.0 + sum(shares[:length]), 1.0 + self._added_steps(length)[-1]
 
     def _added_steps(self, n_most: int, n_sunk: int = 0) -> list[float]:
-        """What a round of each length takes beyond a plain step, as far as may be tried."""
+        """Cost of a round beyond a plain step for each draft length that may be tried."""
         rows, source = self.costs.rows, self._current
         batch = rows.all_steps
         lengths = range(1, min(n_most, rows.reach - 1) + 1)
@@ -447,16 +443,16 @@ class AutoController:
 
     @property
     def _verifies_probe(self) -> bool:
-        """Whether one guess in a batch costs less than more guesses that only the line judges."""
+        """Whether verifying one guess is cheaper than `N_UNVERIFIED` unverified guesses."""
         step = self._current.cost.step or 0.0
-        is_dear = self.costs.rows.steps(2) - 1.0 > step * (N_PASSING - 1)
+        is_dear = self.costs.rows.steps(2) - 1.0 > step * (N_UNVERIFIED - 1)
         return self._current.is_cheap or not is_dear
 
     @property
     def _affords_probe(self) -> bool:
         if self._verifies_probe:
             return self._affords(1)
-        return self._current.steps(N_PASSING) <= self.credit.steps
+        return self._current.steps(N_UNVERIFIED) <= self.credit.steps
 
     def _affords(self, length: int) -> bool:
         return self._added_steps(length)[-1] <= self.credit.steps

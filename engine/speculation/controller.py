@@ -1,4 +1,4 @@
-"""How many tokens to draft: what a rule promises, and the fixed rule."""
+"""Draft length controllers: the protocol and the fixed one."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -13,43 +13,42 @@ class Controller(Protocol):
 
     @property
     def length(self) -> int:
-        """Tokens that the next draft is likely to have, at most `MAX_DRAFT`."""
+        """Expected tokens of the next draft, at most `MAX_DRAFT`."""
         ...
 
     @property
     def reason(self) -> str:
-        """Why the length is what it is, in words for the screen."""
+        """Reason for the length, as text for the screen."""
         ...
 
     def wants(self, source: str) -> bool:
-        """Whether a source of guesses is asked for its first one in this round."""
+        """Whether to ask a source for its first guess of the round."""
         ...
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
-        """Whether the source that was asked last is to make one more guess behind those."""
+        """Whether to pull another guess after `pulled` from the same source."""
         ...
 
     def affords_catch_up(self, n_tokens: int) -> bool:
-        """Whether a draft model that missed that many tokens is to decode all of them."""
+        """Whether a draft model should decode all `n_tokens` that it missed."""
         ...
 
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
-        """The number of guesses that are verified, from the first one on."""
+        """Number of leading guesses to verify."""
         ...
 
     def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
-        """Take a round that was made.
+        """Record a finished round.
 
         Args:
-            done: Its counts and times; what comes next is not decided yet. The time of one that
-                was decoded again says nothing of later ones.
-            examined: Guesses of this draft or an earlier one that the text reached in it.
+            done: Its counts and times.
+            examined: Guesses, also of an earlier draft, that were compared with the text.
         """
         ...
 
 
 class FixedController:
-    """Always the same length, of guesses from anyone."""
+    """Drafts of a fixed length from any source."""
 
     def __init__(self, n_draft: int) -> None:
         self.length = n_draft
@@ -61,7 +60,7 @@ class FixedController:
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         return len(pulled) < self.length
 
-    def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  whatever it costs
+    def affords_catch_up(self, n_tokens: int) -> bool:  # noqa: ARG002  at any cost
         return True
 
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:

@@ -1,4 +1,4 @@
-"""What rounds cost on this machine, kept from one start to the next."""
+"""Measured costs of speculation, saved between runs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ COST_FIELDS = (
     "offload_kqv", "split_mode", "main_gpu", "tensor_split", "tensor_overrides", "n_threads",
     "n_threads_batch", "use_mmap", "use_extra_buffers",
 )  # fmt: skip
-"""Settings of the target that change what a batch costs."""
+"""Settings of the target that change the cost of a batch."""
 DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
 OTHER_BUILD = (
     "Draft costs measured with another build of {backend} are discarded and measured again"
@@ -28,17 +28,17 @@ OTHER_BUILD = (
 
 @dataclass(frozen=True, slots=True)
 class BuiltCosts:
-    """What rounds cost with a build of the backend's library."""
+    """Costs measured with a build of the backend's library."""
 
     build: str
     profile: CostProfile
 
 
-class KeptCosts:
-    """The profile under one key of a small file of JSON, which holds one for each configuration.
+class SavedCosts:
+    """A configuration's cost profile in a JSON file of profiles by key.
 
-    The file is only a help: where it cannot be read or written, costs are measured anew. `path`
-    None keeps nothing.
+    If the file cannot be read or written, costs are measured again. With `path` None nothing is
+    saved.
     """
 
     def __init__(self, path: Path | None, key: str, backend: str = "llama.cpp") -> None:
@@ -46,11 +46,11 @@ class KeptCosts:
         self._key = key
         self._backend = backend
         self.note: str | None = None
-        """What was dropped when the costs were read, in words; None where nothing was."""
+        """Message about costs discarded by `read`; None if there were none."""
 
     @classmethod
-    def of(cls, configuration: Configuration, path: Path | None) -> "KeptCosts":
-        """Those of a configuration.
+    def of(cls, configuration: Configuration, path: Path | None) -> "SavedCosts":
+        """The saved costs of a configuration.
 
         Raises:
             ModelFileError: a model cannot be read.
@@ -59,25 +59,25 @@ class KeptCosts:
         return cls(path, key, configuration.backend)
 
     def read(self) -> CostProfile | None:
-        """What an earlier run left, None where it left nothing usable."""
-        kept = self._entries.read().get(self._key)
-        if kept is None:
+        """The profile of an earlier run; None if there is none for this build."""
+        saved = self._entries.read().get(self._key)
+        if saved is None:
             return None
-        if kept.build != installed_build(self._backend):
+        if saved.build != installed_build(self._backend):
             self.note = OTHER_BUILD.format(backend=self._backend)
             return None
-        return kept.profile
+        return saved.profile
 
     def write(self, profile: CostProfile) -> None:
-        """Leave the costs to later runs; the oldest of more than `MAX_PROFILES` go."""
+        """Save the costs; beyond `MAX_PROFILES` profiles the oldest are deleted."""
         self._entries.add(self._key, BuiltCosts(installed_build(self._backend), profile))
 
 
 def profile_key(configuration: Configuration) -> str:
-    """What tells machine, models and settings of a cost apart: a digest.
+    """Digest of the machine, the models and the settings that change costs.
 
-    Settings count by name where they are not the usual ones, so that a setting which a later
-    kvchat adds leaves the keys of all others as they are.
+    Only settings that differ from their default are included, so a new setting does not change
+    existing keys.
 
     Raises:
         ModelFileError: a model cannot be read.
@@ -95,7 +95,7 @@ def profile_key(configuration: Configuration) -> str:
 
 
 def _unusual(settings: object, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The fields of these names that are not the default, in words."""
+    """Name and text of the fields in `names` that differ from their default."""
     if not is_dataclass(settings):
         return []
     usual = {each.name: each.default for each in fields(settings)}

@@ -1,4 +1,4 @@
-"""What rounds cost on this machine, in plain steps: rows of a batch, and guesses of a source."""
+"""Measured costs in plain steps: of the rows of a batch, and of a source's guesses."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,59 +12,57 @@ from engine.configuration import MAX_DRAFT, Bounds
 
 MAX_ROWS = 1 + MAX_DRAFT
 RECENT = 7
-"""Samples that count: a median of seven forgives three stalled ones."""
+"""Samples per median: seven tolerate three stalled ones."""
 RECENT_PLAIN = 5
-"""Plain steps that the speed of this moment rests on: few, since others use the machine too."""
+"""Plain steps in the median of the present speed: few, because other programs use the machine."""
 STALLED = 2.0
-"""Times the expected seconds from which one plain step between drafts is a stall."""
+"""Ratio to the expected time from which one plain step between drafts is a stall."""
 MISSES = 15
-MOST_STEPS = 0.8
-"""Share of the plain steps, of the last `MISSES`, that lie within `PlainStep.spread`."""
+SPREAD_SHARE = 0.8
+"""Share of the last `MISSES` plain steps within `PlainStep.spread`."""
 
 NEAR = 12
-"""Rounds behind a plain step in which it still tells the speed of this moment."""
+"""Rounds for which a measured plain step represents the present speed."""
 PER_PLAIN = 3
-"""Ratios of a number of rows to one plain step: fewer than decide a median, should it mislead."""
+"""Maximum ratios per row count to one plain step: too few to set the median if it is an outlier."""
 TRUSTED = 2
-"""Samples that a number of rows known from an earlier run is worth."""
+"""Number of samples that a cost of an earlier run counts as."""
 MIN_SWITCHES = 3
-"""Plain steps behind batches from which their median is believed."""
+"""Plain steps after batches that are needed for their median."""
 FIRST_SLOPE = 0.1
-"""Plain steps that an unmeasured row is taken to cost: low, so that it is tried."""
+"""Assumed cost of an unmeasured row, in plain steps: low, so that it is tried."""
 FALLING = 0.15
-"""Share of the slope from one row to the next number that a longer batch is taken to climb on with.
-Batches of two are dear beside one on many machines and longer ones are not; a guess that is too low
-is tried once, one that is too high never."""
+"""Assumed slope beyond two rows, as a share of the slope from one to two. On many machines a second
+row is expensive and further ones are not. A low guess is tried once, a high one never."""
 HARDLY_FALLING = 0.8
-"""The same behind three measured numbers, for the slope from the second one on."""
+"""The same beyond three measured row counts, as a share of the slope from the second one on."""
 
 RECENT_DRAFTS = 8
 UNLIKE = 1.5
-"""Times a draft has to be as long as another for the two to tell the step from the fixed part:
-nearer lengths tell more of the clock."""
+"""Minimum ratio of two drafts' lengths to compute a slope: nearer ones mostly measure noise."""
 CAUGHT_UP = 20
-"""Tokens behind the line up to which a draft counts as caught up: a longest round and its bonus."""
+"""Missed tokens up to which a draft counts as caught up: the longest round with its bonus."""
 MIN_DRAFTS = 2
-"""Drafts behind which the cost of guessing is believed: a single one may have stalled."""
+"""Drafts needed for a known cost: a single one may have stalled."""
 CATCH_UP_SHARE = 0.1
-"""Share of a draft step that a token of a batch is taken to cost where no catch-up was measured;
-low, since a guess that is too high is never put right."""
+"""Assumed cost of a catch-up token before a measurement, in draft steps; low, because a guess that
+is too high is never corrected."""
 
 MIN_POINTS = 3
-"""Numbers of rows from which costs are worth keeping."""
+"""Measured row counts needed to save costs."""
 CHECKED_AT = 3
-"""Plain steps behind which an earlier run's costs are checked."""
+"""Plain steps after which an earlier run's costs are checked."""
 CHANGED = 2.0
 
-MAX_STEPS_KEPT = 1000
-Steps = Annotated[float, Bounds(ge=0, lt=MAX_STEPS_KEPT)]
+MAX_SAVED_STEPS = 1000
+Steps = Annotated[float, Bounds(ge=0, lt=MAX_SAVED_STEPS)]
 Points = tuple[
-    tuple[Annotated[int, Bounds(ge=1)], Annotated[float, Bounds(gt=0, lt=MAX_STEPS_KEPT)]], ...
+    tuple[Annotated[int, Bounds(ge=1)], Annotated[float, Bounds(gt=0, lt=MAX_SAVED_STEPS)]], ...
 ]
 
 
 class KnownCost(NamedTuple):
-    """What guessing costs in plain steps, as one run leaves it to the next."""
+    """Saved costs of one source, in plain steps."""
 
     fixed: Steps
     step: Steps
@@ -74,18 +72,18 @@ class KnownCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CostProfile:
-    """Measured costs, in plain steps, as one run leaves them to the next."""
+    """Saved costs of a configuration, in plain steps."""
 
     plain_s: Annotated[float, Bounds(gt=0, lt=1000)]
-    """Seconds of the plain step that they were measured with."""
+    """Seconds of a plain step."""
     points: Points
     """Cost of batches by their number of rows."""
     drafting: Mapping[str, KnownCost] = field(default_factory=dict)
-    """Cost of guessing by the name of who guesses."""
+    """Cost of drafting by source."""
 
 
 class Costs:
-    """Everything that a session has measured, or knows from an earlier run."""
+    """All costs that a session has measured or read from an earlier run."""
 
     def __init__(self, known: CostProfile | None = None) -> None:
         self._known = known
@@ -95,14 +93,13 @@ class Costs:
         if known is not None:
             self.drafts = {name: DraftCost(cost) for name, cost in known.drafting.items()}
         self._others: dict[int, tuple[RowCosts, float | None]] = {}
-        """By number of threads, but the present one: rows, and the seconds of a plain step."""
+        """Row costs and seconds of a plain step, by each other number of threads."""
         self._n_threads = self._n_usual = 0
 
     def use_threads(self, n_threads: int) -> None:
-        """What follows is computed with that many threads; each number has rows of its own.
+        """Switch to the row costs of `n_threads`; a new number starts without any.
 
-        A new one begins with none: others slowed the rows of the number before, or it would not
-        have been left.
+        The previous number's costs are not reused: other programs probably slowed them.
         """
         if n_threads == self._n_threads:
             return
@@ -116,14 +113,13 @@ class Costs:
 
     @property
     def plain(self) -> "PlainStep":
-        """The one plain step: of the screen, of the judgement of late predictors and of `auto`."""
+        """Plain step for the screen, for the limit on late predictors and for `auto`."""
         return self.rows.plain
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
-        """Take the time of one verification; costs of a machine of another speed are forgotten.
+        """Record a verification's time; drop an earlier run's costs if the speed has changed.
 
-        Machines become slower for a while and their batches with them; a step that is `CHANGED`
-        times as long or as short as an earlier run's was measured on what is another machine.
+        A plain step `CHANGED` times as long or as short as the earlier run's means another machine.
         """
         self.rows.add(n_rows, elapsed_s)
         plain_s = self.plain.seconds
@@ -135,10 +131,7 @@ class Costs:
             self.drafts.clear()
 
     def profile(self) -> CostProfile | None:
-        """The costs for a later run, which begins with the same number of threads as this one.
-
-        None where too little was measured.
-        """
+        """The costs at this run's initial number of threads; None if too few were measured."""
         rows, plain_s = self._others.get(self._n_usual, (self.rows, self.plain.seconds))
         points = rows.measured_points()
         if plain_s is None or len(points) < MIN_POINTS:
@@ -148,12 +141,12 @@ class Costs:
 
 
 class PlainStep:
-    """The time of one plain step at the machine's present speed.
+    """Time of one plain step at the machine's present speed.
 
-    It is the median of the last few plain steps. While drafts follow one another there are none,
-    and batches whose cost in plain steps is known tell the speed; then one plain step that is far
-    slower than they said is a stall, and two in a row are the machine. The first step behind a
-    prefill is left out by the caller, because it pays for memory that later ones find warm.
+    It is the median of the last few plain steps. During consecutive drafts it is inferred from
+    batches of known cost in plain steps. After those, one much slower plain step counts as a
+    stall and two in a row as the machine's speed. The caller leaves out the first step after a
+    prefill, which touches cold memory.
     """
 
     def __init__(self) -> None:
@@ -162,21 +155,21 @@ class PlainStep:
         self._misses: deque[float] = deque(maxlen=MISSES)
         self._was_refused = False
         self.seconds: float | None = None
-        """None before one was measured."""
+        """None before the first measurement."""
         self.spread: float | None = None
-        """How far eight of ten plain steps were from what was taken for one, as a share of it; None
-        before two could be compared."""
+        """Relative error of the expected time that 80 % of the plain steps are within; None before
+        two comparisons."""
         self.n_measured = 0
 
     def add(self, elapsed_s: float) -> bool:
-        """Take the time of a plain round; False for a stall, which changes nothing."""
+        """Record a plain round's time; return False and change nothing if it is a stall."""
         self._compare(elapsed_s)
         if self._inferred:
             is_slow = elapsed_s > STALLED * median(self._inferred)
             self._was_refused = is_slow and not self._was_refused
             if self._was_refused:
                 return False
-            # The plain steps from before many drafts say nothing of the machine's speed by now.
+            # Plain steps from before the drafts are outdated.
             self._measured.clear()
             self._inferred.clear()
         self._measured.append(elapsed_s)
@@ -185,13 +178,13 @@ class PlainStep:
         return True
 
     def restart(self, seconds: float | None) -> None:
-        """Go on from another speed, None where it is not known."""
+        """Start again from another speed; None if unknown."""
         self._measured.clear()
         self._inferred.clear()
         self.seconds = seconds
 
     def infer(self, elapsed_s: float) -> None:
-        """Take what a batch of known cost says that a plain step takes by now."""
+        """Record a plain step's time inferred from a batch of known cost."""
         self._inferred.append(elapsed_s)
         self.seconds = median(self._inferred)
 
@@ -200,29 +193,27 @@ class PlainStep:
             return
         self._misses.append(abs(elapsed_s / self.seconds - 1.0))
         if len(self._misses) > 1:
-            self.spread = sorted(self._misses)[ceil(MOST_STEPS * len(self._misses)) - 1]
+            self.spread = sorted(self._misses)[ceil(SPREAD_SHARE * len(self._misses)) - 1]
 
 
 class RowCosts:
-    """The cost of a verification by its number of rows, in plain steps.
+    """Cost of a verification by its number of rows, in plain steps.
 
-    What is kept is the ratio to the plain steps measured around it, so that a machine that others
-    slow down does not bend the curve; a batch that no plain step stood near says only how fast the
-    machine is now. Each number of rows has the median of its recent ratios: a stalled round moves
-    nothing. With two samples it is the smaller, and one alone counts as twice what was expected
-    at most. Between measured numbers it is linear, which keeps the kinks of the machine's kernels.
-    Beyond the largest measured number it is a low guess that reaches twice as far: longer drafts
-    are tried step by step.
+    Costs are ratios to plain steps measured nearby, so that other programs' load does not distort
+    them. A batch without a plain step nearby only updates the present speed. A row count's cost is
+    the median of its recent ratios, the smaller of two, or a single one limited to twice the
+    expected cost. It is linear between measured row counts, which preserves the kernels' steps.
+    Up to twice the largest measured count it is a low guess, so longer drafts are tried
+    gradually.
 
-    A plain step right behind a batch takes longer than one behind another: llama.cpp builds a new
-    graph where the number of rows changes (`llama_context::process_ubatch`, 0c1e57098). That is no
-    speed of the machine; `switching` is what it adds.
+    A plain step right after a batch is slower than others, because llama.cpp builds a new graph if
+    the number of rows changes (`llama_context::process_ubatch`, 0c1e57098): by `switching`.
     """
 
     def __init__(
         self, known: Iterable[tuple[int, float]] = (), plain: PlainStep | None = None
     ) -> None:
-        """Start from points of an earlier run, rows and plain steps, or from nothing."""
+        """Start from an earlier run's rows and plain steps, if any."""
         self.plain = PlainStep() if plain is None else plain
         self._ratios: dict[int, deque[float]] = {
             n_rows: deque([steps] * TRUSTED, maxlen=RECENT)
@@ -231,16 +222,16 @@ class RowCosts:
         }
         self._rounds_since_plain = 0
         self._n_since_plain: Counter[int] = Counter()
-        self._first_behind: float | None = None
+        self._first_after_batch: float | None = None
         self._switches: deque[float] = deque(maxlen=RECENT)
         self.switching = 0.0
-        """Plain steps that the first plain step behind a batch takes beyond the next one."""
+        """Extra time of the first plain step after a batch, in plain steps."""
         self.all_steps: tuple[float, ...] = (1.0,) * MAX_ROWS
-        """The cost of 1 to `MAX_ROWS` rows in plain steps."""
+        """Cost of 1 to `MAX_ROWS` rows in plain steps."""
         self._draw()
 
     def add(self, n_rows: int, elapsed_s: float) -> None:
-        """Take the time of one verification of `n_rows` tokens."""
+        """Record the time of a verification of `n_rows` tokens."""
         if n_rows == 1:
             self._add_plain(elapsed_s)
             return
@@ -259,13 +250,13 @@ class RowCosts:
 
     @property
     def reach(self) -> int:
-        """The most rows that may be tried: twice the most that were measured."""
+        """Maximum rows to try: twice the largest measured number."""
         if not self.plain.n_measured:
             return 0
         return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
     def steps(self, n_rows: int) -> float:
-        """The cost of a batch in plain steps; 1 for one row."""
+        """Cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
 
     def measured_points(self) -> Points:
@@ -276,11 +267,11 @@ class RowCosts:
 
     def _add_plain(self, elapsed_s: float) -> None:
         if self._rounds_since_plain:
-            self._first_behind = elapsed_s
+            self._first_after_batch = elapsed_s
             elapsed_s /= 1.0 + self.switching
-        elif self._first_behind is not None:
-            self._switches.append(self._first_behind / elapsed_s)
-            self._first_behind = None
+        elif self._first_after_batch is not None:
+            self._switches.append(self._first_after_batch / elapsed_s)
+            self._first_after_batch = None
             if len(self._switches) >= MIN_SWITCHES:
                 self.switching = max(median(self._switches) - 1.0, 0.0)
         if self.plain.add(elapsed_s):
@@ -301,7 +292,7 @@ def _settled(ratios: deque[float], expected: float) -> float:
 
 
 def _expected(points: list[tuple[int, float]], n_rows: int) -> float:
-    """The low guess for a number of rows above all the points."""
+    """Low guess for a number of rows beyond all points."""
     first, last = points[0], points[-1]
     if last[0] == first[0]:
         return first[1] + FIRST_SLOPE * (n_rows - first[0])
@@ -312,7 +303,7 @@ def _expected(points: list[tuple[int, float]], n_rows: int) -> float:
 
 
 def _joined(points: list[tuple[int, float]]) -> list[float]:
-    """The steps of 1 to `MAX_ROWS` rows: straight between points, guessed beyond them."""
+    """Steps of 1 to `MAX_ROWS` rows: linear between points, guessed beyond them."""
     steps = [points[0][1]]
     for (left, low), (right, high) in pairwise(points):
         slope = (high - low) / (right - left)
@@ -322,20 +313,20 @@ def _joined(points: list[tuple[int, float]]) -> list[float]:
 
 
 class DraftCost:
-    """Plain steps of a draft: a fixed part, one for each guess, one for each token caught up with.
+    """Plain steps of a draft: a fixed part, and a part for each guess and each catch-up token.
 
-    The step is a Theil-Sen slope (Sen 1968) of time over length, so stalled drafts do not move it.
+    The step is a Theil-Sen slope (Sen 1968) of time over length, which tolerates stalled drafts.
     """
 
     def __init__(self, known: KnownCost | None = None) -> None:
-        """Start from what an earlier run measured, or from nothing."""
+        """Start from an earlier run's costs, if any."""
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT_DRAFTS)
         self._catch_ups: deque[tuple[int, float]] = deque(maxlen=RECENT_DRAFTS)
         self._silent: deque[float] = deque(maxlen=RECENT_DRAFTS)
         self._fixed = 0.0
         self._n_timed = 0
         self.step: float | None = None
-        """Plain steps that one more guess takes, None before one was timed."""
+        """Plain steps per guess; None before a draft was timed."""
         if known is not None:
             self._fixed, self.step = known.fixed, known.step
             self._catch_ups.append((1, known.catch_up))
@@ -349,58 +340,58 @@ class DraftCost:
         return self._n_timed >= MIN_DRAFTS
 
     def known(self) -> KnownCost | None:
-        """What a later run can start from, None before enough was timed."""
+        """The costs to save; None before enough drafts were timed."""
         if self.step is None or not self.is_known:
             return None
         return KnownCost(self._fixed, self.step, self._catch_up_steps(), self.silence)
 
-    def add(self, n_drafted: int, n_behind: int, n_steps: float) -> None:
-        """Take the time of a draft that began `n_behind` tokens behind the line."""
+    def add(self, n_drafted: int, n_missed: int, n_steps: float) -> None:
+        """Record the time of a draft that had `n_missed` tokens to catch up with."""
         self._n_timed += 1
-        if n_behind > CAUGHT_UP and self.step is None:
-            self.step = n_steps / (n_drafted + CATCH_UP_SHARE * n_behind)
-        if n_behind > CAUGHT_UP:
+        if n_missed > CAUGHT_UP and self.step is None:
+            self.step = n_steps / (n_drafted + CATCH_UP_SHARE * n_missed)
+        if n_missed > CAUGHT_UP:
             rest = n_steps - (self._fixed + (self.step or 0.0) * n_drafted)
-            self._catch_ups.append((n_behind, max(rest, 0.0)))
+            self._catch_ups.append((n_missed, max(rest, 0.0)))
             if rest > 0:
                 return
-        # One that caught up and took less than a draft is taken to cost says that this is too much.
+        # A catch-up cheaper than the expected draft shows that the expected cost is too high.
         self._drafts.append((n_drafted, n_steps))
         self.step = max(_slope(self._drafts, self.silence), 0.0)
         left = median(steps - self.step * n_guesses for n_guesses, steps in self._drafts)
         self._fixed = max(left, 0.0)
 
     def add_silent(self, n_steps: float) -> None:
-        """Take the time of a source that was asked and had nothing to say."""
+        """Record the time of asking a source that proposed nothing."""
         self._silent.append(n_steps)
 
     @property
     def silence(self) -> float:
-        """Plain steps that it costs to ask and hear nothing."""
+        """Plain steps of asking in vain."""
         return median(self._silent) if self._silent else 0.0
 
-    def catch_up(self, n_behind: int) -> float:
-        """The cost of taking in that many tokens of the line."""
-        return self._catch_up_steps() * n_behind
+    def catch_up(self, n_missed: int) -> float:
+        """Cost of decoding `n_missed` missed tokens."""
+        return self._catch_up_steps() * n_missed
 
-    def steps(self, n_drafted: int, n_behind: int) -> float:
-        """The cost of a draft of that length; 0 before one was timed."""
+    def steps(self, n_drafted: int, n_missed: int) -> float:
+        """Cost of a draft of that length; 0 before one was timed."""
         if self.step is None:
             return 0.0
-        caught_up = self._catch_up_steps() * n_behind if n_behind > CAUGHT_UP else 0.0
+        caught_up = self._catch_up_steps() * n_missed if n_missed > CAUGHT_UP else 0.0
         return self._fixed + self.step * n_drafted + caught_up
 
     def _catch_up_steps(self) -> float:
         if self._catch_ups:
-            return median(steps / n_behind for n_behind, steps in self._catch_ups)
+            return median(steps / n_missed for n_missed, steps in self._catch_ups)
         return CATCH_UP_SHARE * (self.step or 0.0)
 
 
 def _slope(drafts: Sequence[tuple[int, float]], silence: float) -> float:
-    """The median slope of all pairs of unlike lengths, at most the mean of a guess.
+    """Median slope of all pairs of unlike lengths, at most the median cost per guess.
 
-    Without any it is that mean, less what asking takes where nothing is guessed. Where most drafts
-    are of one length all slopes rest on the few others, and one that stalled would set them.
+    Without such pairs it is that cost, less the `silence`. The limit matters if most drafts have
+    one length: a single stalled draft could then determine all slopes.
     """
     slopes = [
         (right[1] - left[1]) / (right[0] - left[0])

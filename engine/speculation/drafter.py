@@ -1,4 +1,4 @@
-"""The draft of each round: which source guesses, how many guesses are pulled and verified."""
+"""The draft of each round: its source, and how many guesses are pulled and verified."""
 
 from collections.abc import Callable, Sequence
 from collections.abc import Sequence as Tokens
@@ -16,7 +16,7 @@ from engine.speculation.predictors.base import DraftToken, Predictor
 PLAIN_STEP_EVERY = 256
 ROUNDS_BEFORE_PLAIN_STEP = 4
 MIN_PLAIN_STEPS = 3
-"""Plain steps of a session from which it is known how much they differ."""
+"""Plain steps of a session needed to measure their spread."""
 
 
 def make_controller(settings: SpeculationSettings, auto: AutoController) -> Controller:
@@ -36,25 +36,24 @@ def make_controller(settings: SpeculationSettings, auto: AutoController) -> Cont
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What one source guessed for a round; empty in a plain one."""
+    """One source's guesses for a round; empty in a plain round."""
 
     tokens: tuple[int, ...] = ()
-    """Those that are verified."""
-    laws: tuple[Distribution | None, ...] = ()
-    """What each of them was drawn from (`DraftToken.distribution`)."""
+    """The guesses to verify."""
+    distributions: tuple[Distribution | None, ...] = ()
+    """For each token, the distribution it was drawn from (`DraftToken.distribution`)."""
     n_drafted: int = 0
-    """Guesses that were made; the verified ones are the first of them."""
+    """Guesses made; `tokens` are the first of them."""
     source: str | None = None
-    """Who made them, None where nobody guessed anything."""
+    """Name of the predictor; None if nothing was guessed."""
 
 
 class Examiner:
-    """Compares one draft with what the line becomes, until the line parts from it.
+    """Compares one draft with the committed tokens up to the first difference.
 
-    A guess is examined when the line reaches it, whether a batch verified it or a plain step came
-    by, so a source that is off stays known without being paid for. A draft that was verified takes
-    the place of the one followed; one that was not waits for its turn, so that outcomes do not
-    overlap.
+    Unverified guesses are compared too, so that a source's acceptance stays known while it is off.
+    A verified draft replaces the current one; an unverified draft is dropped while another is
+    compared, so that outcomes do not overlap.
     """
 
     def __init__(self) -> None:
@@ -63,12 +62,12 @@ class Examiner:
         self._n_reached = 0
 
     def follow(self, source: str, guesses: Sequence[DraftToken], *, is_verified: bool) -> None:
-        """Take the draft of a round."""
+        """Compare this draft from now on, unless an earlier one has precedence."""
         if is_verified or self._n_reached >= len(self._guesses):
             self._guesses, self._source, self._n_reached = guesses, source, 0
 
     def examine(self, committed: Sequence[int]) -> tuple[Examined, ...]:
-        """The guesses that the committed tokens reached, up to the first wrong one."""
+        """Outcomes of the guesses at the committed tokens, up to the first wrong one."""
         examined: list[Examined] = []
         for token in committed:
             if self._n_reached >= len(self._guesses):
@@ -81,12 +80,11 @@ class Examiner:
 
 
 class Drafter:
-    """Lets the first source that the controller wants, and that has something to say, guess.
+    """Drafts with the first source that the controller wants and that proposes something.
 
-    Every draft is of one source, pulled one guess at a time as long as the controller wants
-    another. Plain rounds are forced early in a session, and one every `PLAIN_STEP_EVERY` tokens
-    while drafting, so that the plain step, to which speculation is compared, stays measured; the
-    automatic rule plans its own. None of it changes the text.
+    Guesses are pulled one at a time while the controller wants another. To measure the plain step,
+    plain rounds are forced early in a session and every `PLAIN_STEP_EVERY` tokens while drafting;
+    the auto controller plans its own. Drafting never changes the text.
     """
 
     def __init__(
@@ -99,10 +97,10 @@ class Drafter:
     ) -> None:
         self.settings = settings
         self.note = note
-        """Why nobody drafts as the settings ask, None where somebody does."""
+        """Why the requested predictor is not used; None if it is."""
         self.controller = controller
         self.fault: str | None = None
-        """Why drafting was given up, None while it works."""
+        """Why drafting was switched off; None while it works."""
         self._sources = tuple(sources)
         self._examiner = Examiner()
         self._rounds_drafted = 0
@@ -111,35 +109,35 @@ class Drafter:
 
     @property
     def predictor(self) -> PredictorName:
-        """Who drafted at the start of the reply."""
+        """The predictor at the start of the reply."""
         return self.settings.predictor if self.note is None else PredictorName.OFF
 
     @property
     def is_on(self) -> bool:
-        """Whether anybody may be asked for a draft."""
+        """Whether there is a predictor to ask."""
         return bool(self._sources)
 
     @property
     def length(self) -> int:
-        """Tokens wanted for the coming round."""
+        """Expected draft length of the next round."""
         if not self.is_on or self._plain_step_is_due():
             return 0
         return self.controller.length
 
     @property
     def reason(self) -> str:
-        """Why the controller chose its length."""
+        """The controller's reason for its length."""
         return self.controller.reason if self.is_on else "speculation is off"
 
     def reset(self, line: Tokens[int], *, n_plain_steps: int) -> None:
-        """Start a reply on a line of tokens; a predictor that fails at it is switched off."""
+        """Start a reply after the tokens `line`; a predictor that fails is switched off."""
         self._n_plain_steps = n_plain_steps
         self._rounds_drafted = 0
         self._tokens_since_plain = 0
-        self._tell(lambda source: source.reset(line))
+        self._call_sources(lambda source: source.reset(line))
 
     def draft(self, n_max: int) -> Draft:
-        """A draft of at most `n_max` tokens; one whose source fails is empty, the reply goes on.
+        """A draft of at most `n_max` tokens; empty if its source fails.
 
         Raises:
             DecodeAborted: the reply was cancelled while the draft model decoded.
@@ -147,17 +145,17 @@ class Drafter:
         source, guesses = self._pulled(n_max)
         if not guesses:
             return Draft()
-        laws = tuple(guess.distribution for guess in guesses)
+        distributions = tuple(guess.distribution for guess in guesses)
         n_verified = self.controller.n_to_verify(guesses)
-        if any(law is not None for law in laws):
-            # Dropping a drawn token for its own probability would bend the law of the text.
+        if any(distribution is not None for distribution in distributions):
+            # Dropping a drawn token for its own probability would bias the text's distribution.
             n_verified = len(guesses)
         self._examiner.follow(source, guesses, is_verified=n_verified > 0)
         tokens = tuple(guess.token for guess in guesses[:n_verified])
-        return Draft(tokens, laws[:n_verified], len(guesses), source)
+        return Draft(tokens, distributions[:n_verified], len(guesses), source)
 
     def observe(self, done: RoundFinished, committed: Tokens[int]) -> None:
-        """Take a round that was made, and the tokens that it committed."""
+        """Record a finished round and the tokens that it committed."""
         self._rounds_drafted += bool(done.n_verified)
         if done.n_verified:
             self._tokens_since_plain += done.n_emitted
@@ -166,10 +164,10 @@ class Drafter:
             self._n_plain_steps += 1
         if self.is_on:
             self.controller.observe(done, self._examiner.examine(committed))
-            self._tell(lambda source: source.commit(committed))
+            self._call_sources(lambda source: source.commit(committed))
 
     def _pulled(self, n_max: int) -> tuple[str, list[DraftToken]]:
-        """The guesses of the first source that is wanted and not silent, with its name."""
+        """Name and guesses of the first wanted source that proposes something."""
         guesses: list[DraftToken] = []
         if n_max <= 0 or self._plain_step_is_due():
             return "", guesses
@@ -190,10 +188,10 @@ class Drafter:
                 return source.name, guesses
         return "", guesses
 
-    def _tell(self, tell: Callable[[Predictor], None]) -> None:
+    def _call_sources(self, call: Callable[[Predictor], None]) -> None:
         for source in self._sources:
             try:
-                tell(source)
+                call(source)
             except DecodeAborted:
                 raise
             except EngineError as error:

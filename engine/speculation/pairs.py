@@ -1,4 +1,4 @@
-"""Whether a draft model suits a target: the same vocabulary, and a model of its own."""
+"""Checks that a draft model fits its target: equal vocabularies, and not a draft head."""
 
 from pathlib import Path
 
@@ -10,12 +10,10 @@ from engine.model.vocabulary import FIRST_COMPARED, VocabularyFacts, facts_diffe
 
 
 def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
-    """Refuse a draft whose tokens do not mean the same as the target's.
-
-    The rules of `engine.model.vocabulary`, for models that are loaded.
+    """Refuse a draft model whose tokens differ from the target's (`engine.model.vocabulary`).
 
     Raises:
-        IncompatiblePairError: with the first difference.
+        IncompatiblePairError: the vocabularies differ; the message gives the first difference.
     """
     reason = facts_difference(_facts(target), _facts(draft)) or _first_other_token(target, draft)
     if reason is not None:
@@ -48,14 +46,14 @@ def _first_other_token(target: Vocabulary, draft: Vocabulary) -> str | None:
 
 
 SPEC_TYPES = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
-"""What llama-server of llama.cpp 0c1e57098 calls the drafting of such a file; `draft-mtp` else."""
+"""`--spec-type` of llama-server (llama.cpp 0c1e57098) by architecture; otherwise `draft-mtp`."""
 
 
 def check_is_no_head(path: Path) -> None:
-    """Refuse a draft head (EAGLE-3, DFlash, a next-token head in a file of its own) as draft model.
+    """Refuse a draft head (EAGLE-3, DFlash, a separate file of an MTP head) as draft model.
 
     Raises:
-        IncompatiblePairError: it is one; says why it cannot draft here and what can.
+        IncompatiblePairError: it is a draft head.
         ModelFileError: the file cannot be read.
     """
     file = read_gguf(path)

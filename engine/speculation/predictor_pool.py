@@ -1,4 +1,4 @@
-"""The predictors: how each is made, which reply has which, and why one is not used."""
+"""Creates predictors, assigns them to replies and reports why one is not available."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,14 +21,14 @@ from engine.speculation.predictors.suffix import SuffixPredictor
 
 NAMES = tuple(name.value for name in PredictorName if name is not PredictorName.CUSTOM)
 HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
-"""Drafting heads as other programs name them; kvchat has no predictor for them."""
+"""Other programs' names for draft heads, which kvchat does not support."""
 
 
 def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSettings:
-    """The settings with the predictor of a name.
+    """The settings with the predictor `name`.
 
     Raises:
-        PresetError: there is none; the message lists what there is.
+        PresetError: there is no such predictor; the message lists the names.
     """
     name = name.strip()
     if name in NAMES:
@@ -45,7 +45,7 @@ def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSetti
 
 @dataclass(frozen=True, slots=True)
 class DraftRequest:
-    """What the predictors of one reply are made for."""
+    """Inputs for creating the predictors of one reply."""
 
     settings: SpeculationSettings
     request: GenerationRequest
@@ -54,11 +54,11 @@ class DraftRequest:
 
 
 class ReplyPredictors:
-    """The predictors and the automatic rule of one reply at a time; both learn from each reply.
+    """The predictors and the auto controller of one reply at a time, reused across replies.
 
-    A predictor that reads the chat stays while its settings do: reset to a longer line, it indexes
-    only what is new of it. One that failed stays off for the settings that it failed under; to
-    choose it again is to try it again.
+    A lookup or suffix predictor is reused while its settings are equal: on a reset to a longer
+    text it indexes only the new tokens. A failed predictor stays off until the user chooses it
+    again.
     """
 
     def __init__(
@@ -70,31 +70,31 @@ class ReplyPredictors:
         custom: Predictor | None = None,
         taken: frozenset[PredictorName] = frozenset(),
     ) -> None:
-        """Over loaded models; `taken` are predictors that another reply has alone."""
+        """Create predictors for loaded models, except the `taken` ones of another reply."""
         self.auto = AutoController(costs)
         self.owner = ""
-        """Whose reply they drafted for last: they have read that chat."""
+        """Owner of the last reply, whose conversation they have indexed."""
         self._target, self._costs = target, costs
         self._draft = draft
         self._draft_sequence = None if draft is None else draft.open()
         self._custom = custom
         self._taken = taken
-        self._kept: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
+        self._cached: dict[PredictorName, tuple[SpeculationSettings, Predictor]] = {}
         self._failed: tuple[SpeculationSettings, str] | None = None
 
     @property
     def names(self) -> tuple[PredictorName, ...]:
-        """The predictors that can be switched on."""
+        """The available predictors."""
         return tuple(name for name in PredictorName if self._objection(name) is None)
 
     def give_up(self, settings: SpeculationSettings, fault: str) -> None:
-        """Leave the predictor of these settings off from now on."""
+        """Switch off the predictor of these settings."""
         self._failed = (settings, fault)
 
     def engage(
         self, settings: SpeculationSettings, request: GenerationRequest, sampler: Sampler
     ) -> Drafter:
-        """What drafts a reply; where the predictor cannot, nobody does, and `note` says why.
+        """The drafter of a reply; if its predictor is not available, `note` gives the reason.
 
         Raises:
             PresetError: a setting is out of its range.
@@ -116,7 +116,7 @@ class ReplyPredictors:
         return Drafter(sources, controller, settings, note=note)
 
     def _objection(self, name: PredictorName) -> str | None:
-        """Why a predictor cannot be used, None where it can."""
+        """Why a predictor is not available; None if it is."""
         if name is PredictorName.OFF:
             return None
         if name in self._taken:
@@ -139,7 +139,7 @@ class ReplyPredictors:
         return (self._reader(PredictorName.SUFFIX, asked.settings, suffixes),)
 
     def _combined(self, asked: DraftRequest) -> tuple[Predictor, ...]:
-        """Look-up is not among them: what it finds, suffixes find too."""
+        """Suffix and draft model; suffix finds everything that lookup finds."""
         return (*self._suffixes(asked), *self._draft_model(asked))
 
     def _draft_model(self, asked: DraftRequest) -> tuple[Predictor, ...]:
@@ -167,17 +167,17 @@ class ReplyPredictors:
         settings: SpeculationSettings,
         make: Callable[[SpeculationSettings], Predictor],
     ) -> Predictor:
-        kept = self._kept.get(name)
-        if kept is None or kept[0] != settings:
-            kept = self._kept[name] = (settings, make(settings))
-        return kept[1]
+        saved = self._cached.get(name)
+        if saved is None or saved[0] != settings:
+            saved = self._cached[name] = (settings, make(settings))
+        return saved[1]
 
 
 def look_up(settings: SpeculationSettings) -> Predictor:
-    """Look-up with these settings.
+    """A lookup predictor with these settings.
 
     Raises:
-        PresetError: one is out of its range.
+        PresetError: a setting is out of its range.
     """
     return InputLookupPredictor(
         pattern_min=settings.lookup_pattern_min,
@@ -188,19 +188,18 @@ def look_up(settings: SpeculationSettings) -> Predictor:
 
 
 def suffixes(settings: SpeculationSettings) -> Predictor:
-    """Suffixes with these settings."""
+    """A suffix predictor with these settings."""
     return SuffixPredictor(min_confidence=settings.suffix_min_confidence)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorKind:
-    """One predictor that can be chosen."""
+    """Description and factory of a predictor."""
 
     meaning: str
-    """What it guesses, in words."""
+    """What it proposes."""
     make: Callable[[ReplyPredictors, DraftRequest], tuple[Predictor, ...]]
-    """Its sources, in the order in which they are asked: one guesses where those before it are
-    silent."""
+    """Creates its sources, in the order of asking; the next is asked if one proposes nothing."""
 
 
 PREDICTORS: Mapping[PredictorName, PredictorKind] = {
@@ -226,10 +225,10 @@ PREDICTORS: Mapping[PredictorName, PredictorKind] = {
 
 
 class PredictorPool:
-    """Gives each reply under way predictors of its own: they keep the tokens that they have read.
+    """Assigns a set of predictors to each running reply, because they store its tokens.
 
-    The draft model, or a predictor that the session was given, goes with the first set: they have
-    one sequence each, so a reply beside another that has them drafts from the text only.
+    Only the first set has the draft model or the session's custom predictor, which have one
+    sequence each. Concurrent replies draft from the text only.
     """
 
     def __init__(
@@ -240,7 +239,7 @@ class PredictorPool:
         draft: Backend | None = None,
         custom: Predictor | None = None,
     ) -> None:
-        """With the set that the first reply takes."""
+        """Create the first set."""
         self._target, self._costs = target, costs
         self.first = ReplyPredictors(target, costs, draft=draft, custom=custom)
         single = ((PredictorName.DRAFT, draft), (PredictorName.CUSTOM, custom))
@@ -249,7 +248,7 @@ class PredictorPool:
         self._free = [self.first]
 
     def acquire(self, owner: str) -> ReplyPredictors:
-        """A set that nobody has: the one that read this owner's chat before, if there is one."""
+        """A free set, preferably one that has indexed this owner's conversation."""
         if not self._free:
             made = ReplyPredictors(self._target, self._costs, taken=self._of_first)
             self._all.append(made)
@@ -263,5 +262,5 @@ class PredictorPool:
         return chosen
 
     def release(self, predictors: ReplyPredictors) -> None:
-        """The reply is over: another may have them."""
+        """Return a set after its reply."""
         self._free.append(predictors)

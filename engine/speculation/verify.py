@@ -1,10 +1,10 @@
-"""Whether a draft says what the target would have said, and how a draft model draws.
+"""Verification of drafts against the target, and sampling from a draft model.
 
-Rejection takes the target's law p and the draft's law q at each drafted position, after every
-filter. A token that was chosen and not drawn has a one-hot q (`certain`).
+Rejection compares the filtered distributions of target (p) and draft (q) at each drafted position.
+A token that was chosen, not drawn, has a one-hot q (`certain`).
 
-Kernels for several rows round otherwise than those for one, so that a near tie in a batch may fall
-the other way than in a run without a draft: such rows are counted, with their margins.
+Kernels for several rows round differently from those for one, so a near tie may be decided
+differently in a batch than without a draft: such rows are counted, with their margins.
 """
 
 from collections.abc import Sequence as Tokens
@@ -17,15 +17,15 @@ from engine.configuration import Verification
 from engine.sampling import Distribution, Sampler, certain
 
 NEAR_TIE = 0.1
-"""Lead, in logits, under which a row of a batch may say what it would not say alone."""
+"""Lead in logits below which a row of a batch may choose another token than a single row."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnDraft:
-    """A token and the law it was drawn from; None where no chance of its own was used."""
+    """A drafted token and the distribution it was drawn from; None if it was not drawn from one."""
 
     token: int
-    law: Distribution | None
+    distribution: Distribution | None
 
 
 def draw_draft(
@@ -39,16 +39,16 @@ def draw_draft(
 ) -> DrawnDraft:
     """Draw the token for `position` from a draft model's `[n_vocab]` logits.
 
-    `coupled` uses the noise that the target will use for the position (Daliri et al. 2024, arXiv
-    2408.07978), `rejection` draws with the dice of the round that starts at position `round_start`.
-    The sampler is the target's, so draft and target are filtered alike.
+    `coupled` uses the target's noise for the position (Daliri et al. 2024, arXiv 2408.07978);
+    `rejection` uses the dice of the round that starts at position `round_start`. The sampler is
+    the target's, so draft and target have the same filters.
     """
     if sampler.is_greedy:
         return DrawnDraft(sampler.likeliest(logits, history), None)
     if verification == "coupled":
         return DrawnDraft(sampler.sample(logits, history, position), None)
-    law = sampler.distribution(logits, history)
-    return DrawnDraft(sampler.dice(round_start).draw_draft(law, position), law)
+    distribution = sampler.distribution(logits, history)
+    return DrawnDraft(sampler.dice(round_start).draw_draft(distribution, position), distribution)
 
 
 def acceptance(token: int, target: Distribution, draft: Distribution) -> float:
@@ -57,33 +57,30 @@ def acceptance(token: int, target: Distribution, draft: Distribution) -> float:
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """The law ∝ max(p - q, 0), from which the token behind a refusal is drawn.
-
-    Where nothing is left, which only rounding can bring about, it is p itself.
-    """
+    """The distribution ∝ max(p - q, 0) of the token after a rejection; p if rounding leaves 0."""
     left = np.maximum(target.probs - draft.probabilities(target.tokens), 0.0)
     mass = left.sum()
     if mass <= 0.0:
         return target
-    kept = left > 0.0
-    return Distribution(target.tokens[kept], left[kept] / mass)
+    positive = left > 0.0
+    return Distribution(target.tokens[positive], left[positive] / mass)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The outcome of one verification.
 
-    `next_token` follows the accepted ones: the correction of the first refuted token, or
-    the bonus behind a draft that was accepted whole; None where no row was there for a bonus.
+    `next_token` follows the accepted tokens: the correction of the first refuted one, or the bonus
+    after a wholly accepted draft; None without a row for the bonus.
     """
 
     n_accepted: int
     n_examined: int
     next_token: int | None
     n_near_ties: int = 0
-    """Rows of this batch that were looked at and are near ties; `coupled` counts them."""
+    """Examined rows of a batch that are near ties; only by `coupled`."""
     margins: tuple[float, ...] = field(default=(), compare=False)
-    """How firmly each given token was decided (`Choice.margin`), by `coupled`."""
+    """`Choice.margin` of each examined row; only by `coupled`."""
 
 
 def verify_draft(
@@ -93,19 +90,18 @@ def verify_draft(
     line: Tokens[int],
     *,
     verification: Verification = "coupled",
-    laws: Tokens[Distribution | None] = (),
+    distributions: Tokens[Distribution | None] = (),
 ) -> Verdict:
-    """Accept the part of a draft that leaves the target's law as it is, and say what follows.
+    """Accept the prefix of a draft that preserves the target's distribution, and the next token.
 
-    `logits` is `[len(draft) + 1, n_vocab]`, or one row less where no bonus is wanted; `line` is
-    every committed token. Each row goes through the target's sampler with the drafted tokens
-    before it in the history, so penalties and mask count them.
+    `logits` is `[len(draft) + 1, n_vocab]`, or one row less if no bonus is wanted; `line` is every
+    committed token. The target's sampler sees the drafted tokens before a row as history, so
+    penalties and mask apply to them.
 
-    `coupled` compares the draft with the target's own choice up to the first miss. The noise of
-    that choice depends on the position alone, so the text is that of a run without a draft.
-    `rejection` accepts more and keeps the law, not the text of a seed; it needs `laws`, the
-    distribution that each token was drawn from, None where it was chosen. At temperature 0 both are
-    argmax match.
+    `coupled` compares the draft with the target's own choices up to the first difference. Their
+    noise depends on the position only, so the text equals that of a run without drafts.
+    `rejection` accepts more and preserves the distribution, but not the text of a seed. It needs
+    the distribution of each token, None if it was chosen. At temperature 0 both compare argmax.
     """
     recent = _recent(line, sampler)
     history = [*recent, *draft]
@@ -115,7 +111,7 @@ def verify_draft(
     ]
     if sampler.is_greedy or verification == "coupled":
         return _match(draft, rows, sampler)
-    return _rejection(draft, rows, sampler, _drawn_from(draft, laws))
+    return _rejection(draft, rows, sampler, _drawn_from(draft, distributions))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +146,11 @@ def _rejection(
     """Leviathan et al. 2023, arXiv 2211.17192, algorithm 1."""
     dice = sampler.dice(rows[0].position)
     n_drafted = len(draft)
-    for index, (drafted, law) in enumerate(zip(draft, drawn_from, strict=True)):
+    for index, (drafted, distribution) in enumerate(zip(draft, drawn_from, strict=True)):
         row = rows[index]
         target = sampler.distribution(row.logits, row.history)
-        if not dice.accepts(acceptance(drafted, target, law), row.position):
-            correction = dice.draw(residual(target, law), row.position)
+        if not dice.accepts(acceptance(drafted, target, distribution), row.position):
+            correction = dice.draw(residual(target, distribution), row.position)
             return Verdict(n_accepted=index, n_examined=index + 1, next_token=correction)
     if len(rows) == n_drafted:
         return Verdict(n_drafted, n_drafted, None)
@@ -163,17 +159,16 @@ def _rejection(
     return Verdict(n_drafted, n_drafted, bonus)
 
 
-def _drawn_from(draft: Tokens[int], laws: Tokens[Distribution | None]) -> list[Distribution]:
-    """Each token's law; one that its own law does not know counts as chosen."""
-    given = laws or (None,) * len(draft)
+def _drawn_from(draft: Tokens[int], given: Tokens[Distribution | None]) -> list[Distribution]:
+    """Each token's distribution; one-hot if it is missing or gives the token probability 0."""
     return [
-        law if law is not None and law.probability(token) > 0.0 else certain(token)
-        for token, law in zip(draft, given, strict=True)
+        each if each is not None and each.probability(token) > 0.0 else certain(token)
+        for token, each in zip(draft, given or (None,) * len(draft), strict=True)
     ]
 
 
 def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
-    """As much of the line as the sampler looks at."""
+    """The last tokens that the sampler uses."""
     window = sampler.history_window
     if window is None:
         return line

@@ -74,7 +74,7 @@ from engine.presets.preset import read_preset
 from engine.quality.records import read_report, report_json
 from engine.quality.texts import read_text_file
 from engine.requests import Cancellation, GenerationRequest
-from engine.speculation.cost_profile import KeptCosts
+from engine.speculation.cost_profile import SavedCosts
 from engine.speculation.costs import CostProfile
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.experiment import made_results
@@ -370,11 +370,11 @@ def _headers_seed() -> bytes:
 
 
 def _costs(data: bytes) -> Iterator[str]:
-    yield str(KeptCosts(_file(data, "costs.json"), KEY).read())
+    yield str(SavedCosts(_file(data, "costs.json"), KEY).read())
 
 
 def _costs_seed() -> bytes:
-    KeptCosts(_file(b"", "costs.json"), KEY).write(CostProfile(0.1, ((1, 1.0), (4, 1.5))))
+    SavedCosts(_file(b"", "costs.json"), KEY).write(CostProfile(0.1, ((1, 1.0), (4, 1.5))))
     return (_folder() / "costs.json").read_bytes()
 
 

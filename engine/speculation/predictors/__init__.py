@@ -1,1 +1,1 @@
-"""The sources of drafted tokens."""
+"""Predictors of drafted tokens."""

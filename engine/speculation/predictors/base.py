@@ -1,66 +1,62 @@
-"""What a predictor promises, and the one that drafts what a grammar leaves no choice about."""
+"""The predictor protocol, and the predictor of text that a grammar forces."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:  # with numpy, which the screen does without
+if TYPE_CHECKING:  # they import numpy, which the screen does not need
     from engine.grammar.mask import GrammarMask
     from engine.sampling import Distribution
 
 FORCED_CONFIDENCE = 0.95
-"""The forced text is certain; that the model spells it with the same tokens nearly is."""
+"""The forced text is certain, the model's tokenization of it nearly so."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftToken:
-    """One guess.
-
-    `confidence` is between 0 and 1: a probability where the predictor has one, else a rank.
-    """
+    """A drafted token; `confidence` from 0 to 1 is a probability or, without one, a rank."""
 
     token: int
     confidence: float
     distribution: "Distribution | None" = None
-    """The law that the token was drawn from, None where it follows from the line alone.
+    """The distribution that the token was drawn from; None if it was chosen.
 
-    Rejection and block verification need it, and are exact only if no token is dropped for what
-    was drawn: with a law, `confidence` is that of the likeliest token, whichever was drawn, and a
-    draft may be ended in front of a token of low confidence but not be withdrawn for it."""
+    Rejection needs it, and is exact only if no token is dropped because of the draw. So with a
+    distribution, `confidence` is that of the likeliest token, and a draft may end before a token
+    of low confidence but not drop one that was drawn."""
 
 
 class Predictor(Protocol):
-    """Guesses the next tokens; a wrong guess costs time and never text.
+    """Guesses the next tokens; wrong guesses cost time but never change the text.
 
-    Life cycle: `reset` once a reply, then `commit` after each round and `propose` before the next,
-    `close` at the end. `propose` is pulled one token at a time and may be left at any point.
+    Life cycle: `reset` once per reply, `propose` before and `commit` after each round, `close` at
+    the end. `propose` is consumed one token at a time and may be abandoned at any point.
     """
 
     @property
     def name(self) -> str: ...
 
     def reset(self, history: Sequence[int]) -> None:
-        """Start from a line of committed tokens, the pending one included."""
+        """Start a reply after these committed tokens, including the pending one."""
         ...
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Add tokens that became part of the line."""
+        """Append committed tokens."""
         ...
 
     def propose(self) -> Iterator[DraftToken]:
-        """Guess the tokens behind the line, most likely continuation, lazily."""
+        """Yield the most likely next tokens, lazily."""
         ...
 
     def close(self) -> None:
-        """Free what is held."""
+        """Free resources."""
         ...
 
 
 class ForcedPredictor:
-    """Proposes the tokens of the text that a grammar forces behind the line, and else nothing.
+    """Proposes the tokens of text that a grammar forces, such as the keys of a JSON object.
 
-    Keys of a JSON object and what stands between them are such text. Where the model would spell it
-    with other tokens that the grammar allows too, the draft is refuted like any other.
+    If the model tokenizes the text differently, the draft is refuted like any other.
     """
 
     name = "grammar"

@@ -1,4 +1,4 @@
-"""A smaller model of the same vocabulary guesses for the larger one."""
+"""Drafting with a smaller model of the same vocabulary."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Tokens
@@ -12,23 +12,22 @@ from engine.speculation.predictors.base import DraftToken
 from engine.speculation.verify import draw_draft
 
 RESTART = 32
-"""Tokens of the line's end from which a draft model goes on that missed more than it may take in.
-Guesses from so little are worse; for the text that does not matter."""
+"""Last tokens that a draft model reads if it missed more than it may catch up with. Its guesses are
+worse then, but the text is the same."""
 
 
 class DraftModelPredictor:
     """Decodes a draft model ahead of its target (Leviathan et al. 2022, arXiv 2211.17192).
 
-    Invariant: the draft's sequence holds a prefix of its view of the line, without the last token,
-    and behind it drafted tokens of the last round at most; the next `propose` cuts those back and
-    catches up in batches. The view is the line; where that is longer than the draft's context, it
-    begins at half a context from the end; and where more was missed than may be taken in
-    (`affords_catch_up`), it leaves out what lies between what the sequence holds and the last
-    `RESTART` tokens, until there is leave to fill the hole.
-    The sampler is the target's, and `guess` draws as the verification needs it.
+    Invariant: the draft's sequence holds a prefix of its view without the last token, followed only
+    by drafted tokens of the last round; the next `propose` crops those and catches up in batches.
+    The view is the committed text. If that exceeds the draft's context, the view starts half a
+    context before its end. If more tokens were missed than may be decoded (`affords_catch_up`), it
+    omits those between the sequence's end and the last `RESTART` tokens until a catch-up is
+    allowed. The sampler is the target's.
 
-    The vocabularies were compared before (`pairs.check_pair`); the sequence outlives the
-    predictor, so that the next reply finds the prefix again.
+    The vocabularies were checked before (`pairs.check_pair`); the sequence outlives the predictor,
+    so that the next reply reuses the prefix.
     """
 
     name = "draft"
@@ -92,16 +91,13 @@ class DraftModelPredictor:
         self._line = []
 
     def _n_foreign(self, tokens: Tokens[int]) -> int:
-        """Tokens up to the last that the draft cannot read: of an image, or not in its vocabulary.
-
-        What stands behind them is all that it sees.
-        """
+        """Number of tokens up to the last one of an image or outside the draft's vocabulary."""
         if not tokens or (min(tokens) >= 0 and max(tokens) < self._n_vocab):
             return 0
         return next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
 
     def _catch_up(self) -> Logits:
-        """Decode what was committed since the last round; gives the logits behind the line."""
+        """Decode the tokens committed since the last round; return the last token's logits."""
         self._choose_view()
         known = self._view()[:-1]
         held = rewind(self._sequence, known, known=self._n_agreed)
@@ -113,10 +109,10 @@ class DraftModelPredictor:
         return logits
 
     def _choose_view(self) -> None:
-        """Settle which part of the line the draft model reads in this round."""
-        n_room = max(self._n_ctx - MAX_DRAFT, self._n_ctx // 2)
-        if len(self._line) - self._start > n_room:
-            self._start = max(len(self._line) - max(n_room // 2, 1), 0)
+        """Choose the tokens that the draft model reads in this round."""
+        n_max = max(self._n_ctx - MAX_DRAFT, self._n_ctx // 2)
+        if len(self._line) - self._start > n_max:
+            self._start = max(len(self._line) - max(n_max // 2, 1), 0)
             self._hole, self._n_agreed = None, 0
         if self._hole is not None:
             begin, _ = self._hole
@@ -139,7 +135,7 @@ class DraftModelPredictor:
         return self._line[self._start : begin] + self._line[end:]
 
     def _held(self) -> int:
-        """How many tokens of the view the sequence holds."""
+        """Leading tokens of the view that the sequence holds."""
         return common_prefix(self._sequence.tokens, self._view()[:-1], known=self._n_agreed)
 
     def _guess(self, logits: Logits, n_drafted: int) -> DraftToken:
@@ -153,15 +149,15 @@ class DraftModelPredictor:
             position=start + n_drafted,
             verification=self._verification,
         )
-        # To drop a token for its own probability would bend the law that it was drawn from.
-        trusted = made.token if made.law is None else int(usable.argmax())
-        return DraftToken(made.token, probability(usable, trusted), made.law)
+        # Dropping a token for its own probability would bias the distribution.
+        trusted = made.token if made.distribution is None else int(usable.argmax())
+        return DraftToken(made.token, probability(usable, trusted), made.distribution)
 
     def _is_too_weak(self, drafted: DraftToken, n_drafted: int) -> bool:
         return n_drafted >= self._min_tokens and drafted.confidence < self._min_confidence
 
 
 def probability(logits: Logits, token: int) -> float:
-    """The softmax probability of a token at temperature 1 from `[n_vocab]` logits."""
+    """Softmax probability of a token at temperature 1 from `[n_vocab]` logits."""
     largest = logits.max()
     return float(np.exp(logits[token] - largest) / np.exp(logits - largest).sum())

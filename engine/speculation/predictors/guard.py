@@ -1,4 +1,4 @@
-"""The boundary between the engine and a predictor that may do anything, or take too long."""
+"""Validates the proposals of a predictor and limits its time."""
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -12,41 +12,38 @@ from engine.speculation.costs import PlainStep
 from engine.speculation.predictors.base import DraftToken, Predictor
 
 LATE_STEPS = 8.0
-"""Plain steps that a guess may take. One is what the token costs without a draft; a draft model
-that has to catch up needs two of its own steps for a first guess."""
+"""Plain steps allowed per guess. The token costs one without a draft; a draft model that catches
+up needs two of its own steps for a first guess."""
 
-LATE_AT_LEAST_S = 0.1
-"""A round that was faster than this is never late: the system's clock ticks of 10 ms and other
-programs make any code so slow now and then."""
+MIN_LATE_S = 0.1
+"""Drafting faster than this is never late: clock ticks of 10 ms and other programs can make any
+code this slow occasionally."""
 
 ROUNDS_IN_A_ROW = 3
-"""One late round is a cold cache or a long catch-up."""
+"""Late rounds until a predictor fails; a single one may be a cold cache or a long catch-up."""
 
 
 class LatencyBudget:
-    """Compares the time that each round's guesses took to the plain step.
-
-    A judgement needs a measured plain step; before there is one nothing is late.
-    """
+    """Compares each round's drafting time with the plain step, once that is known."""
 
     def __init__(self, plain_step: PlainStep) -> None:
         self._plain_step = plain_step
         self.start()
 
     def start(self) -> None:
-        """Forget the rounds so far; a reply begins."""
+        """Reset for a new reply."""
         self._n_late = 0
         self._begin_round()
 
     def ask(self) -> None:
-        """Note that the predictor is asked for a draft in this round."""
+        """Record that the predictor is asked in this round."""
         self._is_asked = True
 
     def end_round(self) -> None:
-        """Judge the round that ends; one in which nothing was asked says nothing.
+        """Check the round's time, unless the predictor was not asked.
 
         Raises:
-            PredictorError: it was late, and so were the ones before it.
+            PredictorError: this round and those before it were late.
         """
         elapsed_s, allowed_s, is_asked = self.elapsed_s, self._allowed_s(), self._is_asked
         self._begin_round()
@@ -68,13 +65,13 @@ class LatencyBudget:
         step_s = self._plain_step.seconds
         if step_s is None:
             return None
-        return max(LATE_AT_LEAST_S, LATE_STEPS * step_s * max(1, self.n_guesses))
+        return max(MIN_LATE_S, LATE_STEPS * step_s * max(1, self.n_guesses))
 
     def _begin_round(self) -> None:
         self.elapsed_s = 0.0
-        """Time of the calls in this round."""
+        """Time of the predictor's calls in this round."""
         self.n_guesses = 0
-        """Guesses that were made in this round."""
+        """Guesses made in this round."""
         self._is_asked = False
 
 
@@ -82,12 +79,11 @@ T = TypeVar("T")
 
 
 class GuardedPredictor:
-    """Passes on what a predictor proposes, as long as that is a draft.
+    """Passes on a predictor's valid proposals.
 
-    An exception of the predictor, a token that the vocabulary does not have, a confidence that is
-    none, and answers that come late again and again are a `PredictorError` that names the fault.
-    The target decodes what is proposed, so nothing reaches it unchecked. A draft ends in front of
-    the first token that the grammar of the reply forbids: it could only be refuted.
+    Raises a `PredictorError` for an exception of the predictor, a token outside the vocabulary, an
+    invalid confidence or distribution, and repeated lateness. A draft ends before the first token
+    that the reply's grammar forbids: it would be refuted.
     """
 
     def __init__(
@@ -101,7 +97,7 @@ class GuardedPredictor:
         self.name = inner.name
         self._mask = mask
         self._line: list[int] = []
-        """What the grammar is asked about; empty without one."""
+        """Committed tokens for the grammar; empty without one."""
         self._inner = inner
         self._n_vocab = n_vocab
         self._latency = LatencyBudget(plain_step)
@@ -119,10 +115,10 @@ class GuardedPredictor:
         self._call(self._inner.reset, tuple(history))
 
     def commit(self, tokens: Sequence[int]) -> None:
-        """Pass on what became part of the line, and judge how long the round took.
+        """Pass on committed tokens and check the round's time.
 
         Raises:
-            PredictorError: the predictor raised, here or when it was left, or was late too often.
+            PredictorError: the predictor raised, here or on closing its generator, or was late.
         """
         if self._fault_on_leaving is not None:
             raise self._fault_on_leaving
@@ -132,10 +128,10 @@ class GuardedPredictor:
         self._latency.end_round()
 
     def propose(self) -> Iterator[DraftToken]:
-        """The guesses that are ones.
+        """Yield the valid guesses.
 
         Raises:
-            PredictorError: the predictor raised, or proposed what is no token of the model.
+            PredictorError: the predictor raised or made an invalid proposal.
             DecodeAborted: the reply was cancelled.
         """
         self._latency.ask()
@@ -153,7 +149,7 @@ class GuardedPredictor:
             self._leave(guesses)
 
     def close(self) -> None:
-        """Let the predictor go.
+        """Close the predictor.
 
         Raises:
             PredictorError: the predictor raised.
@@ -165,7 +161,7 @@ class GuardedPredictor:
         return None if guess is None else checked_guess(guess, self._n_vocab)
 
     def _leave(self, guesses: Iterator[DraftToken]) -> None:
-        """End a half-read generator here: what it raises is the fault of the round, not lost."""
+        """Close an abandoned generator and save its error for `commit`."""
         leave: Callable[[], None] | None = getattr(guesses, "close", None)
         if leave is None:
             return
@@ -180,7 +176,7 @@ class GuardedPredictor:
             return function(*given)
         except EngineError:
             raise
-        except Exception as error:  # a predictor may be anybody's code
+        except Exception as error:  # a predictor may be third-party code
             message = " ".join(str(error).split())[:200]
             colon = ": " if message else ""
             raise PredictorError(f"it raised {type(error).__name__}{colon}{message}") from error
@@ -189,34 +185,35 @@ class GuardedPredictor:
 
 
 def checked_guess(guess: DraftToken, n_vocab: int) -> DraftToken:
-    """The guess with plain numbers in it.
+    """The guess with its numbers converted to Python's types.
 
     Raises:
-        PredictorError: its token is none of `n_vocab`, its confidence no number from 0 to 1, or its
-            distribution none.
+        PredictorError: the token is outside `n_vocab`, the confidence outside 0 to 1, or the
+            distribution invalid.
     """
-    token, confidence, law = guess.token, guess.confidence, guess.distribution
+    token, confidence, drawn_from = guess.token, guess.confidence, guess.distribution
     if type(token) is not int or type(confidence) is not float:
         token, confidence = operator.index(token), float(confidence)
-        guess = DraftToken(token, confidence, law)
+        guess = DraftToken(token, confidence, drawn_from)
     if not 0 <= token < n_vocab:
         raise PredictorError(f"it proposed token {token}: the model has tokens 0 to {n_vocab - 1}")
     if not 0.0 <= confidence <= 1.0:
         raise PredictorError(
             f"it returned the confidence {confidence}: return a number from 0 to 1"
         )
-    if law is not None and not _is_distribution(law, n_vocab):
+    if drawn_from is not None and not _is_distribution(drawn_from, n_vocab):
         raise PredictorError(
-            f"it proposed token {token} with {shown(law)}, which is not a probability distribution"
+            f"it proposed token {token} with {shown(drawn_from)}, which is not a probability "
+            "distribution"
         )
     return guess
 
 
-def _is_distribution(law: Distribution, n_vocab: int) -> bool:
+def _is_distribution(distribution: Distribution, n_vocab: int) -> bool:
     return bool(
-        law.tokens.shape == law.probs.shape
-        and law.tokens.size > 0
-        and 0 <= law.tokens.min() <= law.tokens.max() < n_vocab
-        and (law.probs >= 0.0).all()
-        and abs(float(law.probs.sum()) - 1.0) < 1e-3
+        distribution.tokens.shape == distribution.probs.shape
+        and distribution.tokens.size > 0
+        and 0 <= distribution.tokens.min() <= distribution.tokens.max() < n_vocab
+        and (distribution.probs >= 0.0).all()
+        and abs(float(distribution.probs.sum()) - 1.0) < 1e-3
     )

@@ -1,25 +1,25 @@
-"""Input look-up: the line has been here before, so it may go on as it did."""
+"""Prompt lookup: propose the tokens after an earlier occurrence of the last tokens."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.ngram_index import Occurrence, Places
+from engine.speculation.predictors.ngram_index import NgramIndex, Occurrence
 
 MAX_CANDIDATES = 64
 
 
 class InputLookupPredictor:
-    """Proposes what followed the longest earlier occurrence of the line's end.
+    """Proposes the tokens that followed the longest earlier occurrence of the last tokens.
 
-    Prompt look-up decoding (Saxena 2023), over prompt and reply. Of the places that agree in at
-    least `pattern_min` tokens the one that agrees furthest back wins, `pattern_max` tokens at most,
-    the newest among equals. Patterns of a few lengths between the two have an index, and the
-    longest that is found gives the candidates, the newest `MAX_CANDIDATES` of them.
+    Prompt lookup decoding (Saxena 2023), over prompt and reply. Of the occurrences that match at
+    least `pattern_min` tokens the longest match wins, up to `pattern_max` tokens; among equals the
+    newest. A few pattern lengths between the two are indexed; the longest one found supplies the
+    newest `MAX_CANDIDATES` candidates.
 
-    A place counts only where `length_min` tokens of the line stand behind it, and is copied for
-    `length_max` tokens at most; a copy that reaches the end of the line goes on with itself.
+    An occurrence must be followed by at least `length_min` tokens. Up to `length_max` tokens are
+    copied; a copy that reaches the end of the text continues with its own tokens.
     """
 
     name = "lookup"
@@ -32,10 +32,10 @@ class InputLookupPredictor:
         self._length_min = length_min
         self._length_max = length_max
         self._pattern_max = pattern_max
-        self._places = Places(_orders(pattern_min, pattern_max), reach=pattern_max)
+        self._places = NgramIndex(_orders(pattern_min, pattern_max), reach=pattern_max)
 
     def reset(self, history: Sequence[int]) -> None:
-        self._places.become(history)
+        self._places.replace(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
         self._places.append(tokens)
@@ -48,7 +48,7 @@ class InputLookupPredictor:
         copied: list[int] = []
         for _ in range(self._length_max):
             copied += self._places.tokens((place,), copied)
-            if copied[-1] < 0:  # an image is nothing that the model could say
+            if copied[-1] < 0:  # a token of an image
                 return
             yield DraftToken(copied[-1], confidence)
 
@@ -71,7 +71,7 @@ class InputLookupPredictor:
 
 
 def _orders(pattern_min: int, pattern_max: int) -> list[int]:
-    """The pattern lengths with an index: the least, its doubles, and the longest."""
+    """Pattern lengths to index: the minimum, its doublings, and the maximum."""
     orders = [pattern_min]
     while 2 * orders[-1] < pattern_max:
         orders.append(2 * orders[-1])

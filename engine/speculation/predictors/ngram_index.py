@@ -1,4 +1,4 @@
-"""Where the end of a line of tokens stood before, and what followed: an index of n-grams."""
+"""N-gram index: earlier occurrences of the last tokens of a text, and the tokens after them."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -8,40 +8,40 @@ from typing import NamedTuple
 from engine.backends.base import common_prefix
 from engine.speculation.predictors.base import DraftToken
 
-MAX_KEPT = 131_072
-"""Tokens that an index looks back on at most; half of them at least."""
+MAX_INDEXED = 131_072
+"""Maximum tokens in an index; at least the last half of them is retained."""
 
 
 class Occurrence(NamedTuple):
-    """An earlier stand of the line's end."""
+    """An earlier occurrence of the last tokens."""
 
     at: int
-    """Where the continuation starts, counted from the first token of the line."""
+    """Index of the token that follows it."""
     n_agreed: int
-    """How many tokens before `at` equal those at the end of the line."""
+    """Number of tokens before `at` that equal the last tokens."""
 
 
-class Places:
-    """A line of tokens, and earlier places that agree with its end.
+class NgramIndex:
+    """A token sequence, and the earlier occurrences of its end.
 
-    For each order, a number of tokens, a table leads from the hash of so many last tokens to the
-    newest place behind the same ones, and a chain from there to older places. Adding a token,
-    taking it back and finding a place cost the same however long the line is. Two tables take
-    turns, so tokens that are older than `n_kept` are forgotten without a pause.
+    For each order (n-gram length), a table maps the hash of an n-gram to the index after its newest
+    occurrence, and a chain links to older ones. Adding a token, removing it and finding an
+    occurrence take constant time. Two tables alternate, so tokens beyond `n_indexed` are dropped
+    without a pause.
     """
 
-    def __init__(self, orders: Sequence[int], *, reach: int, n_kept: int = MAX_KEPT) -> None:
+    def __init__(self, orders: Sequence[int], *, reach: int, n_indexed: int = MAX_INDEXED) -> None:
         self.orders = tuple(sorted(set(orders), reverse=True))
-        """Numbers of tokens that have a table, longest first."""
+        """N-gram lengths with a table, longest first."""
         self._reach = reach
-        self._n_turn = max(1, n_kept // 2)
+        self._n_turn = max(1, n_indexed // 2)
         self.reset(())
 
     def __len__(self) -> int:
         return self._offset + len(self._line)
 
     def reset(self, history: Sequence[int]) -> None:
-        """Start a line anew."""
+        """Replace the sequence."""
         self._line: list[int] = []
         self._offset = 0
         self._turned_at = 0
@@ -49,7 +49,7 @@ class Places:
         self.append(history)
 
     def append(self, tokens: Sequence[int]) -> None:
-        """Add tokens at the end of the line."""
+        """Append tokens."""
         chains, line = tuple(self._chains.values()), self._line
         for token in tokens:
             for chain in chains:
@@ -58,8 +58,8 @@ class Places:
             if len(self) - self._turned_at >= self._n_turn:
                 self._turn()
 
-    def become(self, history: Sequence[int]) -> None:
-        """Change the line to another; what both begin with is kept and not indexed again."""
+    def replace(self, history: Sequence[int]) -> None:
+        """Change to another sequence; a common prefix is not indexed again."""
         shared = 0 if self._offset else self._shared(history)
         if shared < max(self._turned_at, len(self._line) // 2):
             self.reset(history)
@@ -71,7 +71,7 @@ class Places:
         self.append(history[shared:])
 
     def of_order(self, order: int) -> Iterator[Occurrence]:
-        """The places that agree in `order` tokens or more, newest first, up to `reach` tokens."""
+        """Occurrences of the last `order` tokens, newest first; matches count up to `reach`."""
         line, offset = self._line, self._offset
         if len(line) < order:
             return
@@ -87,10 +87,7 @@ class Places:
             at = chain.older[index]
 
     def tokens(self, places: Sequence[Occurrence], drafted: Sequence[int]) -> list[int]:
-        """The tokens that follow places of the line, each as far behind as the draft is long.
-
-        Where the line ends, the draft follows it.
-        """
+        """The token `len(drafted)` places after each occurrence in the text with `drafted`."""
         line, n_line, shift = self._line, len(self._line), len(drafted) - self._offset
         indices = [at + shift for at, _ in places]
         return [line[i] if i < n_line else drafted[i - n_line] for i in indices]
@@ -102,7 +99,7 @@ class Places:
         return common_prefix(self._line, history)
 
     def _turn(self) -> None:
-        """Start a generation, and forget the one before the last."""
+        """Start a new table and drop the tokens of the older one."""
         n_gone = self._turned_at - self._offset
         del self._line[:n_gone]
         for chain in self._chains.values():
@@ -112,9 +109,9 @@ class Places:
 
 
 class _Chain:
-    """The places of one order: tables by hash, and from each place the one before it.
+    """Occurrences of one order: tables by hash, and links to older occurrences.
 
-    Hashes may collide: whoever follows the chain counts the agreement.
+    Hashes may collide, so callers compare the tokens.
     """
 
     def __init__(self, order: int) -> None:
@@ -122,14 +119,14 @@ class _Chain:
         self._young: dict[int, int] = {}
         self._old: dict[int, int] = {}
         self.older: list[int] = []
-        """For each place that is kept the one before it, -1 for none."""
+        """For each index the previous occurrence; -1 if none."""
 
     def newest(self, end: Sequence[int]) -> int:
-        """The newest place behind the last tokens of `end`, -1 for none."""
+        """Index after the newest occurrence of the last tokens of `end`; -1 if none."""
         return self._newest(hash(tuple(end[-self._order :])))
 
     def push(self, line: list[int], at: int) -> None:
-        """Remember that the line's last tokens go on at `at`, its coming token."""
+        """Add the n-gram at the end of `line`, followed by index `at`."""
         if len(line) < self._order:
             self.older.append(-1)
             return
@@ -138,7 +135,7 @@ class _Chain:
         self._young[key] = at
 
     def pop(self, line: list[int]) -> None:
-        """Take the last `push` back; `line` is what it was then."""
+        """Undo the last `push`, given its `line`."""
         before = self.older.pop()
         if len(line) < self._order:
             return
@@ -149,7 +146,7 @@ class _Chain:
             self._young[key] = before
 
     def turn(self, n_gone: int) -> None:
-        """Let the young table be the old one, and drop the first `n_gone` places."""
+        """Make the young table the old one, and drop the first `n_gone` links."""
         self._young, self._old = {}, self._young
         del self.older[:n_gone]
 
@@ -162,8 +159,8 @@ MAX_PLACES = 32
 DEPTH = itemgetter(1, 0)
 
 
-def deepest_first(places: Places) -> list[Occurrence]:
-    """The newest places that agree furthest, `MAX_PLACES` of them, newest first among equals."""
+def deepest_first(places: NgramIndex) -> list[Occurrence]:
+    """Up to `MAX_PLACES` occurrences by match length, newest first among equals."""
     found: dict[int, Occurrence] = {}
     for order in places.orders:
         if len(found) == MAX_PLACES:
@@ -176,11 +173,11 @@ def deepest_first(places: Places) -> list[Occurrence]:
 
 
 def likely_continuation(
-    places: Places, alive: list[Occurrence], min_confidence: float
+    places: NgramIndex, alive: list[Occurrence], min_confidence: float
 ) -> Iterator[DraftToken]:
-    """Follow the likeliest token as long as the product of the probabilities stays large enough.
+    """Yield the likeliest tokens while the product of their probabilities is large enough.
 
-    `alive` comes deepest first; places where another token follows are left behind on the way.
+    `alive` is sorted deepest first; occurrences followed by another token are dropped.
     """
     drafted: list[int] = []
     expected = 1.0
@@ -193,15 +190,14 @@ def likely_continuation(
             return
         yield DraftToken(token, confidence)
         drafted.append(token)
-        alive = [place for place, said in zip(alive, followers, strict=True) if said == token]
+        alive = [place for place, each in zip(alive, followers, strict=True) if each == token]
 
 
 def most_likely(followers: Sequence[int], depths: Sequence[int]) -> tuple[int, float]:
-    """The likeliest of the tokens that follow places, with its probability.
+    """The likeliest token that follows the occurrences, and its probability.
 
-    `depths` is how far each place agrees, deepest first. Every depth `m` is asked, with the places
-    that agree at least as far: a token that follows `c` of these `n` has probability
-    `c / (n + 1 / m)`.
+    `depths` are the match lengths, deepest first. For each depth `m`, a token that follows `c` of
+    the `n` occurrences with at least that depth has probability `c / (n + 1 / m)`.
     """
     counts: dict[int, int] = {}
     leader, best, best_probability = followers[0], followers[0], 0.0

@@ -38,9 +38,9 @@ def check(cache: PrefixCache, disk: MemoryDisk | None) -> None:
                 assert kept.file.start <= start <= node.end <= kept.file.end
                 own = unpack(kept.file.packed)[start - kept.file.start : node.end - kept.file.start]
                 assert own == unpack(line)[start:]
-            assert (node in catalog.unwritten) == (kept.wants_disk and not kept.is_exact)
+            assert (node in catalog.unwritten) == (kept.should_write and not kept.is_exact)
         assert n_bytes == catalog.warm_bytes
-        assert needs == catalog._needs
+        assert needs == catalog._n_users
         assert not set(needs) & set(catalog.unreferenced)
         in_tree = set(catalog.tree.nodes())
         assert set(catalog.recent) == set(catalog.nodes())

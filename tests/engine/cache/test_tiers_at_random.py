@@ -23,7 +23,7 @@ def warm_beyond_pins(cache: PrefixCache) -> int:
     protected = {
         each
         for node in catalog.warm
-        for each in catalog.tree.way(node)
+        for each in catalog.tree.path(node)
         if node.value.state.is_pinned and each.value is not None
     }
     return sum(node.value.state.nbytes for node in catalog.warm if node not in protected)

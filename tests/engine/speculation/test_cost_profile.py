@@ -19,7 +19,7 @@ from engine.configuration import (
 from engine.errors import ModelFileError
 from engine.speculation import cost_profile
 from engine.speculation.cost_profile import (
-    KeptCosts,
+    SavedCosts,
     profile_key,
 )
 from engine.speculation.costs import CostProfile, KnownCost
@@ -46,21 +46,21 @@ def with_draft(configuration: Configuration, path: Path) -> Configuration:
 
 def test_a_profile_replaces_its_former_and_no_other(path: Path) -> None:
     newer = replace(COSTS, plain_s=0.01)
-    KeptCosts(path, "a").write(COSTS)
-    KeptCosts(path, "b").write(COSTS)
-    KeptCosts(path, "a").write(newer)
-    assert (KeptCosts(path, "a").read(), KeptCosts(path, "b").read()) == (newer, COSTS)
+    SavedCosts(path, "a").write(COSTS)
+    SavedCosts(path, "b").write(COSTS)
+    SavedCosts(path, "a").write(newer)
+    assert (SavedCosts(path, "a").read(), SavedCosts(path, "b").read()) == (newer, COSTS)
 
 
 def test_without_a_path_nothing_is_kept_and_no_model_is_read() -> None:
-    kept = KeptCosts.of(Configuration(Path("no such model"), n_ctx=512), None)
+    kept = SavedCosts.of(Configuration(Path("no such model"), n_ctx=512), None)
     kept.write(COSTS)
     assert kept.read() is None
 
 
 def test_nothing_but_the_file_is_left_and_only_its_owner_reads_it(path: Path) -> None:
-    KeptCosts(path, "a").write(COSTS)
-    KeptCosts(path, "b").write(COSTS)
+    SavedCosts(path, "a").write(COSTS)
+    SavedCosts(path, "b").write(COSTS)
     assert list(path.parent.iterdir()) == [path]
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
@@ -70,8 +70,8 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "file" / "costs.json", tmp_path / "folder"):
-        KeptCosts(path, "a").write(COSTS)
-        assert KeptCosts(path, "a").read() is None
+        SavedCosts(path, "a").write(COSTS)
+        assert SavedCosts(path, "a").read() is None
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -92,9 +92,9 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
 def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path) -> None:
     path.parent.mkdir()
     path.write_text(text, encoding="utf-16" if text == "\N{PILE OF POO}" else "utf-8")
-    assert KeptCosts(path, "a").read() is None
-    KeptCosts(path, "a").write(COSTS)
-    assert KeptCosts(path, "a").read() == COSTS
+    assert SavedCosts(path, "a").read() is None
+    SavedCosts(path, "a").write(COSTS)
+    assert SavedCosts(path, "a").read() == COSTS
 
 
 @pytest.mark.parametrize(
@@ -119,17 +119,17 @@ def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path)
 def test_numbers_that_cannot_be_costs_are_not_believed(
     part: str, value: object, path: Path
 ) -> None:
-    KeptCosts(path, "a").write(COSTS)
+    SavedCosts(path, "a").write(COSTS)
     known = json.loads(path.read_text())
     known["profiles"]["a"]["profile"][part] = value
     path.write_text(json.dumps(known))
-    assert KeptCosts(path, "a").read() is None
+    assert SavedCosts(path, "a").read() is None
 
 
 def test_costs_are_those_of_a_configuration(path: Path, configuration: Configuration) -> None:
-    KeptCosts.of(configuration, path).write(COSTS)
-    assert KeptCosts.of(configuration, path).read() == COSTS
-    assert KeptCosts.of(replace(configuration, n_threads=3), path).read() is None
+    SavedCosts.of(configuration, path).write(COSTS)
+    assert SavedCosts.of(configuration, path).read() == COSTS
+    assert SavedCosts.of(replace(configuration, n_threads=3), path).read() is None
 
 
 def test_who_drafts_how_tokens_are_drawn_and_names_of_files_change_no_cost(
@@ -176,7 +176,7 @@ def test_model_draft_settings_and_machine_tell_costs_apart(
 
 def test_costs_of_a_model_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"gone\.gguf"):
-        KeptCosts.of(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")
+        SavedCosts.of(Configuration(tmp_path / "gone.gguf", n_ctx=512), tmp_path / "costs.json")
 
 
 def test_a_setting_that_costs_nothing_or_that_a_later_kvchat_adds_leaves_the_costs_found(
@@ -196,11 +196,11 @@ def test_a_setting_that_costs_nothing_or_that_a_later_kvchat_adds_leaves_the_cos
 def test_costs_of_another_build_are_dropped_with_a_word(
     path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    KeptCosts.of(configuration, path).write(COSTS)
+    SavedCosts.of(configuration, path).write(COSTS)
     monkeypatch.setattr(cost_profile, "installed_build", lambda backend: "another build")
-    kept = KeptCosts.of(configuration, path)
+    kept = SavedCosts.of(configuration, path)
     assert kept.read() is None
     assert kept.note
     kept.write(COSTS)
-    again = KeptCosts.of(configuration, path)
+    again = SavedCosts.of(configuration, path)
     assert (again.read(), again.note) == (COSTS, None)

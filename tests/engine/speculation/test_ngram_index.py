@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.speculation.predictors.ngram_index import Occurrence, Places
+from engine.speculation.predictors.ngram_index import NgramIndex, Occurrence
 
 LINES = st.lists(st.integers(0, 2), max_size=40)
 
@@ -19,7 +19,7 @@ def scanned(line: list[int], order: int, reach: int) -> list[Occurrence]:
 
 @given(LINES, st.sampled_from([1, 2, 4]))
 def test_the_index_finds_what_a_scan_finds(line: list[int], order: int) -> None:
-    places = Places((1, 2, 4), reach=6)
+    places = NgramIndex((1, 2, 4), reach=6)
     places.append(line)
     assert list(places.of_order(order)) == scanned(line, order, 6)
 
@@ -28,16 +28,16 @@ def test_the_index_finds_what_a_scan_finds(line: list[int], order: int) -> None:
 def test_a_line_that_became_another_left_no_trace(
     shared: list[int], old: list[int], new: list[int]
 ) -> None:
-    places = Places((1, 3), reach=6)
+    places = NgramIndex((1, 3), reach=6)
     places.append([*shared, *old])
-    places.become([*shared, *new])
+    places.replace([*shared, *new])
     for order in (1, 3):
         assert list(places.of_order(order)) == scanned([*shared, *new], order, 6)
 
 
 @given(st.lists(st.integers(0, 1), min_size=60, max_size=120), st.integers(16, 40))
 def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: int) -> None:
-    places = Places((2,), reach=3, n_kept=n_kept)
+    places = NgramIndex((2,), reach=3, n_indexed=n_kept)
     for token in line:
         places.append([token])
     found = list(places.of_order(2))
@@ -49,6 +49,6 @@ def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: i
 
 def test_tokens_of_one_hash_are_told_apart() -> None:
     assert hash((-1,)) == hash((-2,))
-    places = Places((1,), reach=4)
+    places = NgramIndex((1,), reach=4)
     places.append([-1, 7, -2])
     assert list(places.of_order(1)) == []

@@ -88,7 +88,7 @@ def model_draft(sampler: Sampler, mode: Verification, n_draft: int, rule: StopRu
         if decision == "drop":
             break
         tokens.append(made.token)
-        laws.append(made.law)
+        laws.append(made.distribution)
         if decision == "last":
             break
     return tuple(tokens), tuple(laws)
@@ -107,7 +107,7 @@ def one_round(
     tokens, laws = draft(sampler)
     n_rows = len(tokens) + (bonus or not tokens)
     rows = np.stack([logits(0, (*LINE, *tokens[:index])) for index in range(n_rows)])
-    verdict = verify_draft(tokens, rows, sampler, LINE, verification=mode, laws=laws)
+    verdict = verify_draft(tokens, rows, sampler, LINE, verification=mode, distributions=laws)
     added = () if verdict.next_token is None else (verdict.next_token,)
     return (*tokens[: verdict.n_accepted], *added)
 
