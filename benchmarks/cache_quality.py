@@ -288,7 +288,7 @@ def own(options: argparse.Namespace) -> None:
             "loss": scores.nll_delta.value,
             "rows": scores.n_tokens,
         }
-    decode_s = sum(each.line.elapsed_s for each in contestants)
+    decode_s = sum(each.sequence.elapsed_s for each in contestants)
     print(json.dumps({"figures": figures, "decode_s": decode_s}))
 
 
@@ -433,7 +433,7 @@ def _line(row: Measurement, number: int) -> str:
     if cost is None:
         cells += [""] * 4
     else:
-        cells.append(f"{cost.held_per_token:,.0f}")
+        cells.append(f"{cost.kv_bytes_per_token:,.0f}")
         cells += [f"{rate:.1f}" for rate in (cost.shallow_tps, cost.deep_tps, cost.prefill_tps)]
     return f"| {' | '.join(cells)} |"
 

@@ -11,7 +11,7 @@ from engine.configuration import Configuration, KVTypes
 from engine.errors import ModelLoadError
 from engine.memory.kv_cache import with_types
 from engine.model.architecture import read_model
-from engine.quality.scoring import BatchShape, OpenedKind
+from engine.quality.scoring import BatchShape, OpenedContext
 
 CONTROL_SHARE = 4
 """llama.cpp's control decodes a chunk in so many batches, through the other attention."""
@@ -44,7 +44,7 @@ class LlamaCppContexts:
         self._opened: list[LlamaCppBackend] = []
         self.vocabulary = LlamaCppVocabulary(self._weights.take())
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
         changed = with_types(shape.of(self._configuration), kind)
         is_wide = kind == KVTypes("f32", "f32")
         is_flash = changed.flash_attention != "off" and not is_wide
@@ -56,7 +56,7 @@ class LlamaCppContexts:
         backend = LlamaCppBackend(changed, self._log, model=self._weights, n_rows=shape.n_rows)
         self._opened.append(backend)
         n_step = max(1, shape.n_rows // CONTROL_SHARE) if shape.is_control else None
-        return OpenedKind(backend, backend.compute_bytes, n_step)
+        return OpenedContext(backend, backend.compute_bytes, n_step)
 
     def close(self) -> None:
         for backend in self._opened:
@@ -90,11 +90,13 @@ class TorchContexts:
         self._opened: list[Backend] = []
         self.vocabulary = self._weights.vocabulary
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
         changed = replace(shape.of(self._configuration), kv_cache=str(kind))
         backend = self._opener(changed, self._log, like=self._weights, n_rows=shape.n_rows)
         self._opened.append(backend)
-        return OpenedKind(backend, backend.read_bytes, CONTROL_ROWS if shape.is_control else None)
+        return OpenedContext(
+            backend, backend.read_bytes, CONTROL_ROWS if shape.is_control else None
+        )
 
     def close(self) -> None:
         for backend in (*self._opened, self._weights):

@@ -129,7 +129,7 @@ def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProc
         [*serving(request), *WATCHED],
         url=f"http://{address_of(WILDCARDS.get(host, host), port)}",
         log_path=paths.worker_log_path().with_name("llama-server.log"),
-        tell=note,
+        report=note,
     )
 
 

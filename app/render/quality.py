@@ -10,7 +10,7 @@ from engine.policy.choice import Candidate
 from engine.policy.explain import TEXT_NAMES, sentence
 from engine.quality.laboratory import LaboratoryProgress
 from engine.quality.records import (
-    LEAST_TOKENS,
+    MIN_VERDICT_TOKENS,
     Answers,
     Breakdown,
     Figure,
@@ -180,8 +180,8 @@ def _cost_row(row: Measurement) -> tuple[str, ...]:
     taken: tuple[str, ...] = (fmt.NO_VALUE,) * 5
     if cost is not None:
         taken = (
-            f"{cost.held_per_token:,.0f}",
-            f"{cost.peak_per_token:,.0f}",
+            f"{cost.kv_bytes_per_token:,.0f}",
+            f"{cost.peak_bytes_per_token:,.0f}",
             fmt.rate(cost.prefill_tps),
             fmt.rate(cost.shallow_tps),
             fmt.rate(cost.deep_tps),
@@ -200,14 +200,14 @@ def verdict_lines(report: Report) -> Iterator[str]:
 def no_verdict(report: Report) -> str:
     """Why a report of too little text has no verdict, and what gives one."""
     n_all = sum(text.n_tokens for text in report.texts)
-    if n_all >= LEAST_TOKENS:
+    if n_all >= MIN_VERDICT_TOKENS:
         return (
             f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, "
-            f"but a verdict needs {LEAST_TOKENS:,}: run the same command to continue."
+            f"but a verdict needs {MIN_VERDICT_TOKENS:,}: run the same command to continue."
         )
     return (
         f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but "
-        f"{LEAST_TOKENS:,} are the least that allow one. Add texts, or raise --tokens."
+        f"{MIN_VERDICT_TOKENS:,} are the least that allow one. Add texts, or raise --tokens."
     )
 
 

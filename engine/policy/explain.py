@@ -99,7 +99,7 @@ def _ratio(found: Measurement, report: Report) -> float:
     """Bytes of the reference's cache over those of the kind: as allocated, else by bits."""
     cost, whole_cost = found.cost, report.reference.cost if report.reference else None
     if cost and whole_cost and cost.kv_bytes and whole_cost.kv_bytes:
-        return whole_cost.held_per_token / cost.held_per_token
+        return whole_cost.kv_bytes_per_token / cost.kv_bytes_per_token
     pair, whole = found.kind, report.subject.reference
     if not (pair.are_of_llama_cpp and whole.are_of_llama_cpp):
         return 1.0

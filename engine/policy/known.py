@@ -16,7 +16,7 @@ from engine.policy.choice import (
 )
 from engine.policy.gates import Gates
 from engine.policy.pairs import COARSENESS, guessed_cost
-from engine.quality.records import LEAST_TOKENS, Report
+from engine.quality.records import MIN_VERDICT_TOKENS, Report
 
 MAX_COST = 8.0
 """Maximum cost in halvings of the context; pairs named by the user may be far beyond the gates."""
@@ -117,7 +117,7 @@ def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing
     text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
     short = f"{scores.kl_mean.value:.4f}"
     if not has_verdict:
-        text += f"; no verdict: only {n_tokens:,} of {LEAST_TOKENS:,} required tokens"
+        text += f"; no verdict: only {n_tokens:,} of {MIN_VERDICT_TOKENS:,} required tokens"
         return Standing(Basis.MEASURED, text, short)
     if found.objections:
         return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, passes=False)

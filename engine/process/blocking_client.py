@@ -1,4 +1,4 @@
-"""An engine that is waited for: load a model, then take one reply after the other, or several.
+"""Blocking client of an engine: load a model, then make replies one by one or in parallel.
 
 Commands, benchmarks and checks use it; the screen polls an `EngineClient` itself.
 """
@@ -18,7 +18,7 @@ POLL_S = 0.25
 
 
 class RequestFailedError(WorkerError):
-    """The engine refused a load or a request, or gave up on it."""
+    """The engine refused a load or a request, or failed while it ran."""
 
     def __init__(self, event: Failed) -> None:
         super().__init__(event.message)
@@ -27,7 +27,7 @@ class RequestFailedError(WorkerError):
 
 
 class EngineStoppedError(WorkerError):
-    """The engine's process ended before what was asked for was done."""
+    """The engine's process ended before the load or the reply was done."""
 
     def __init__(self, event: WorkerStopped) -> None:
         super().__init__(event.message)
@@ -36,7 +36,7 @@ class EngineStoppedError(WorkerError):
 
 
 class EngineTimeoutError(WorkerError):
-    """The engine did not do in time what was asked for."""
+    """A load or a reply exceeded its time limit."""
 
     title = "The engine did not answer in time"
 
@@ -46,15 +46,15 @@ def _ignore(event: object) -> None:
 
 
 class BlockingClient:
-    """Waits for what is asked of an `EngineClient`, which may be asked other things beside it.
+    """Waits for the loads and replies of an `EngineClient`, which stays usable directly.
 
-    An engine that ended during a reply has a model again before the next reply begins.
+    If the engine ended during a reply, the model is loaded again before the next reply.
 
     Args:
-        client: The engine; whoever made it closes it.
-        limit_s: How long a load or a reply may take, in seconds; it may be changed between two.
-        on_restart: Called when the engine's process ended and is being started again.
-        on_wait: Called with the text of each `Waiting` while a model is loaded.
+        client: The engine; the caller closes it.
+        limit_s: Time limit of a load or a reply in seconds; can be changed between two.
+        on_restart: Called when the engine's process ended and is being restarted.
+        on_wait: Called with the text of each `Waiting` event while a model loads.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class BlockingClient:
         self._is_gone = False
         self._is_restarting = False
         self.finished: Finished | None = None
-        """The end of the last reply; None while it is made."""
+        """The end of the last reply; None while the reply runs."""
 
     @property
     def last_loaded(self) -> Loaded:
-        """The event of the model that was loaded last."""
+        """The last `Loaded` event."""
         assert self._loaded is not None, "load a model first"
         return self._loaded
 
@@ -87,9 +87,9 @@ class BlockingClient:
         """Load a model and wait until it is ready.
 
         Raises:
-            RequestFailedError: the engine refused it.
-            EngineStoppedError: the engine's process ended, and is not started again.
-            EngineTimeoutError: it took longer than the limit.
+            RequestFailedError: the engine refused the model.
+            EngineStoppedError: the engine's process ended and is not restarted.
+            EngineTimeoutError: loading took longer than the limit.
         """
         self._configuration = configuration
         self._pending.clear()
@@ -100,16 +100,16 @@ class BlockingClient:
     def reply(
         self, request: GenerationRequest, speculation: SpeculationSettings | None = None
     ) -> Iterator[Event]:
-        """The events of one reply as they come; the last one is `Finished`.
+        """Start a reply and return an iterator of its events; the last one is `Finished`.
 
         Args:
-            request: What to reply to.
-            speculation: Settings to switch to first; None leaves them.
+            request: The prompt and its settings.
+            speculation: Settings to switch to first; None changes nothing.
 
         Raises:
-            RequestFailedError: the engine refused the request, or cannot load the model again.
+            RequestFailedError: the engine refused the request, or cannot reload the model.
             EngineStoppedError: the engine's process ended.
-            EngineTimeoutError: it took longer than the limit.
+            EngineTimeoutError: the reply took longer than the limit.
         """
         self._wait_for_a_model()
         self.finished = None
@@ -119,10 +119,7 @@ class BlockingClient:
         return self.rest_of_reply()
 
     def rest_of_reply(self) -> Iterator[Event]:
-        """Remaining events of a reply whose iteration was interrupted; raises as `reply`.
-
-        There are none where `finished` is set already.
-        """
+        """Remaining events of an interrupted iteration, none if finished; raises like `reply`."""
         if self.finished is not None:
             return
         for event in self.events(self.limit_s):
@@ -142,14 +139,14 @@ class BlockingClient:
     def replies(
         self, requests: Iterable[tuple[int, GenerationRequest]], *, n_at_once: int
     ) -> Iterator[OfReply]:
-        """What several replies tell, made at once; each ends with `Finished` or `Failed`.
+        """Events of several parallel replies; each reply ends with `Finished` or `Failed`.
 
         Args:
-            requests: Each with the number of its reply, from 1 on; taken as replies end.
-            n_at_once: Replies that are asked for at a time.
+            requests: Pairs of a reply id, 1 or more, and its request; consumed as replies end.
+            n_at_once: Maximum number of replies in progress.
 
         Raises:
-            EngineStoppedError: the engine's process ended; the replies under way are lost.
+            EngineStoppedError: the engine's process ended; the running replies are lost.
             RequestFailedError: the engine failed as a whole.
         """
         self._wait_for_a_model()
@@ -162,8 +159,8 @@ class BlockingClient:
             if not n_running:
                 return
             match next(events):
-                case OfReply(event=told) as event:
-                    n_running -= isinstance(told, Finished | Failed)
+                case OfReply(event=inner) as event:
+                    n_running -= isinstance(inner, Finished | Failed)
                     yield event
                 case Failed(fatal=True) as event:
                     self._is_gone = True
@@ -173,10 +170,10 @@ class BlockingClient:
                     raise EngineStoppedError(event)
 
     def events(self, limit_s: float = math.inf) -> Iterator[Event]:
-        """Every event as it comes, without an end of its own.
+        """Iterate over all events; never ends by itself.
 
         Raises:
-            EngineTimeoutError: the caller still waits after `limit_s` seconds.
+            EngineTimeoutError: the iteration lasts longer than `limit_s` seconds.
         """
         deadline_s = time.monotonic() + limit_s
         while True:
@@ -187,7 +184,7 @@ class BlockingClient:
             self._pending.extend(self.client.poll(POLL_S))
 
     def _wait_for_a_model(self) -> None:
-        """Load the model again where the engine lost it."""
+        """Reload the model if the engine lost it."""
         if self._is_gone and self._configuration is not None:
             self.load(self._configuration)
         elif self._is_restarting:

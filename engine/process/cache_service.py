@@ -1,4 +1,4 @@
-"""The cache of a worker: opened beside the first replies, with errands that the user has for it."""
+"""The cache of a worker: opens the tiers and runs the user's cache commands in a thread."""
 
 import threading
 import time
@@ -16,14 +16,14 @@ from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
 from engine.process.protocol import CacheAction, ForgetOwner, ManageCache, Prefetch
 
-Errand = Prefetch | ManageCache | ForgetOwner
+CacheCommand = Prefetch | ManageCache | ForgetOwner
 
 READY_S = 1.0
-"""How long the first reply waits for the tiers. Those of a model that was opened before are there
-sooner; a new model is read whole for its hash, and nothing of it is kept yet."""
+"""How long the first reply waits for the tiers. A known model's tiers open sooner; a new model's
+file is hashed whole, but has no saved states yet."""
 
 NEWS_S = 1.0
-"""How often an event says what the tiers did in the background."""
+"""Interval of the events about background work of the tiers."""
 
 NOT_OPENED = "The cache could not be opened, so no states are saved; see the log for the reason"
 CACHE_OFF = (
@@ -31,32 +31,32 @@ CACHE_OFF = (
 )
 
 
-class CacheKeeper:
-    """Opens the tiers of a session and does errands, in a thread of its own.
+class CacheService:
+    """Opens the tiers of a session and runs cache commands, in a separate thread.
 
-    It is made before the model is loaded: a model file that is replaced from then on is not taken
-    for the one that made the states.
+    Create it before the model is loaded: a model file that is replaced after that is not mistaken
+    for the one that computed the states.
     """
 
     def __init__(
-        self, tell: Callable[[Event], None], opened: Callable[[], None] = lambda: None
+        self, emit: Callable[[Event], None], opened: Callable[[], None] = lambda: None
     ) -> None:
-        self._tell = tell
+        self._emit = emit
         self._opened = opened
         """Called from the cache's thread once the tiers are attached."""
         self._made_at = time.time()
-        self._errands: list[Errand] = []
-        self._asked = threading.Condition()
-        """Guards the errands that wait."""
+        self._commands: list[CacheCommand] = []
+        self._changed = threading.Condition()
+        """Guards the queued commands."""
         self._refusal: str | None = None
-        """Why nothing is kept here."""
+        """Why this worker has no cache."""
         self._problem: str | None = None
         """Why the tiers are not open."""
         self._is_open = threading.Event()
         self._tiers: PrefixCache | None = None
 
     def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        """Begin to open the tiers, if they may hold anything, and wait for them a moment."""
+        """Start opening the tiers, unless they are off, and wait at most `READY_S`."""
         start_thread(
             partial(self._serve, loaded, settings),
             name="cache",
@@ -66,46 +66,46 @@ class CacheKeeper:
         self._is_open.wait(READY_S)
 
     def refuse(self, why: str) -> None:
-        """Do no errands; who asks for one is told why."""
+        """Run no commands from now on; answer each with the reason `why`."""
         self._refusal = why
 
-    def take(self, errand: Errand) -> None:
-        """Have an errand done beside the replies, after what was asked before.
+    def submit(self, command: CacheCommand) -> None:
+        """Queue a command, which runs in parallel with the replies.
 
-        A prefetch takes the place of one that still waits: its chat is no longer looked at.
+        A prefetch replaces a queued one, whose chat is no longer on screen.
         """
         if self._refusal is not None:
-            if isinstance(errand, ManageCache):
+            if isinstance(command, ManageCache):
                 note = CacheNote(time.time(), self._refusal, is_problem=True)
-                self._tell(TiersChanged(CacheReport(notes=(note,))))
+                self._emit(TiersChanged(CacheReport(notes=(note,))))
             return
-        with self._asked:
-            if isinstance(errand, Prefetch):
-                self._errands = [each for each in self._errands if not isinstance(each, Prefetch)]
-            self._errands.append(errand)
-            self._asked.notify()
+        with self._changed:
+            if isinstance(command, Prefetch):
+                self._commands = [each for each in self._commands if not isinstance(each, Prefetch)]
+            self._commands.append(command)
+            self._changed.notify()
 
     def close(self, timeout_s: float) -> None:
-        """Write what is not on disk yet; gives up after `timeout_s`."""
+        """Write unsaved states to disk; gives up after `timeout_s` seconds."""
         if self._tiers is not None:
             self._tiers.close(timeout_s)
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        """Open the tiers where that was not tried yet, then do errands without end."""
+        """Open the tiers unless that was tried before, then run commands forever."""
         if not self._is_open.is_set():
             try:
                 self._try_to_open(loaded, settings)
             finally:
                 self._is_open.set()
         while True:
-            errand = self._next_errand()
+            command = self._next_command()
             if self._tiers is None:
-                if isinstance(errand, ManageCache):
+                if isinstance(command, ManageCache):
                     self._report(loaded, self._problem)
                 continue
-            if errand is not None:
-                self._do(errand, self._tiers, loaded)
-            if errand is not None or self._tiers.has_news():
+            if command is not None:
+                self._run(command, self._tiers, loaded)
+            if command is not None or self._tiers.has_news():
                 self._report(loaded)
 
     def _try_to_open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
@@ -128,18 +128,18 @@ class CacheKeeper:
         )
         self._report(loaded, f"An error occurred in the cache: {fault}; {what}.")
 
-    def _next_errand(self) -> Errand | None:
-        """What was asked first, or nothing where nothing is asked for a while."""
-        with self._asked:
-            self._asked.wait_for(lambda: self._errands, NEWS_S)
-            return self._errands.pop(0) if self._errands else None
+    def _next_command(self) -> CacheCommand | None:
+        """The oldest queued command; None if none arrives within `NEWS_S`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._commands, NEWS_S)
+            return self._commands.pop(0) if self._commands else None
 
     def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:
         report = loaded.session.cache_report()
         if problem is not None:
             note = CacheNote(time.time(), problem, is_problem=True)
             report = replace(report, notes=(*report.notes, note))
-        self._tell(TiersChanged(report))
+        self._emit(TiersChanged(report))
 
     def _open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         backend = loaded.target
@@ -164,9 +164,9 @@ class CacheKeeper:
         if problem is not None:
             tiers.note(problem, is_problem=True)
 
-    def _do(self, errand: Errand, tiers: PrefixCache, loaded: LoadedSession) -> None:
+    def _run(self, command: CacheCommand, tiers: PrefixCache, loaded: LoadedSession) -> None:
         try:
-            match errand:
+            match command:
                 case Prefetch(messages):
                     tiers.prefetch(loaded.session.prompt_tokens(messages))
                 case ForgetOwner(owner):
@@ -178,7 +178,7 @@ class CacheKeeper:
 
 
 def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | None]:
-    """The states on disk, or what keeps the disk from being used."""
+    """The store of states on disk, and the problem if it cannot be opened."""
     if settings.folder is None or settings.cold_bytes <= 0:
         return None, None
     try:

@@ -1,11 +1,10 @@
-"""The front end's side of the engine's process: start it, ask it, watch it, survive it.
+"""The front end's side of the engine's process: starts, commands and watches it.
 
-The process is started by exec in a session of its own, with its output going to a log. A thread of
-the client starts it and reads it, so that the caller's own priority is not inherited and no event
-waits for the screen. Loads are numbered: what a process says counts as long as no other load was
-asked for. A process that dies becomes a `WorkerStopped` event; one that crashes while loading is
-tried again without extra buffer types, and where that helps the next ones are loaded without them;
-one that hangs is started again.
+The process is started by exec in a new session; its output goes to a log. A thread of the client
+starts it and reads its events, so that it does not inherit the caller's priority and no event
+waits for the screen. Loads are numbered: events of an older load are dropped. A process that dies
+becomes a `WorkerStopped` event. After a crash while loading, the load is retried without extra
+buffer types; if that helps, later loads go without them too. A hung process is restarted.
 """
 
 import contextlib
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     import psutil
 
 WORKER_COMMAND = (sys.executable, "-P", "-m", "engine.process.worker")
-"""`-P` keeps the current directory off the module path: a folder `engine` there is not ours."""
+"""`-P` keeps the current directory off the module path: it may have a folder `engine` too."""
 
 SAVE_LIMIT_S = 5.0
 POLL_S = 1.0
@@ -70,16 +69,15 @@ FALLBACK_NOTE = (
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One try to open a configuration, in a process of its own."""
+    """One attempt to open a configuration in a new process."""
 
     number: int
-    """Which load it belongs to; what a process says counts while no other was asked for."""
+    """Number of the load; events of older loads are dropped."""
     load: Load
     is_fallback: bool = False
-    """Whether it goes without the extra buffer types that were asked for."""
+    """Whether the requested extra buffer types were turned off after a crash."""
 
     def without_extra_buffers(self) -> "_Attempt":
-        """The same configuration, without extra buffer types."""
         configuration = replace(self.load.configuration, use_extra_buffers=False)
         return replace(self, load=replace(self.load, configuration=configuration), is_fallback=True)
 
@@ -93,15 +91,15 @@ class _Process:
     connection: "Connection[Command, Answer]"
     watched: "psutil.Process | None" = None
     end_by: float | None = None
-    """When it is killed, on the monotonic clock; None until it is asked to end."""
+    """Monotonic time at which it is killed; None until it is asked to end."""
 
 
 class WorkerClient:
     """An `EngineClient` whose engine is a process.
 
-    `silence_limit_s` is how long the process may leave a ping unanswered; pings are answered from
-    a thread of its own, so only a hung process is silent that long. `cache` is what the engine
-    keeps of computed tokens; a process that is ended has `SAVE_LIMIT_S` to write it down.
+    A process that leaves a ping unanswered for `silence_limit_s` counts as hung; a separate thread
+    answers pings, so a busy process is not silent that long. `cache` are the settings of the prefix
+    cache; a closing process has `SAVE_LIMIT_S` to save it.
     """
 
     def __init__(
@@ -115,7 +113,7 @@ class WorkerClient:
     ) -> None:
         self._log_path = log_path
         self._log_note = ""
-        """Why the log is elsewhere, as long as nobody was told."""
+        """Why the log has another path; empty once reported."""
         self._extra_buffers_crash = False
         self._costs_path = costs_path
         self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
@@ -123,19 +121,19 @@ class WorkerClient:
         self._silence_limit_s = silence_limit_s
         self._events: SimpleQueue[Event] = SimpleQueue()
         self._changed = threading.Condition()
-        """Guards what follows; nobody writes to the pipe while holding it."""
+        """Guards the fields below; never held during a write to the pipe."""
         self._number = 0
-        """Of the load that was asked for last; stopping it and closing count too."""
-        self._asked: _Attempt | None = None
-        """What the thread starts next."""
+        """Number of the last load; stopping and closing increment it too."""
+        self._next: _Attempt | None = None
+        """The attempt that the thread starts next."""
         self._process: _Process | None = None
         self._is_loading = False
         self._under_way: set[int] = set()
-        """Replies that were asked for and did not end yet."""
+        """Ids of the replies that have not ended."""
         self._is_loaded = False
         self._is_closed = False
         self._sending = threading.RLock()
-        """Guards the pipe, and the settings that were sent to the engine last."""
+        """Guards the pipe and the settings that were sent last."""
         self._speculation = SpeculationSettings()
         self._thread = start_thread(
             self._serve, name="engine-client", on_fault=self._lose_process, pauses_s=PAUSES_S
@@ -226,10 +224,10 @@ class WorkerClient:
         self._thread.join(timeout=SAVE_LIMIT_S + 5.0)
 
     def _turn_to(self, job: Load | None) -> None:
-        """Let go of what was loaded or asked for, of its events too; then load this, if any."""
+        """Drop the present load, its replies and events; then start `job`, if any."""
         with self._changed:
             self._number += 1
-            self._asked = None if job is None else _Attempt(self._number, job)
+            self._next = None if job is None else _Attempt(self._number, job)
             self._is_loading, self._is_loaded = job is not None, False
             self._under_way.clear()
             with contextlib.suppress(Empty):
@@ -241,37 +239,36 @@ class WorkerClient:
             self._end(ending)
 
     def _serve(self) -> None:
-        """Start a process for each configuration and read it until it ends; the client's thread."""
+        """Body of the client's thread: start a process per load and read it until it ends."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._asked is not None or self._is_closed)
-                attempt, self._asked = self._asked, None
+                self._changed.wait_for(lambda: self._next is not None or self._is_closed)
+                attempt, self._next = self._next, None
             if self._is_closed:
                 return
-            while attempt is not None and self._counts(attempt):
+            while attempt is not None and self._is_current(attempt):
                 attempt = self._serve_one(attempt)
 
     def _lose_process(self, fault: ThreadFault) -> None:
-        """End the process that is no longer read, and say so."""
+        """Kill the process, which is no longer read, and report that."""
         go_on = "Restart the engine" if fault.will_restart else "Start kvchat again"
-        said = f"kvchat hit {fault}. Your chat is saved. {go_on} to continue"
+        message = f"kvchat hit {fault}. Your chat is saved. {go_on} to continue"
         with self._changed:
             process, self._process = self._process, None
-            if self._asked is None:
+            if self._next is None:
                 self._is_loading = self._is_loaded = False
                 self._under_way.clear()
-                self._events.put(WorkerStopped("The engine was stopped", said, None))
+                self._events.put(WorkerStopped("The engine was stopped", message, None))
         if process is not None:
             process.popen.kill()
             process.popen.wait()
             self._forget(process)
 
-    def _counts(self, attempt: _Attempt) -> bool:
-        """Whether nothing else was asked for since."""
+    def _is_current(self, attempt: _Attempt) -> bool:
         return attempt.number == self._number
 
     def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
-        """Run one process to its end; gives what to try next, if there is something."""
+        """Run one process to its end; return the next attempt, if any."""
         if attempt.load.configuration.use_extra_buffers and self._extra_buffers_crash:
             attempt = attempt.without_extra_buffers()
         try:
@@ -283,8 +280,8 @@ class WorkerClient:
             return None
         with self._changed:
             self._process = process
-            counts = self._counts(attempt)
-        if counts:
+            is_current = self._is_current(attempt)
+        if is_current:
             self._write(process, attempt.load)
         else:
             self._end(process)
@@ -304,10 +301,9 @@ class WorkerClient:
         return process
 
     def _read_until_end(self, process: _Process) -> bool:
-        """Pass events on until the pipe closes; whether the process was killed as it hung.
+        """Pass events on until the pipe closes; return whether the process hung and was killed.
 
-        Time in which this process stood still itself (stopped, or the machine asleep) is nobody's
-        silence: of each wait no more than it was asked to take counts.
+        Each wait counts for at most its time-out: this process may have been suspended meanwhile.
         """
         silent_s = 0.0
         while True:
@@ -316,7 +312,7 @@ class WorkerClient:
                 process.popen.kill()
             try:
                 if process.connection.poll(POLL_S):
-                    self._take(process.connection.recv(), process)
+                    self._handle(process.connection.recv(), process)
                     silent_s = 0.0
                     continue
             except (EOFError, OSError):
@@ -327,16 +323,15 @@ class WorkerClient:
                 return True
             self._ping(process)
 
-    def _take(self, answer: Answer, process: _Process) -> None:
-        """Pass events on."""
+    def _handle(self, answer: Answer, process: _Process) -> None:
         if isinstance(answer, Pong):
             return
         for event in answer:
-            told = self._as_set(event, process) if isinstance(event, Loaded) else event
-            self._tell(process.attempt, told)
+            passed = self._completed(event, process) if isinstance(event, Loaded) else event
+            self._emit(process.attempt, passed)
 
-    def _as_set(self, loaded: Loaded, process: _Process) -> Loaded:
-        """Switch a new engine to what was set while it loaded; gives what is loaded now."""
+    def _completed(self, loaded: Loaded, process: _Process) -> Loaded:
+        """Apply speculation settings that changed during the load; return `loaded` with notes."""
         if process.attempt.is_fallback:
             self._extra_buffers_crash = True
             loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
@@ -351,23 +346,23 @@ class WorkerClient:
         return replace(loaded, configuration=replace(loaded.configuration, speculation=speculation))
 
     def _after_end(self, attempt: _Attempt, exit_code: int, *, has_hung: bool) -> _Attempt | None:
-        """Report why a process ended; the result is what to try next, if there is something."""
+        """Report why a process ended; return the next attempt, if any."""
         was_loaded = self._is_loaded
         if has_hung:
-            said = f"it did not answer for {self._silence_limit_s:g} s"
-            said += "; the engine is restarted" if was_loaded else ""
+            message = f"it did not answer for {self._silence_limit_s:g} s"
+            message += "; the engine is restarted" if was_loaded else ""
             title = "The engine stopped answering"
-            self._stopped(attempt, title, said, exit_code, will_restart=was_loaded)
+            self._stopped(attempt, title, message, exit_code, will_restart=was_loaded)
             return self._again(attempt) if was_loaded else None
         why = describe_exit(exit_code)
         crashed = not was_loaded and is_native_crash(exit_code)
         if crashed and attempt.load.configuration.use_extra_buffers:
-            said = f"{why}; retrying without extra buffer types"
-            self._stopped(attempt, LOAD_CRASH, said, exit_code, will_restart=True)
+            message = f"{why}; retrying without extra buffer types"
+            self._stopped(attempt, LOAD_CRASH, message, exit_code, will_restart=True)
             return attempt.without_extra_buffers()
         if crashed:
-            said = f"{why}. Choose another model or other settings; see the log {self._log_path}"
-            self._stopped(attempt, LOAD_CRASH, said, exit_code)
+            message = f"{why}. Choose another model or other settings; see the log {self._log_path}"
+            self._stopped(attempt, LOAD_CRASH, message, exit_code)
             return None
         self._stopped(
             attempt,
@@ -379,7 +374,7 @@ class WorkerClient:
         return None
 
     def _again(self, attempt: _Attempt) -> _Attempt:
-        """What to load in the place of a hung process: as it was set last."""
+        """An attempt that replaces a hung process, with the latest speculation settings."""
         configuration = replace(attempt.load.configuration, speculation=self._speculation)
         return replace(attempt, load=replace(attempt.load, configuration=configuration))
 
@@ -392,12 +387,12 @@ class WorkerClient:
         *,
         will_restart: bool = False,
     ) -> None:
-        self._tell(attempt, WorkerStopped(title, message, exit_code, will_restart))
+        self._emit(attempt, WorkerStopped(title, message, exit_code, will_restart))
 
-    def _tell(self, attempt: _Attempt, event: Event) -> None:
-        """Pass an event on, unless something else was asked for since."""
+    def _emit(self, attempt: _Attempt, event: Event) -> None:
+        """Pass an event on, unless a newer load began."""
         with self._changed:
-            if not self._counts(attempt):
+            if not self._is_current(attempt):
                 return
             match event:
                 case Loaded():
@@ -430,7 +425,7 @@ class WorkerClient:
             return True
 
     def _ping(self, process: _Process) -> None:
-        """Ask for a sign of life, if nobody waits to write: who waits has asked for one too."""
+        """Send a ping, unless another thread is writing: any command shows that the pipe works."""
         if self._sending.acquire(blocking=False):
             try:
                 self._write(process, Ping())
@@ -444,7 +439,7 @@ class WorkerClient:
             process.connection.close()
 
     def _end(self, process: _Process) -> None:
-        """Let a process write down what it holds, and end; it is killed when that takes long."""
+        """Ask a process to save its cache and exit; it is killed after `SAVE_LIMIT_S`."""
         if process.end_by is None:
             process.end_by = time.monotonic() + SAVE_LIMIT_S
             if not self._write(process, Close()):
@@ -452,7 +447,7 @@ class WorkerClient:
 
 
 def _exit_code_of(popen: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process that has closed its pipe; it is killed when it does not end by itself."""
+    """Wait for a process that closed its pipe; kill it after `SAVE_LIMIT_S`."""
     try:
         return popen.wait(SAVE_LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""A measurement of cache kinds in a process of its own.
+"""A measurement of cache types in a separate process.
 
-`python -m engine.process.laboratory FD` takes the file descriptor of its end of a socket pair. The
-main thread measures; a second one reads the pipe, so that a stop is obeyed in the middle of a
-batch, and the end of the pipe ends the process. A fault in native code loses the group that is
-measured: the client has the report of those before.
+`python -m engine.process.laboratory FD` expects the file descriptor of its end of a socket pair.
+The main thread measures; a second one reads the pipe, so that a stop interrupts a batch, and exits
+when the pipe closes. A crash in native code loses only the running group: the client has the
+report of the earlier ones.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ Outcome = LaboratoryEvent | EngineError
 
 
 class LaboratoryProcess:
-    """The events of a measurement, by iteration; `Finished` is the last.
+    """Iterator over the events of a measurement; `LaboratoryFinished` is the last.
 
     Args:
         request: What to measure.
-        log_path: Where the process writes what a crash says; it begins anew.
+        log_path: Log for crash messages of the process; overwritten.
     """
 
     def __init__(self, request: LaboratoryRequest, log_path: Path) -> None:
@@ -56,16 +56,16 @@ class LaboratoryProcess:
         return self
 
     def __next__(self) -> LaboratoryEvent:
-        """The next event; waits for it.
+        """Wait for the next event and return it.
 
         Raises:
-            EngineError: what the measurement failed with; its class is that of the process.
-            WorkerError: the process ended by itself.
+            EngineError: the measurement failed; the error is the one raised in the process.
+            WorkerError: the process ended unexpectedly.
         """
         if self._is_over:
             raise StopIteration
         try:
-            told = self._connection.recv()
+            received = self._connection.recv()
         except (EOFError, OSError) as error:
             self._is_over = True
             code = self._popen.wait()
@@ -76,16 +76,16 @@ class LaboratoryProcess:
                 "saved. Leave out a cache type, or set a smaller --ctx; see the log "
                 f"{self._log_path}"
             ) from error
-        if isinstance(told, EngineError):
-            raise told
-        return told
+        if isinstance(received, EngineError):
+            raise received
+        return received
 
     def stop(self) -> None:
-        """Ask for the end of the measurement; `Finished` comes soon, with what there is."""
+        """Stop the measurement; `LaboratoryFinished` follows with the results so far."""
         self._send("stop")
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process if it still runs."""
         self._is_over = True
         self._connection.close()
         if self._popen.poll() is None:
@@ -93,7 +93,7 @@ class LaboratoryProcess:
         self._popen.wait()
 
     def _send(self, order: Order) -> None:
-        with contextlib.suppress(OSError):  # a process that has ended is seen by who reads
+        with contextlib.suppress(OSError):  # `__next__` reports a process that ended
             self._connection.send(order)
 
 
@@ -104,7 +104,7 @@ class _Worker:
         self._is_stopped = False
 
     def run(self) -> None:
-        """Measure what the first message asks for."""
+        """Run the measurement that the first message requests, then exit."""
         request = self._connection.recv()
         assert isinstance(request, LaboratoryRequest)
         start_thread(self._read, name="orders", pauses_s=PAUSES_S)
@@ -132,7 +132,7 @@ class _Worker:
 
 
 def main() -> None:
-    """Measure for who holds the other end of the descriptor that the command line names."""
+    """Run the measurement process on the file descriptor given on the command line."""
     faulthandler.enable()
     _Worker(Connection(int(sys.argv[1]))).run()
 

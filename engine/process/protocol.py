@@ -1,4 +1,4 @@
-"""What goes through the pipe to the engine's process, and what a front end sees of it."""
+"""Commands to the engine's process, its answers, and the interface that front ends use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,29 +13,29 @@ from engine.requests import GenerationRequest, Message
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Open this configuration; the first message, once a process."""
+    """Open this configuration; sent once, as the first message of a process."""
 
     configuration: Configuration
     costs_path: Path | None = None
-    """File that keeps measured costs from one start to the next; None keeps nothing."""
+    """File of the measured costs; None does not save them."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """Make a reply, beside those that are being made as far as the context has room."""
+    """Make a reply, in parallel with others if the context has a free sequence."""
 
     request: GenerationRequest
     reply_id: int = 0
-    """What its events name: those of 0 come bare, those of others as `OfReply`."""
+    """Id of the reply; events of reply 0 come bare, others inside `OfReply`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Cancel the replies that were asked for so far."""
+    """Cancel one reply, or all requested so far."""
 
     reply_id: int | None = None
-    """Of the one that is cancelled; None is all."""
+    """The reply to cancel; None is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SetSpeculation:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Bring what is kept of these conversations' start from disk into main memory."""
+    """Load the saved state of this conversation's longest known prefix from disk into RAM."""
 
     messages: tuple[Message, ...]
 
@@ -57,7 +57,7 @@ CacheAction = Literal["pin", "unpin", "drop", "verify", "clear"]
 
 @dataclass(frozen=True, slots=True)
 class ManageCache:
-    """Something to do with a kept state; `clear` needs no key, `import` has a file's path in it."""
+    """Change or check a saved state; `clear` needs no key."""
 
     action: CacheAction
     key: str = ""
@@ -65,14 +65,14 @@ class ManageCache:
 
 @dataclass(frozen=True, slots=True)
 class ForgetOwner:
-    """Drop the states that only this owner's prompts passed through, such as `chat:12`."""
+    """Drop the states that only this owner's prompts used, such as `chat:12`."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class CountTokens:
-    """Count the tokens of a text, beside what runs; answered by `TokensCounted`."""
+    """Count the tokens of a text in parallel with replies; answered by `TokensCounted`."""
 
     key: int
     text: str
@@ -80,17 +80,17 @@ class CountTokens:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Write what is not on disk yet, and end."""
+    """Write unsaved states to disk and exit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Asks whether the process still answers."""
+    """Check whether the process still answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """It does."""
+    """The answer to a `Ping`."""
 
 
 Command = (
@@ -109,26 +109,26 @@ Answer = tuple[Event, ...] | Pong
 
 
 class EngineClient(Protocol):
-    """Asks without waiting; the answers come as events from `poll`.
+    """A non-blocking client; results arrive as events from `poll`.
 
-    Several replies are made at once, each under a number; what they tell comes as `OfReply`, and
-    bare under number 0. `generate` under the number of one that is made is answered with `Failed`.
+    Several replies can run in parallel, each with an id: their events come inside `OfReply`, those
+    of id 0 bare. `generate` with the id of a running reply is answered with `Failed`.
     """
 
     @property
     def is_busy(self) -> bool:
-        """A load or a generation is under way."""
+        """Whether a model is loading or a reply is running."""
         ...
 
     @property
     def is_alive(self) -> bool:
-        """The engine can take requests."""
+        """Whether a model is loaded and the process runs."""
         ...
 
     def load(self, configuration: Configuration) -> None:
-        """Start the engine on a model, ending the one before; answered by `Loaded` or a failure.
+        """Start the engine with a model and end the previous one; `Loaded` or a failure follows.
 
-        No event of what was before comes from here on.
+        No event of the previous engine arrives after this call.
         """
         ...
 
@@ -136,59 +136,59 @@ class EngineClient(Protocol):
         """Start a reply; ends with `Finished` or `Failed`.
 
         Args:
-            request: What to reply to.
-            reply_id: Free once its reply ended. A reply waits where the context has no sequence
-                left for it.
+            request: The prompt and its settings.
+            reply_id: Can be used again once its reply ended. The reply waits until the context has
+                a free sequence.
         """
         ...
 
     def stop(self, reply_id: int = 0) -> None:
         """End a reply within 0.3 s; it finishes with `FinishReason.CANCELLED`.
 
-        A load that is under way is given up; it ends with `Failed`, and no model is loaded then.
+        A running load is aborted; it ends with `Failed`, and no model is loaded.
         """
         ...
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Switch predictor and controller, in the middle of a reply or of a load too."""
+        """Switch predictor and controller, also during a reply or a load."""
         ...
 
     def prefetch(self, messages: Sequence[Message]) -> None:
-        """Bring what is kept of this conversation from disk into memory, beside what runs."""
+        """Load this conversation's saved state from disk into RAM, in parallel with replies."""
         ...
 
     def manage_cache(self, action: CacheAction, key: str = "") -> None:
-        """Pin, unpin, drop or verify a kept state, or clear all; the next report says what came."""
+        """Pin, unpin, drop or verify a saved state, or clear all; a report has the result."""
         ...
 
     def forget_owner(self, owner: str) -> None:
-        """Drop the kept states that only this owner used, such as `chat:12`."""
+        """Drop the saved states that only this owner used, such as `chat:12`."""
         ...
 
     def count_tokens(self, key: int, text: str) -> None:
-        """Count the tokens of a text beside what runs; `TokensCounted` has the key."""
+        """Count the tokens of a text in parallel with replies; `TokensCounted` has the key."""
         ...
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
-        """Every event since the last call, waiting at most `timeout_s` for a first one."""
+        """Events since the last call; waits at most `timeout_s` seconds for the first one."""
         ...
 
     def process_memory_bytes(self) -> int | None:
-        """Resident memory of the engine's process, None while there is none."""
+        """Resident memory of the engine's process in bytes; None if no process runs."""
         ...
 
     @property
     def has_ended(self) -> bool:
-        """The engine is closed and nothing of it runs any more."""
+        """Whether the engine was closed and its process and thread have ended."""
         ...
 
     def begin_close(self) -> None:
-        """Begin to end the engine without waiting: `has_ended` tells when it is over.
+        """Start closing the engine without waiting; `has_ended` becomes true.
 
-        What it holds is written to disk before, which takes some seconds at most.
+        Unsaved states are written to disk first, which takes at most some seconds.
         """
         ...
 
     def close(self) -> None:
-        """End the engine and its process, and wait for that."""
+        """Close the engine and wait until its process has ended."""
         ...

@@ -1,4 +1,4 @@
-"""A llama-server that kvchat starts, watches and ends."""
+"""A llama-server process that kvchat starts, restarts after crashes and ends."""
 
 import ipaddress
 import os
@@ -24,26 +24,24 @@ LOADING_S = 600.0
 HEALTH_S = 5.0
 POLL_S = 0.1
 END_S = 10.0
-"""How long it may take to end before it is killed, in seconds."""
+"""Seconds between SIGTERM and SIGKILL."""
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waits before it is started again; the last one from then on."""
+"""Delays before successive restarts; the last one repeats."""
 CALM_S = 300.0
-"""A server that ran this long is started again at once, as if it had never failed."""
+"""A server that ran this long before it ended restarts after the first delay again."""
 MAX_LOG = 1 << 26
-"""Bytes of a log from which on it begins anew: a server can run for weeks."""
+"""Size in bytes above which the log is truncated: a server can run for weeks."""
 LAST_BYTES = 1 << 16
 LAST_LINES = 3
 WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a server that listens on every address of a kind is reached from this machine."""
-
-Tell = Callable[[str], None]
+"""Loopback address for each address that means all interfaces."""
 
 
 def find_llama_server(named: str | None) -> Path:
-    """The program: the named file, else that of `LLAMA_SERVER`, else the one in the path.
+    """Path of llama-server: `named`, else `$LLAMA_SERVER`, else the one in `$PATH`.
 
     Raises:
-        ServerError: there is none.
+        ServerError: the program was not found.
     """
     wanted = named or os.environ.get(PATH_VARIABLE) or PROGRAM
     found = shutil.which(wanted)
@@ -57,10 +55,10 @@ def find_llama_server(named: str | None) -> Path:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on.
+    """A free TCP port of a local host.
 
     Raises:
-        ServerError: the host is none of this machine's.
+        ServerError: the host is not an address of this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
@@ -69,17 +67,17 @@ def free_port(host: str) -> int:
             port: int = probe.getsockname()[1]
             return port
     except (OSError, UnicodeError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise ServerError(f"cannot listen at {host}: {said}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ServerError(f"cannot listen at {host}: {reason}") from error
 
 
 def address_of(host: str, port: int) -> str:
-    """Host and port as URLs have them: IPv6 in brackets."""
+    """Host and port as in a URL, with IPv6 addresses in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def is_exposed(host: str) -> bool:
-    """Whether others than this machine reach what listens there."""
+    """Whether other machines may reach a server that listens on `host`."""
     if host in LOOPBACK:
         return False
     try:
@@ -89,7 +87,7 @@ def is_exposed(host: str) -> bool:
 
 
 class ServerProcess:
-    """One llama-server; where it ends by itself it is started again, ever later."""
+    """One llama-server, restarted with growing delays when it ends unexpectedly."""
 
     def __init__(
         self,
@@ -97,40 +95,40 @@ class ServerProcess:
         *,
         url: str,
         log_path: Path,
-        tell: Tell,
+        report: Callable[[str], None],
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
-        """Not started yet.
+        """Prepare the process without starting it.
 
         Args:
             command: The program and its arguments.
-            url: Where it will answer.
-            log_path: Takes all that it says, anew with each start of kvchat.
-            tell: Told what becomes of it, from a thread.
-            pauses_s: Waits before it is started again.
+            url: Base URL of the server.
+            log_path: Log of its output; deleted by `start`.
+            report: Called from a thread with messages about ends and restarts.
+            pauses_s: Delays in seconds before successive restarts.
         """
         self.url = url
         self.log_path = log_path
         self.n_starts = 0
         self._command = tuple(command)
-        self._tell = tell
+        self._report = report
         self._pauses_s = tuple(pauses_s)
         self._popen: subprocess.Popen[bytes] | None = None
-        # It is on this machine: no proxy stands before it.
+        # The server is local: use no proxy.
         self._directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._is_ending = threading.Event()
         self._watching: threading.Thread | None = None
 
     @property
     def pid(self) -> int | None:
-        """The running process."""
+        """Id of the last started process; None before the first start."""
         return None if self._popen is None else self._popen.pid
 
     def start(self, *, loading_s: float = LOADING_S) -> None:
-        """Start it, wait until it answers, and watch it from then on.
+        """Start the server, wait until `/health` answers, then watch it from a thread.
 
         Raises:
-            ServerError: it cannot be started, ended while it loaded, or took too long.
+            ServerError: it cannot be started, ended while loading, or took over `loading_s`.
         """
         self.log_path.unlink(missing_ok=True)
         self._start()
@@ -149,11 +147,11 @@ class ServerProcess:
         self._watching = start_thread(
             self._watch,
             name="server",
-            on_fault=lambda fault: self._tell(f"kvchat stopped watching llama-server: {fault}"),
+            on_fault=lambda fault: self._report(f"kvchat stopped watching llama-server: {fault}"),
         )
 
     def end(self) -> None:
-        """End it and wait for that."""
+        """Stop the server and wait until it ended."""
         self._is_ending.set()
         self._terminate()
         if self._watching is not None:
@@ -171,7 +169,7 @@ class ServerProcess:
                 popen.wait()
 
     def leave(self) -> None:
-        """Let it run on, unwatched."""
+        """Stop watching the server, which keeps running."""
         self._is_ending.set()
 
     def _start(self) -> None:
@@ -204,13 +202,13 @@ class ServerProcess:
             pause = self._pauses_s[min(n_failed, len(self._pauses_s) - 1)]
             n_failed += 1
             why = self._why(popen.returncode)
-            self._tell(f"llama-server ended: {why}; it restarts in {pause:g} s")
+            self._report(f"llama-server ended: {why}; it restarts in {pause:g} s")
             if self._is_ending.wait(pause):
                 return
             try:
                 self._start()
             except ServerError as error:
-                self._tell(str(error))
+                self._report(str(error))
                 return
 
     def _bound_log(self) -> None:
@@ -222,7 +220,7 @@ class ServerProcess:
         return f"{describe_exit(code)}. {self._last()}"
 
     def _last(self) -> str:
-        """The end of its log, which says why."""
+        """Message with the last lines of the log."""
         try:
             with self.log_path.open("rb") as log:
                 log.seek(-min(self.log_path.stat().st_size, LAST_BYTES), os.SEEK_END)

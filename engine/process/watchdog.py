@@ -1,4 +1,4 @@
-"""How a process is started, why it hung or ended, and what the next one must do without."""
+"""Start processes with a log and describe how they ended."""
 
 import os
 import signal
@@ -23,10 +23,10 @@ CAUSES = {
 
 
 def writable_log(path: Path) -> tuple[Path, str]:
-    """A log that can be written, and why it is another one than asked for; empty where it is not.
+    """A writable log path, and the reason if it is not `path` (else empty).
 
-    Where the folder takes no file, as on a system that is read-only, it is a temporary file, and
-    where there can be none the log goes nowhere: no reply needs it.
+    If `path` cannot be written, for example on a read-only file system, the log is a temporary
+    file; if that fails too, it is the null device: no reply needs the log.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -50,21 +50,21 @@ def start(
     pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """A process in a session of its own; its output goes behind what a log holds.
+    """Start a process in a new session; its output is appended to a log.
 
     Args:
         command: The program and its arguments.
-        log_path: Takes its output.
-        pass_fds: File descriptors that it has as well.
-        environment: Its variables; None is those of this process.
+        log_path: Log of its output.
+        pass_fds: File descriptors that it inherits.
+        environment: Its environment variables; None inherits those of this process.
 
     Raises:
-        OSError: it cannot be started, or its log not be written.
+        OSError: the process cannot be started, or the log cannot be written.
     """
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        if log_path.is_file():  # not the device where logs go nowhere
-            os.chmod(log_path, 0o600)  # noqa: PTH101  what a chat says can be in a crash report
+        if log_path.is_file():  # not the null device
+            os.chmod(log_path, 0o600)  # noqa: PTH101  a crash report can hold text of a chat
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -79,7 +79,9 @@ def start(
 def start_piped(
     command: Sequence[str], log_path: Path
 ) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-    """A process that finds the number of its end of a pipe behind its command, and ours.
+    """Start a process with a pipe; return it and our end of the pipe.
+
+    The file descriptor of the process's end is its last argument.
 
     Raises:
         OSError: as `start`.
@@ -92,12 +94,12 @@ def start_piped(
 
 
 def is_native_crash(exit_code: int) -> bool:
-    """Whether native code ended the process."""
+    """Whether the exit code is that of a fault in native code."""
     return exit_code < 0 and -exit_code in NATIVE_FAULTS
 
 
 def describe_exit(exit_code: int) -> str:
-    """Why a process ended, in words, from the exit code of `subprocess`."""
+    """Message for the exit code of a `subprocess`, negative for a signal."""
     if exit_code >= 0:
         return f"it ended with exit code {exit_code}"
     try:

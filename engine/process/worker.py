@@ -1,10 +1,9 @@
-"""The engine's process: a session that is asked and tells through a pipe.
+"""The engine's process: a session that receives commands and sends events through a pipe.
 
-`python -m engine.process.worker FD` takes the file descriptor of its end of a socket pair. The main
-thread loads and generates, several replies at once where they are asked for; a second thread reads
-the pipe, so that a stop is obeyed in the middle of a decode and a ping is answered at any time.
-When it is asked to end, or when the pipe closes, it stops the replies, writes down what it holds
-and ends; a time limit sees to that.
+`python -m engine.process.worker FD` expects the file descriptor of its end of a socket pair. The
+main thread loads and generates, several replies in parallel if requested. A second thread reads
+the pipe, so that a stop interrupts a decode and a ping is always answered. After `Close`, or when
+the pipe closes, the process stops the replies, saves its cache and exits within `END_LIMIT_S`.
 """
 
 import contextlib
@@ -38,7 +37,7 @@ from engine.events import (
     TokensCounted,
 )
 from engine.images import ImageError
-from engine.process.cache_service import CacheKeeper
+from engine.process.cache_service import CacheService
 from engine.process.protocol import (
     Answer,
     Close,
@@ -63,26 +62,26 @@ if TYPE_CHECKING:
     from engine.generation.session import Session
 
 SEND_EVERY_S = 0.06
-"""Rounds that end within this time are sent together: the screen shows a frame of them at once, and
-each message wakes a process that takes a core from decoding."""
+"""Rounds that end within this time are sent together: each message wakes the front end, which
+takes a core from decoding."""
 
 END_LIMIT_S = 5.0
-"""Time for writing down what is held when the front end is gone."""
+"""Time limit for saving the cache when the front end is gone."""
 
 SERVER_KEEPS = "the server manages its own cache"
 SENT_AT_ONCE = (PromptProgress, PromptReady, Finished, TiersChanged)
 
 
 class _SaveEnded:
-    """The tiers are open: save what replies computed before."""
+    """The tiers are open: save the states of earlier replies."""
 
 
 _Task = Load | tuple[Generate, Cancellation] | _SaveEnded | Close
 
 
 @dataclass(slots=True)
-class _Told:
-    """A reply under way, and what it has told that is not sent yet."""
+class _Reply:
+    """A running reply and its unsent events."""
 
     reply_id: int
     generation: "Generation | ServedGeneration"
@@ -90,8 +89,8 @@ class _Told:
     since: Stopwatch = field(default_factory=Stopwatch)
     n_rounds: int = 0
 
-    def take(self) -> bool:
-        """Take what the reply tells; whether it is to be sent now."""
+    def collect(self) -> bool:
+        """Add new events to the batch; return whether to send it now."""
         is_due = False
         for event in self.generation.take():
             self.batch.append(event)
@@ -110,10 +109,10 @@ class Worker:
         self._send_lock = threading.Lock()
         self._tasks: SimpleQueue[_Task] = SimpleQueue()
         self._cancellations: list[tuple[int, Cancellation]] = []
-        self._replies: list[_Told] = []
+        self._replies: list[_Reply] = []
         self._session: Session | ServerSession | None = None
         self._costs: SavedCosts | None = None
-        self._cache = CacheKeeper(
+        self._cache = CacheService(
             lambda event: self._send((event,)), lambda: self._tasks.put(_SaveEnded())
         )
 
@@ -132,7 +131,7 @@ class Worker:
             self._do(task)
         except EngineError as error:
             reply_id = task[0].reply_id if isinstance(task, tuple) else 0
-            self._tell(reply_id, [Failed(error.title, str(error), fatal=isinstance(task, Load))])
+            self._emit(reply_id, [Failed(error.title, str(error), fatal=isinstance(task, Load))])
 
     def _do(self, task: _Task) -> None:
         match task:
@@ -147,9 +146,9 @@ class Worker:
                 except EngineError:
                     self._cancellations.remove((reply_id, cancellation))
                     raise
-                self._replies.append(_Told(reply_id, generation))
+                self._replies.append(_Reply(reply_id, generation))
             case _SaveEnded():
-                self._keep_what_was_computed()
+                self._save_states()
             case Close():
                 while self._replies:
                     self._go_on()
@@ -164,17 +163,17 @@ class Worker:
         return self._session.begin(request, cancellation)
 
     def _load_here(self, task: Load) -> None:
-        from engine.load import load_session  # brings llama.cpp, which no server needs
+        from engine.load import load_session  # imports llama.cpp, which no server needs
 
         self._costs = SavedCosts.of(task.configuration, task.costs_path)
         costs = self._costs.read()
         loaded = load_session(task.configuration, costs)
         self._session = loaded.session
-        gc.freeze()  # what lives as long as the model is not looked at in every collection
-        told = loaded.loaded
+        gc.freeze()  # collections skip the objects that live as long as the model
+        event = loaded.loaded
         if self._costs.note is not None:
-            told = replace(told, notes=(*told.notes, self._costs.note))
-        self._send((told,))
+            event = replace(event, notes=(*event.notes, self._costs.note))
+        self._send((event,))
         self._cache.open(loaded, task.cache)
 
     def _load_server(self, configuration: Configuration) -> None:
@@ -187,36 +186,36 @@ class Worker:
         self._cache.refuse(SERVER_KEEPS)
 
     def _go_on(self) -> None:
-        """One step of all replies under way; what they told is sent as it is due."""
+        """Run one step of all running replies and send the events that are due."""
         assert self._session is not None, "replies are a session's"
         self._session.step()
-        for told in tuple(self._replies):
-            if told.take():
-                told.since.split()
-                self._tell(told.reply_id, told.batch)
-                told.batch.clear()
-            if told.generation.is_over:
-                self._end_reply(told)
+        for reply in tuple(self._replies):
+            if reply.collect():
+                reply.since.split()
+                self._emit(reply.reply_id, reply.batch)
+                reply.batch.clear()
+            if reply.generation.is_over:
+                self._end_reply(reply)
 
-    def _end_reply(self, told: _Told) -> None:
-        self._replies.remove(told)
-        self._cancellations.remove((told.reply_id, told.generation.cancellation))
-        fault = told.generation.fault
+    def _end_reply(self, reply: _Reply) -> None:
+        self._replies.remove(reply)
+        self._cancellations.remove((reply.reply_id, reply.generation.cancellation))
+        fault = reply.generation.fault
         if fault is not None:
-            self._tell(told.reply_id, [Failed(fault.title, str(fault))])
-        self._keep_what_was_computed()
+            self._emit(reply.reply_id, [Failed(fault.title, str(fault))])
+        self._save_states()
         if fault is None:
-            self._keep_costs()
+            self._save_costs()
 
-    def _tell(self, reply_id: int, events: Sequence[Event]) -> None:
+    def _emit(self, reply_id: int, events: Sequence[Event]) -> None:
         if events:
             self._send(tuple(OfReply(reply_id, each) if reply_id else each for each in events))
 
-    def _keep_what_was_computed(self) -> None:
+    def _save_states(self) -> None:
         if self._session is not None:
             self._send((TiersChanged(self._session.keep()),))
 
-    def _keep_costs(self) -> None:
+    def _save_costs(self) -> None:
         costs = None if self._session is None else self._session.costs()
         if self._costs is not None and costs is not None:
             self._costs.write(costs)
@@ -228,22 +227,22 @@ class Worker:
             except (EOFError, OSError):
                 self._end()
                 return
-            self._take(command)
+            self._handle(command)
 
     def _lose_command(self, fault: ThreadFault) -> None:
-        """The log has what went wrong; who reads no commands any more ends."""
+        """Exit if commands are no longer read; the log has the traceback."""
         if not fault.will_restart:
             self._end()
 
     def _end(self) -> None:
-        """Stop what runs, write down what is held and end, soon in any case."""
+        """Stop the replies, save the cache and exit within `END_LIMIT_S`."""
         if self._session is None:
             os._exit(0)
         start_thread(_exit_in_time, name="end")
-        self._take(Stop())
+        self._handle(Stop())
         self._tasks.put(Close())
 
-    def _take(self, command: Command) -> None:
+    def _handle(self, command: Command) -> None:
         match command:
             case Load():
                 self._tasks.put(command)
@@ -254,12 +253,12 @@ class Worker:
             case Stop(reply_id):
                 self._cancel(reply_id)
             case SetSpeculation(settings):
-                if self._session is not None:  # the client says it again behind `Loaded`
+                if self._session is not None:  # the client resends it after `Loaded`
                     self._session.set_speculation(settings)
             case Prefetch() | ManageCache() | ForgetOwner():
-                self._cache.take(command)
+                self._cache.submit(command)
             case CountTokens():
-                # A long text takes a second, in which this thread would not see a stop.
+                # A long text takes a second; this thread must see a stop meanwhile.
                 start_thread(partial(self._count, command), name="count")
             case Close():
                 self._end()
@@ -267,13 +266,13 @@ class Worker:
                 self._send(Pong())
 
     def _count(self, command: CountTokens) -> None:
-        """Answer in any case: who asked waits for it."""
+        """Answer even after an error: the client waits for it."""
         session, n_tokens = self._session, None
         try:
             if session is not None:
                 n_tokens = session.count_tokens(command.text)
         except ImageError:
-            n_tokens = 0  # it cannot be sent, which then says why
+            n_tokens = 0  # sending the message reports the error
         finally:
             self._send((TokensCounted(command.key, n_tokens),))
 
@@ -283,18 +282,18 @@ class Worker:
                 cancellation.cancel()
 
     def _send(self, answer: Answer) -> None:
-        with self._send_lock, contextlib.suppress(OSError):  # who reads the pipe sees its end
+        with self._send_lock, contextlib.suppress(OSError):  # the reading thread sees a closed pipe
             self._connection.send(answer)
 
 
 def _exit_in_time() -> None:
-    """End the process though something does not let it."""
+    """Exit even if the replies or the cache do not finish."""
     time.sleep(END_LIMIT_S)
     os._exit(0)
 
 
 def main() -> None:
-    """Run the worker on the file descriptor that the command line names."""
+    """Run the worker on the file descriptor given on the command line."""
     faulthandler.enable()
     Worker(Connection(int(sys.argv[1]))).run()
 

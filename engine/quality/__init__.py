@@ -1,1 +1,1 @@
-"""What a type of KV cache does to a model's text, measured on the user's own model and texts."""
+"""Effect of KV cache types on a model's output, measured on the user's model and texts."""

@@ -1,60 +1,62 @@
-"""How quick a context with a kind of cache is: prefill, and decoding at two depths."""
+"""Speed of a context with a cache type: prefill, and decoding at two depths."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from engine.backends.base import Sequence as Line
+from engine.backends.base import Sequence as TokenSequence
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.quality.records import Cost
 from engine.quality.scoring import BatchShape, Contestant
 
 SHALLOW, DEEP = 256, 2048
-"""Tokens in the cache while decoding is timed, as far as the context holds them."""
+"""Depths in tokens at which decoding is timed, less in a small context."""
 N_BATCH = 512
 N_DECODED = 6
 """Tokens of one timed run."""
 N_ROUNDS = 5
-"""Runs of each kind, one kind after the other, so that all share the machine's slow moments."""
+"""Timed runs per cache type, interleaved so that slow moments of the machine affect all."""
 MIN_CTX = 512
-"""Tokens of a context below which nothing is timed."""
+"""Smallest context in tokens that is timed."""
 
 
 def depths(n_ctx: int) -> tuple[int, int]:
-    """Both depths in a context of at least `MIN_CTX` tokens."""
+    """The shallow and the deep depth in a context of at least `MIN_CTX` tokens."""
     deep = min(DEEP, n_ctx - N_ROUNDS * N_DECODED)
     return min(SHALLOW, deep // 2), deep
 
 
 def n_timed(n_ctx: int) -> int:
-    """Tokens that each kind decodes while it is timed."""
+    """Tokens that each cache type decodes while it is timed."""
     return depths(n_ctx)[1] + N_ROUNDS * N_DECODED
 
 
 def shape_of(n_ctx: int) -> BatchShape:
-    """A context as a chat has it."""
+    """The batch shape of a chat: 512 tokens, one row of logits."""
     return BatchShape(n_ctx, min(N_BATCH, n_ctx), 1)
 
 
-def time_kinds(
+def time_contexts(
     rows: Sequence[Contestant], tokens: Sequence[int], n_ctx: int
 ) -> Iterator[tuple[KVTypes, Cost] | int]:
-    """What each kind costs; between timed runs their tokens, so that the caller can stop.
+    """Yield the cost of each cache type, and before that the token count of each timed run.
+
+    The counts show progress and let the caller stop between runs.
 
     Args:
         rows: Contexts of `shape_of(n_ctx)`.
-        tokens: What is decoded, over and over where they are few.
-        n_ctx: Tokens of each context.
+        tokens: Tokens to decode, repeated if there are too few.
+        n_ctx: Size of each context in tokens.
 
     Raises:
-        EngineError: as `Sequence.prefill` does.
+        EngineError: as `Sequence.prefill`.
     """
     shallow, deep = depths(n_ctx)
     rates: dict[KVTypes, list[float]] = {row.kind: [] for row in rows}
     prefill_s: dict[KVTypes, float] = {}
     for row in rows:
-        row.line.prefill([_token(tokens, 0)])  # the first decode of a context sets up its graph
-        row.line.crop(0)
+        row.sequence.prefill([_token(tokens, 0)])  # the first decode sets up the graph
+        row.sequence.crop(0)
     for depth in (shallow, deep):
         for row in rows:
             prefill_s[row.kind] = 0.0
@@ -64,7 +66,7 @@ def time_kinds(
         found: dict[KVTypes, list[float]] = {row.kind: [] for row in rows}
         for _ in range(N_ROUNDS):
             for row in rows:
-                found[row.kind].append(_decode(row.line, tokens))
+                found[row.kind].append(_decode(row.sequence, tokens))
                 yield N_DECODED
         for kind, seconds in found.items():
             rates[kind].append(N_DECODED / median(seconds))
@@ -86,22 +88,22 @@ def time_kinds(
 
 
 def _prefill(row: Contestant, tokens: Sequence[int], depth: int) -> Iterator[tuple[float, int]]:
-    """Read up to a depth; the seconds and the tokens of each batch.
+    """Prefill up to a depth; yield the seconds and the number of tokens of each batch.
 
-    A row of logits is asked for behind each batch, because a GPU is waited for with it only.
+    Each batch requests one row of logits: only reading it waits for a GPU.
     """
-    while (n_held := len(row.line.tokens)) < depth:
+    while (n_held := len(row.sequence.tokens)) < depth:
         size = min(row.opened.backend.n_batch, depth - n_held)
         *unread, last = (_token(tokens, n_held + index) for index in range(size))
         watch = Stopwatch()
-        row.line.verify((last,), unread=unread)
+        row.sequence.verify((last,), unread=unread)
         yield watch.total(), size
 
 
-def _decode(line: Line, tokens: Sequence[int]) -> float:
+def _decode(sequence: TokenSequence, tokens: Sequence[int]) -> float:
     watch = Stopwatch()
     for _ in range(N_DECODED):
-        line.decode(_token(tokens, len(line.tokens)))
+        sequence.decode(_token(tokens, len(sequence.tokens)))
     return watch.total()
 
 

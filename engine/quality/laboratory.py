@@ -1,7 +1,7 @@
 """One measurement from texts to the report, as a series of events.
 
-Kinds are measured in groups of a few; in a group each text is decoded by the reference and then by
-the others. The report grows with each group.
+Cache types are measured in groups of at most `N_GROUP`. In a group the reference decodes each text
+first, then the others. Each group extends the report.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,30 +12,30 @@ import numpy as np
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.errors import DecodeAborted, ModelLoadError
-from engine.quality.cost import MIN_CTX, n_timed, shape_of, time_kinds
+from engine.quality.cost import MIN_CTX, n_timed, shape_of, time_contexts
 from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
 from engine.quality.scoring import (
     BatchShape,
     Contestant,
     ContestantError,
-    KindOpener,
+    ContextOpener,
     score,
 )
 from engine.quality.summary import measurement_of
 from engine.quality.texts import Document
 
 N_CHUNK = 64
-"""Tokens of a batch: its logits lie in memory once for each context."""
+"""Tokens of a batch, whose logits every open context holds in memory."""
 N_GROUP = 4
-"""Contexts beside the reference that are open at once."""
+"""Contexts that are open in addition to the reference."""
 F16 = KVTypes("f16", "f16")
 Context = tuple[Role, KVTypes]
 
 
 @dataclass(frozen=True, slots=True)
 class LaboratoryPlan:
-    """What is measured, and how."""
+    """Cache types to measure, and how."""
 
     kinds: tuple[KVTypes, ...]
     reference: KVTypes = F16
@@ -44,48 +44,48 @@ class LaboratoryPlan:
 
     @property
     def contexts(self) -> list[Context]:
-        """The reference, the control and the kinds."""
+        """Role and cache type of each context: the reference, the control, the candidates."""
         first: list[Context] = [("reference", self.reference)]
         return [*first, ("control", self.reference), *(("candidate", e) for e in self.kinds)]
 
 
 @dataclass(frozen=True, slots=True)
 class LaboratoryProgress:
-    """How many tokens of all contexts are decoded."""
+    """Tokens decoded so far, summed over all contexts."""
 
     what: str
     n_done: int
     n_total: int
     n_before: int = 0
-    """Of `n_done`, what earlier runs did."""
+    """Tokens of `n_done` that earlier runs decoded."""
 
     def left_s(self, elapsed_s: float) -> float | None:
-        """Seconds that the rest takes at the pace of this run; None before there is a pace."""
+        """Estimated remaining seconds at the speed of this run; None if it decoded nothing yet."""
         n_here = self.n_done - self.n_before
         return elapsed_s / n_here * (self.n_total - self.n_done) if n_here else None
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something to tell, such as a kind that was left out and why."""
+    """A message for the user, such as why a cache type was left out."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReportChanged:
-    """What there is by now."""
+    """The report so far."""
 
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
 class LaboratoryFinished:
-    """The report of all that was measured; the last event."""
+    """The final report; the last event."""
 
     report: Report
     is_complete: bool
-    """Whether nothing was stopped."""
+    """Whether the measurement was not stopped."""
 
 
 LaboratoryEvent = LaboratoryProgress | Note | ReportChanged | LaboratoryFinished
@@ -97,14 +97,14 @@ class Laboratory:
 
     Args:
         opener: The loaded model.
-        plan: What to measure.
-        documents: Texts and questions, as tokens.
-        report: An earlier report of the same subject to go on with, or an empty one.
-        refusal: Says why a kind cannot be used with this model; None where it can.
-        notes: What is told first.
+        plan: Cache types to measure.
+        documents: Tokens of the texts and questions.
+        report: An earlier report of the same subject to continue, or an empty one.
+        refusal: Returns why a cache type does not work with this model; None if it does.
+        notes: Messages to emit first.
     """
 
-    opener: KindOpener
+    opener: ContextOpener
     plan: LaboratoryPlan
     documents: Sequence[Document]
     report: Report
@@ -113,7 +113,7 @@ class Laboratory:
     _refused: set[KVTypes] = field(default_factory=set)
     _measured: dict[Context, Measurement] = field(default_factory=dict)
     _rows: dict[Context, dict[int, Rows]] = field(default_factory=dict)
-    """Of the present group, by the number of their document."""
+    """Rows of the current group by document index."""
     _costs: dict[KVTypes, Cost] = field(default_factory=dict)
     _opened: list[Contestant] = field(default_factory=list)
     _is_stopped: bool = False
@@ -122,7 +122,7 @@ class Laboratory:
     _watch: Stopwatch = field(default_factory=Stopwatch)
 
     def stop(self) -> None:
-        """End after the batch that is computed now, from any thread; the report comes at once."""
+        """Abort the current batch, from any thread; `run` then yields the report."""
         self._is_stopped = True
         for each in tuple(self._opened):
             each.opened.backend.abort()
@@ -132,7 +132,7 @@ class Laboratory:
         self.opener.close()
 
     def run(self) -> Iterator[LaboratoryEvent]:
-        """Measure; `LaboratoryFinished` comes last, whether it was stopped or not.
+        """Measure; the last event is `LaboratoryFinished`, also after a stop.
 
         Raises:
             QualityError: the reference cannot be measured.
@@ -158,11 +158,12 @@ class Laboratory:
     # --- contexts ---
 
     def _open_group(
-        self, wanted: Sequence[Context], shape: BatchShape, n_least: int
+        self, wanted: Sequence[Context], shape: BatchShape, n_min: int
     ) -> Iterator[Note]:
-        """Open contexts; one that is refused beside more than `n_least` others is left for later.
+        """Open contexts until one fails.
 
-        Memory may have run out for it. One that is refused beside fewer is left out.
+        If more than `n_min` are open, memory may have run out: it is tried again in a later group.
+        Otherwise its cache type is left out.
         """
         for role, kind in wanted:
             self._check_is_wanted()
@@ -171,7 +172,7 @@ class Laboratory:
             except ModelLoadError as error:
                 if role != "candidate":
                     raise
-                if len(self._opened) > n_least:
+                if len(self._opened) > n_min:
                     return
                 yield self._left_out(kind, error)
                 continue
@@ -207,7 +208,7 @@ class Laboratory:
             yield ReportChanged(self._summary())
 
     def _is_done(self, role: Role, kind: KVTypes) -> bool:
-        """Whether a context is refused or was measured to its end."""
+        """Whether a context was refused or measured completely."""
         return self._is_refused(role, kind) or self._is_known(role, kind)
 
     def _is_refused(self, role: Role, kind: KVTypes) -> bool:
@@ -218,7 +219,7 @@ class Laboratory:
         return found is not None and found.is_complete
 
     def _score_document(self, index: int) -> Iterator[LaboratoryEvent]:
-        """The rows of one document; a kind that fails is left out."""
+        """Score one document; leave out cache types that fail."""
         while True:
             listed = [each for each in self._opened if not self._is_refused(each.role, each.kind)]
             if len(listed) < 2:
@@ -231,14 +232,14 @@ class Laboratory:
             return
 
     def _score_with(self, listed: Sequence[Contestant], index: int) -> Iterator[LaboratoryEvent]:
-        """Score a document; what a stop leaves of it counts too."""
+        """Score a document; after a stop its scored rows count too."""
         document, n_chunk = self.documents[index], self.report.subject.n_chunk
         n_lacking = sum(not self._is_known(each.role, each.kind) for each in listed)
         found: list[list[Rows]] = [[] for _ in listed]
         self._check_is_wanted()
         try:
             for chunk in score(document, listed, n_chunk=n_chunk):
-                for rows, more in zip(found, chunk.rows, strict=False):  # none of what is only read
+                for rows, more in zip(found, chunk.rows, strict=False):  # unscored chunks have none
                     rows.append(more)
                 self._n_done += n_lacking * chunk.n_tokens
                 yield self._progress(document.name)
@@ -250,7 +251,7 @@ class Laboratory:
                     known[index] = np.concatenate(rows)
 
     def _settle(self) -> None:
-        """Make figures of the group's rows, and forget the rows."""
+        """Compute the figures of the group's rows, then drop the rows."""
         for (role, kind), rows in self._rows.items():
             if self._is_done(role, kind):
                 continue
@@ -269,7 +270,7 @@ class Laboratory:
 
     @property
     def _n_timed(self) -> int:
-        """Tokens that each kind decodes while it is timed."""
+        """Tokens that each cache type decodes while it is timed."""
         n_ctx = self.report.subject.n_ctx
         return n_timed(n_ctx) if self.plan.takes_times and n_ctx >= MIN_CTX else 0
 
@@ -291,7 +292,7 @@ class Laboratory:
         while wanted := [each for each in (reference, *others) if self._lacks_cost(*each)]:
             try:
                 yield from self._open_group(wanted[: N_GROUP + 1], shape_of(n_ctx), 0)
-                for done in time_kinds(self._opened, tokens, n_ctx):
+                for done in time_contexts(self._opened, tokens, n_ctx):
                     self._check_is_wanted()
                     if isinstance(done, int):
                         self._n_done += done

@@ -1,8 +1,8 @@
-"""Two distributions of the next token, row by row: KL divergence, likelihood, the same top.
+"""Compare two distributions of the next token row by row: KL divergence, likelihood, same top.
 
-With p the reference's probabilities, d its logits less the candidate's and m = sum p d,
-KL(p || q) = log sum p exp(m - d). Around the mean m it loses no digits where the two are nearly the
-same, which is where a log-sum-exp of each would cancel.
+With p the reference's probabilities, d its logits minus the candidate's and m = sum p d,
+KL(p || q) = log sum p exp(m - d). Centred on m it loses no digits for nearly equal distributions,
+for which the difference of two log-sum-exps cancels.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from engine.quality.records import QualityError
 ROW = np.dtype(
     [("kl", "<f4"), ("nll", "<f4"), ("delta", "<f4"), ("same_top", "?"), ("is_right", "?")]
 )
-"""What is kept of a row: KL in nats; negative log-likelihood of the next token, and that less the
-reference's; whether the reference has the same likeliest token; whether that is the next one."""
+"""Figures of one row: KL in nats; negative log-likelihood of the next token, and its difference to
+the reference's; whether the top token is the reference's; whether it is the next token."""
 Rows = NDArray[np.void]
 
 BLOCK_VALUES = 1 << 18
-"""Logits that are computed with at once: 1 MiB, which a core's second cache holds."""
+"""Logits per block: 1 MiB, which fits into the L2 cache."""
 FAR_KL = 1.0
-"""Nats from which a row is computed again with a log-sum-exp of each side in float64: far apart
-distributions may leave float32, and nothing cancels."""
+"""Nats above which a row is recomputed with a log-sum-exp of each side in float64: distributions
+this far apart may overflow float32, and nothing cancels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class ReferenceRows:
     """The reference's distributions of a batch."""
 
     logits: Logits
-    """`[n, n_vocab]`; may be a view of the backend's memory."""
+    """`[n, n_vocab]`, possibly a view of the backend's memory."""
     weights: NDArray[np.float32]
-    """`[n, n_vocab]`: probabilities times `sums`, 1 for the likeliest token."""
+    """`[n, n_vocab]`: probabilities times `sums`, 1 for the top token."""
     sums: NDArray[np.float64]
     top: NDArray[np.int64]
     next_tokens: NDArray[np.int64]
-    """What the text goes on with, `[n]`."""
+    """Next tokens of the text, `[n]`."""
     nll: NDArray[np.float64]
 
 
 def reference_rows(logits: Logits, next_tokens: Sequence[int]) -> ReferenceRows:
-    """The distributions of a batch, ready to be compared with.
+    """Compute the reference's distributions of a batch.
 
     Args:
-        logits: `[n, n_vocab]`, of which the first rows are taken, one for each next token.
-        next_tokens: What the text goes on with.
+        logits: `[m, n_vocab]` with m >= n; only the first n rows are used.
+        next_tokens: The n next tokens of the text.
 
     Raises:
-        QualityError: a logit is no number.
+        QualityError: a logit is NaN or infinite.
     """
     n = len(next_tokens)
     tokens = np.asarray(next_tokens, dtype=np.int64)
@@ -80,7 +80,7 @@ def reference_rows(logits: Logits, next_tokens: Sequence[int]) -> ReferenceRows:
 
 
 def own_rows(reference: ReferenceRows) -> Rows:
-    """What is kept of the reference's own rows."""
+    """Figures of the reference itself: KL and difference are 0."""
     rows = np.zeros(len(reference.nll), dtype=ROW)
     rows["nll"] = reference.nll
     rows["same_top"] = True
@@ -89,16 +89,16 @@ def own_rows(reference: ReferenceRows) -> Rows:
 
 
 def compared_rows(reference: ReferenceRows, logits: Logits, start: int = 0) -> Rows:
-    """How far a candidate's rows are from the reference's.
+    """Figures of a candidate's rows compared with the reference's.
 
     Args:
         reference: The reference's rows.
-        logits: The candidate's, `[m, n_vocab]`, for the reference's rows from `start` on; more rows
-            than there are left are not looked at.
-        start: First row.
+        logits: The candidate's, `[m, n_vocab]`, for the reference's rows from `start` on; surplus
+            rows are ignored.
+        start: Index of the first row.
 
     Raises:
-        QualityError: a logit is no number.
+        QualityError: a logit is NaN or infinite.
     """
     n = min(len(logits), len(reference.nll) - start)
     rows = np.zeros(n, dtype=ROW)
@@ -114,13 +114,13 @@ def _compare(reference: ReferenceRows, theirs: slice, logits: Logits, rows: Rows
     weights, next_tokens = reference.weights[theirs], reference.next_tokens[theirs]
     top = logits.argmax(axis=1)
     difference = reference.logits[theirs] - logits
-    # A constant on all logits means nothing, and would take digits from the mean.
+    # A constant offset of all logits has no effect, but would cost digits of the mean.
     difference -= np.take_along_axis(difference, reference.top[theirs][:, None], axis=1)
     picked = np.take_along_axis(difference, next_tokens[:, None], axis=1)[:, 0].astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         sums = reference.sums[theirs]
         weighted = weights * difference
-        # numpy adds pairwise here, `einsum` one by one: 1e-5 off
+        # `sum` adds pairwise; `einsum` adds sequentially, which is off by 1e-5
         mean = (weighted.sum(axis=1) / sums).astype(np.float32)
         np.exp(np.subtract(mean[:, None], difference, out=difference), out=difference)
         shares = np.multiply(weights, difference, out=weighted).sum(axis=1)
@@ -129,7 +129,7 @@ def _compare(reference: ReferenceRows, theirs: slice, logits: Logits, rows: Rows
     for row in np.flatnonzero(~(kl < FAR_KL)):
         at = theirs.start + row
         kl[row], delta[row] = _far(reference.logits[at], logits[row], next_tokens[row])
-    rows["kl"] = np.maximum(kl, 0.0)  # below 0 it is rounding
+    rows["kl"] = np.maximum(kl, 0.0)  # negative values are rounding errors
     rows["delta"] = delta
     rows["nll"] = reference.nll[theirs] + delta
     rows["same_top"] = top == reference.top[theirs]

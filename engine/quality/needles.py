@@ -1,8 +1,8 @@
-"""Needles in a long text: documents whose answers are known.
+"""Needles in a long text: questions whose answers are known.
 
-A greedy reply spells an answer exactly where each of its tokens is the likeliest one behind the
-right ones before it, so an answer is judged by the rows of the text that holds it: no sampling, and
-no chat template, so that base models are asked too.
+A greedy reply gives an answer exactly if each of its tokens is the top token after the correct
+tokens before it. So the rows of a text that contains the answer score it, without sampling or chat
+template, for base models too.
 """
 
 import random
@@ -13,23 +13,23 @@ from engine.quality.texts import AnswerSpan, Document, Text
 
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 HAYSTACKS = (1024, 2560)
-"""Tokens of the texts that needles are hidden in, as far as the context holds them."""
+"""Lengths in tokens of the texts that hide needles, used if smaller than the context."""
 SEED = 17
 THINGS = (
     "copper lantern", "blue ladder", "glass compass", "iron kettle", "paper boat",
     "silver whistle", "stone owl", "velvet glove", "wooden clock", "yellow umbrella",
 )  # fmt: skip
-Piece = tuple[str, str | None]
-"""A stretch of a text, and what it is counted under where it is an answer."""
+Segment = tuple[str, str | None]
+"""A segment of a text, and the answer's name if it is one."""
 
 
 def needles(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
-    """Needles that fit the context; the same for the same texts.
+    """Needle documents that fit the context; deterministic for the same texts.
 
     Args:
-        vocabulary: The model's.
-        texts: What needles are hidden in.
-        n_ctx: Most tokens of a document.
+        vocabulary: The model's vocabulary.
+        texts: Texts to hide needles in.
+        n_ctx: Maximum tokens of a document.
     """
     hay = "\n\n".join(text.text for text in texts)
     sizes = [size for size in HAYSTACKS if size < n_ctx] or [n_ctx]
@@ -38,9 +38,9 @@ def needles(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tuple[
 
 
 def _needles(vocabulary: Vocabulary, hay: str, size: int, n_ctx: int) -> Document:
-    """A text of some `size` tokens with a sentence at each depth, and questions behind it.
+    """A text of about `size` tokens with a sentence at each depth, followed by the questions.
 
-    It is cut where it is more than `n_ctx`, as far as its questions leave something to cut.
+    The text is shortened, if possible, until the document fits `n_ctx`.
     """
     draw = random.Random(SEED + size)
     things = draw.sample(THINGS, len(DEPTHS))
@@ -49,7 +49,7 @@ def _needles(vocabulary: Vocabulary, hay: str, size: int, n_ctx: int) -> Documen
         f"The number of the {thing} is {number}."
         for thing, number in zip(things, numbers, strict=True)
     ]
-    tail: list[Piece] = [("\n\nNumbers that the text above names:\n", None)]
+    tail: list[Segment] = [("\n\nNumbers that the text above names:\n", None)]
     for depth, thing, number in _shuffled(draw, zip(DEPTHS, things, numbers, strict=True)):
         tail += [(f"The number of the {thing} is", None), (f" {number}", f"{depth:.0%}")]
         tail.append((".\n", None))
@@ -81,13 +81,13 @@ def _shuffled(
 
 
 def _start(vocabulary: Vocabulary, hay: str, n_tokens: int) -> str:
-    """The first `n_tokens` of a text, about."""
+    """About the first `n_tokens` of a text."""
     tokens = vocabulary.tokenize(hay, add_special=False, parse_special=False)[: max(0, n_tokens)]
     return b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "ignore")
 
 
 def _with_sentences(text: str, sentences: Sequence[str]) -> str:
-    """Sentences between lines of a text, at `DEPTHS` of it."""
+    """Insert one sentence at each of `DEPTHS`, between lines of the text."""
     ends = [at + 1 for at, letter in enumerate(text) if letter == "\n"] or [len(text)]
     parts, before = [], 0
     for depth, sentence in zip(DEPTHS, sentences, strict=True):
@@ -97,11 +97,11 @@ def _with_sentences(text: str, sentences: Sequence[str]) -> str:
     return "".join([*parts, text[before:]])
 
 
-def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Piece]) -> Document:
-    """A document whose answers are found among the tokens of the whole text.
+def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Segment]) -> Document:
+    """A document with the token spans of its answers.
 
-    A piece may share a token with its neighbours: it counts from the first token that the text
-    before it does not have.
+    A segment may share a token with its neighbours: its span starts at the first token that differs
+    from the tokens of the text before it.
     """
 
     def tokens_of(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""What is to be measured of which model, and the laboratory that measures it."""
+"""Requests for a measurement of cache types, and the laboratory that runs one."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,16 +16,16 @@ from engine.quality.laboratory import Laboratory, LaboratoryPlan
 from engine.quality.needles import needles
 from engine.quality.records import (
     CONTROL,
-    LEAST_TOKENS,
+    MIN_VERDICT_TOKENS,
     QualityError,
     Report,
     Subject,
     check_same_subject,
 )
-from engine.quality.scoring import KindOpener
+from engine.quality.scoring import ContextOpener
 from engine.quality.summary import empty_report
 from engine.quality.texts import (
-    MIN_OF_A_TEXT,
+    MIN_TEXT_TOKENS,
     Document,
     Text,
     clean_name,
@@ -34,42 +34,42 @@ from engine.quality.texts import (
 )
 
 LABORATORY_CTX = 8192
-"""Longest text of a measurement that says nothing else: a group's contexts are open at once."""
+"""Default for the longest document in tokens: several contexts of this size are open at once."""
 MIN_LABORATORY_CTX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class LaboratoryRequest:
-    """What to measure of which model."""
+    """Model, cache types and texts of a measurement."""
 
     configuration: Configuration
-    """Its cache types and context do not count."""
+    """Settings of the model; its cache types and `n_ctx` are ignored."""
     plan: LaboratoryPlan
     texts: tuple[Text, ...]
     haystack: tuple[Text, ...] = ()
-    """What needles are hidden in; without any nothing is asked."""
+    """Texts to hide needles in; empty skips the retrieval questions."""
     n_ctx: int | None = None
-    """Longest text without a break; None is `LABORATORY_CTX`, or what the model was trained on."""
+    """Longest document; None is `LABORATORY_CTX`, or the training context if that is smaller."""
     n_most: int | None = None
-    """Tokens after which texts are left out; None takes all."""
+    """Maximum number of text tokens; None uses all."""
     earlier: Report | None = None
-    """A report to go on with."""
+    """A report to continue."""
 
 
 def laboratory_of(
-    request: LaboratoryRequest, load: Callable[[Configuration], KindOpener]
+    request: LaboratoryRequest, load: Callable[[Configuration], ContextOpener]
 ) -> Laboratory:
-    """A measurement that is ready to run; closing it frees the model.
+    """Load the model and prepare a measurement; `Laboratory.close` frees the model.
 
     Args:
-        request: What to measure.
-        load: Loads the model.
+        request: Model, cache types and texts.
+        load: Function that loads the model.
 
     Raises:
         ModelFileError: the model's file cannot be read.
-        ModelLoadError: the backend refused it.
-        QualityError: no text is long enough, a context is too small, or the earlier report is of
-            something else.
+        ModelLoadError: the backend cannot load the model.
+        QualityError: no text is long enough, the context is too small, or the earlier report has
+            another subject.
     """
     configuration, plan = request.configuration, request.plan
     model = read_model(configuration.model_path)
@@ -103,7 +103,7 @@ def _documents(
 def _refusal(
     model: Model, configuration: Configuration, subject: Subject
 ) -> Callable[[KVTypes], str | None]:
-    """Why a kind cannot be used with a model; torch says that itself when one is opened."""
+    """Function that returns why a cache type does not work; torch checks that when opening one."""
     if configuration.backend == "torch":
         return lambda _: None
     shape = CacheShape(
@@ -135,10 +135,10 @@ def _notes(
         yield f"{n_again} texts are duplicates and are scored once"
     if request.haystack and not any(each.answers for each in documents):
         yield f"no retrieval question fits into {n_ctx:,} tokens, so retrieval is not measured"
-    if request.n_most is not None and n_tokens + MIN_OF_A_TEXT > request.n_most:
+    if request.n_most is not None and n_tokens + MIN_TEXT_TOKENS > request.n_most:
         yield f"scoring the first {n_tokens:,} tokens: --tokens sets the limit, 0 removes it"
-    if n_tokens < LEAST_TOKENS:
-        yield f"{n_tokens:,} tokens are too few for a verdict, which needs {LEAST_TOKENS:,}"
+    if n_tokens < MIN_VERDICT_TOKENS:
+        yield f"{n_tokens:,} tokens are too few for a verdict, which needs {MIN_VERDICT_TOKENS:,}"
     if n_ctx > model.architecture.n_ctx_train:
         yield (
             f"texts of up to {n_ctx:,} tokens exceed the model's training context of "
@@ -153,7 +153,7 @@ def _subject(
     plan: LaboratoryPlan,
     documents: tuple[Document, ...],
 ) -> Subject:
-    """What the measurement is of; a context holds the longest document."""
+    """The subject of a measurement; its context fits the longest document."""
     n_ctx = max(len(each.tokens) for each in documents)
     gpus = find_gpus() if configuration.n_gpu_layers else ()
     devices = (this_processor().name, *(gpu.name for gpu in gpus))
@@ -172,7 +172,7 @@ def _subject(
 
 
 def subject_settings(configuration: Configuration) -> dict[str, str]:
-    """The settings that change figures of cache quality, as a report names them."""
+    """The settings that change figures of cache quality, by their names in a report."""
     window = "whole" if configuration.swa_full else "as trained"
     if configuration.backend == "torch":
         return {

@@ -1,9 +1,8 @@
-"""Documents decoded teacher-forced through several caches by turns.
+"""Decode documents teacher-forced through several caches, chunk by chunk.
 
-The reference decodes a chunk, then each other context does and compares its rows while the logits
-of the reference lie in memory; nothing of them is kept. Each row reads keys and
-values out of the cache, as a reply's tokens do, so that it sees what a type of cache did to all
-that came before.
+The reference decodes a chunk; then each other context decodes it and compares its rows with the
+reference's logits, which are not saved. Each row reads keys and values from the cache, as a
+reply's tokens do, so it shows the effect of the cache type on all previous tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from engine.backends.base import Backend, Vocabulary
-from engine.backends.base import Sequence as Line
+from engine.backends.base import Sequence as TokenSequence
 from engine.configuration import Configuration, KVTypes
 from engine.quality.metrics import Rows, compared_rows, own_rows, reference_rows
 from engine.quality.records import QualityError, Role
@@ -22,15 +21,15 @@ from engine.quality.texts import Document
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """How large a context and its batches are."""
+    """Sizes of a context and its batches."""
 
     n_ctx: int
     n_batch: int
-    """Tokens that are computed at once."""
+    """Tokens of a batch."""
     n_rows: int
-    """Rows of logits of one batch."""
+    """Rows of logits of a batch."""
     is_control: bool = False
-    """Whether the reference's numbers are to be computed by other kernels than it takes."""
+    """Whether to compute with other kernels than the reference."""
 
     def of(self, configuration: Configuration) -> Configuration:
         """A configuration for one sequence in a context of this shape."""
@@ -45,56 +44,56 @@ class BatchShape:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedKind:
-    """A context with a kind of cache."""
+class OpenedContext:
+    """An open context with one cache type."""
 
     backend: Backend
     compute_bytes: int
-    """Of the graph's buffers."""
+    """Bytes of the graph's buffers."""
     n_step: int | None = None
-    """Most tokens of a decode; None is a whole batch."""
+    """Maximum tokens of a decode; None is a whole batch."""
 
 
-class KindOpener(Protocol):
-    """One loaded model, of which contexts with different caches are opened side by side."""
+class ContextOpener(Protocol):
+    """One loaded model that opens contexts with different cache types."""
 
     @property
     def vocabulary(self) -> Vocabulary: ...
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
-        """One more context; closing its backend frees it.
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
+        """Open a context; closing its backend frees it.
 
         Raises:
-            ModelLoadError: the kind or the size is refused; the message says why.
+            ModelLoadError: the cache type or the size is refused; the message has the reason.
         """
         ...
 
     def close(self) -> None:
-        """Free the model and the contexts that are open."""
+        """Free the model and all open contexts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A context in the comparison; the reference comes first."""
+    """A context in the comparison."""
 
     kind: KVTypes
     role: Role
-    opened: OpenedKind
-    line: Line
+    opened: OpenedContext
+    sequence: TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """A batch that all contestants have decoded."""
+    """A batch that all contexts have decoded."""
 
     n_tokens: int
     rows: tuple[Rows, ...] = ()
-    """One array for each contestant; none of tokens that are only read."""
+    """One array per context; empty for unscored tokens."""
 
 
 class ContestantError(QualityError):
-    """A candidate whose numbers cannot be compared."""
+    """A candidate's logits cannot be compared."""
 
     def __init__(self, kind: KVTypes, message: str) -> None:
         super().__init__(message)
@@ -104,26 +103,26 @@ class ContestantError(QualityError):
 def score(
     document: Document, contestants: Sequence[Contestant], *, n_chunk: int
 ) -> Iterator[ScoredChunk]:
-    """The rows of a document, chunk by chunk.
+    """Score a document and yield its rows chunk by chunk.
 
     Args:
-        document: What is decoded, from an empty cache on.
-        contestants: The reference, then whom to compare with it.
+        document: The document to decode, starting with an empty cache.
+        contestants: The reference, then the contexts to compare with it.
         n_chunk: Tokens of a batch.
 
     Raises:
-        ContestantError: a candidate's logits are no numbers.
-        QualityError: those of the reference or the control are none.
-        EngineError: as `Sequence.verify` does.
+        ContestantError: a candidate's logits contain NaN or infinity.
+        QualityError: those of the reference or the control do.
+        EngineError: as `Sequence.verify`.
     """
     for each in contestants:
-        each.line.crop(0)
+        each.sequence.crop(0)
     tokens, first = document.tokens, document.first
     for start in range(0, first, n_chunk):
         unscored = tokens[start : min(start + n_chunk, first)]
         for each in contestants:
             for step in _steps(unscored, each.opened.n_step):
-                each.line.prefill(step)
+                each.sequence.prefill(step)
         yield ScoredChunk(len(unscored))
     for start in range(first, len(tokens) - 1, n_chunk):
         chunk = tokens[start : start + n_chunk]
@@ -134,15 +133,15 @@ def score(
 def _compare(
     contestants: Sequence[Contestant], chunk: Sequence[int], next_tokens: Sequence[int]
 ) -> Iterator[Rows]:
-    """The rows of a chunk, which the reference decodes in one step."""
+    """Yield the rows of a chunk for each context."""
     first, *others = contestants
-    reference = reference_rows(first.line.verify(chunk).logits, next_tokens)
+    reference = reference_rows(first.sequence.verify(chunk).logits, next_tokens)
     yield own_rows(reference)
     for each in others:
         parts, start = [], 0
         try:
             for step in _steps(chunk, each.opened.n_step):
-                logits = each.line.verify(step).logits
+                logits = each.sequence.verify(step).logits
                 parts.append(compared_rows(reference, logits, start))
                 start += len(step)
         except QualityError as error:

@@ -1,7 +1,7 @@
-"""Rows to figures: means and percentiles with intervals, as a whole, by position and by text.
+"""Figures from rows: means and percentiles with intervals, overall, by position and by text.
 
-The intervals are of the percentile bootstrap over documents (Efron 1979): rows of one text hang
-together, so whole documents are drawn, with replacement.
+The intervals come from the percentile bootstrap (Efron 1979). Rows of one text are correlated, so
+it draws whole documents with replacement.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,16 +30,16 @@ from engine.quality.records import (
 from engine.quality.texts import Document
 
 N_DRAWS = 500
-"""Of documents; the ends of an interval are good to a tenth of it then."""
+"""Bootstrap samples; the ends of an interval are then accurate to a tenth of its width."""
 SEED = 1
 INTERVAL = (0.025, 0.975)
 QUANTILES = (0.5, 0.99, 0.999)
 MAX_AT_ONCE = 1 << 24
-"""Counts that are held at once while percentiles are drawn: 64 MiB."""
+"""Counts in memory while percentiles are bootstrapped: 64 MiB."""
 
 
 def empty_report(subject: Subject, documents: Sequence[Document]) -> Report:
-    """A report that begins now: its subject and texts, and no figures yet."""
+    """A report that starts now, with its subject and texts but no figures."""
     texts = tuple(
         TextFacts(each.name, each.kind, each.n_rows) for each in documents if not each.answers
     )
@@ -47,11 +47,11 @@ def empty_report(subject: Subject, documents: Sequence[Document]) -> Report:
 
 
 def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
-    """The figures of some documents' rows.
+    """Compute the figures of some documents' rows.
 
     Args:
-        rows: One array for each document; at least one row together.
-        n_draws: Of the bootstrap; 0 leaves the intervals out.
+        rows: One array per document, with at least one row in total.
+        n_draws: Bootstrap samples; 0 omits the intervals.
     """
     filled = [each for each in rows if len(each)]
     joined = np.concatenate(filled)
@@ -79,7 +79,7 @@ def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
 def parts_by_position(
     documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
 ) -> tuple[Breakdown, ...]:
-    """The figures of each range of positions that has rows."""
+    """Compute the figures of each range of positions that has rows."""
     parts = []
     for start, stop in zip(POSITIONS, (*POSITIONS[1:], None), strict=True):
         inside = [
@@ -94,7 +94,7 @@ def parts_by_position(
 def parts_by_text(
     documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
 ) -> tuple[Breakdown, ...]:
-    """The figures of each kind of text that has rows."""
+    """Compute the figures of each kind of text that has rows."""
     parts = []
     for kind in TEXT_KINDS:
         inside = [
@@ -108,9 +108,9 @@ def parts_by_text(
 
 
 def answers_of(documents: Sequence[Document], rows: Sequence[Rows]) -> tuple[Answers, ...]:
-    """How many questions were answered right, under each name in the order of the documents.
+    """Count correct answers by name, in the order of the documents.
 
-    Questions whose rows are not all there were not asked.
+    Questions with missing rows do not count.
     """
     found: dict[str, tuple[int, int]] = {}
     for document, each in zip(documents, rows, strict=True):
@@ -133,16 +133,15 @@ def measurement_of(
     cost: Cost | None,
     n_draws: int = N_DRAWS,
 ) -> Measurement | None:
-    """All figures of one kind; None before the first row of a text.
+    """Compute all figures of one cache type; None if no row of a text was scored.
 
     Args:
-        kind: Whose rows they are.
-        role: In which role.
+        kind: Cache type of the rows.
+        role: Its role.
         documents: Texts and questions.
-        found: Rows by the number of their document, as far as there are any; a document's first
-            rows will do.
-        cost: What the kind takes, where it is known.
-        n_draws: Of the bootstrap; 0 leaves the intervals out.
+        found: Rows by document index; documents may be missing or incomplete.
+        cost: Memory and speed, None if not measured.
+        n_draws: Bootstrap samples; 0 omits the intervals.
     """
 
     def chosen(*kinds: str) -> tuple[list[Document], list[Rows]]:

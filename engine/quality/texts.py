@@ -1,4 +1,4 @@
-"""What is decoded: texts of the user or of kvchat, cut to the context, and questions."""
+"""Documents to decode: texts of the user or of kvchat, split to fit the context."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,13 +13,13 @@ from engine.quality.records import QualityError
 
 OWN_TEXTS = Path(__file__).with_name("texts")
 TEXT_BYTES = 1 << 26
-"""Most bytes of one text: some 16 million tokens, which take days."""
-MIN_OF_A_TEXT = 32
-"""Tokens below which the end of a text, or a text, is left out."""
-LETTERS_OF_A_TOKEN = 64
-"""No tokens but blanks and rules are longer: what lies behind is not read where tokens are few."""
+"""Maximum size of one text: about 16 million tokens, which take days."""
+MIN_TEXT_TOKENS = 32
+"""Minimum tokens of a document; shorter texts and remainders are left out."""
+MAX_LETTERS_PER_TOKEN = 64
+"""Longest token except blanks and rules; limits how much text is tokenized for few tokens."""
 BINARY_BYTES = 8192
-"""Of a file's start, in which a zero byte tells that it is no text."""
+"""Bytes at the start of a file that are searched for NUL, the sign of a binary file."""
 CODE_ENDINGS = frozenset(
     {
         "c", "cc", "cpp", "cs", "css", "go", "h", "hpp", "html", "java", "js", "json", "jsx", "kt",
@@ -31,10 +31,10 @@ CODE_ENDINGS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that was given."""
+    """A text to score."""
 
     name: str
-    """Without control characters: it is shown."""
+    """Display name without control characters."""
     kind: str
     """One of `records.TEXT_KINDS`."""
     text: str
@@ -42,38 +42,38 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSpan:
-    """The tokens `start` to `stop` of a document, which are right where all are likeliest."""
+    """Tokens `start` to `stop` of a document; the answer is correct if all are top tokens."""
 
     name: str
-    """What it is counted under, such as the depth of a needle."""
+    """Name of the group it is counted in, such as the depth of a needle."""
     start: int
     stop: int
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A line of tokens that is decoded from an empty cache on."""
+    """A token sequence that is decoded starting with an empty cache."""
 
     name: str
     kind: str
-    """One of `records.TEXT_KINDS`; of a question `needle`."""
+    """One of `records.TEXT_KINDS`, or `needle` for questions."""
     tokens: tuple[int, ...]
     first: int = 0
-    """First token whose row is scored; those before are only read."""
+    """First token whose row is scored; earlier ones are only prefilled."""
     answers: tuple[AnswerSpan, ...] = ()
-    """Of a question; its rows count in no other figure."""
+    """Answers of a needle document, whose rows count in no other figure."""
 
     @property
     def n_rows(self) -> int:
-        """Rows that are scored: the last token has no next one."""
+        """Number of scored rows: the last token has no next token."""
         return max(0, len(self.tokens) - 1 - self.first)
 
 
 def read_text_file(path: Path) -> Text:
-    """A text of the user; code is told by the ending of its name.
+    """Read a text file of the user; the file extension decides whether it is code.
 
     Raises:
-        QualityError: it cannot be read, is empty, no text, or larger than `TEXT_BYTES`.
+        QualityError: it cannot be read, is empty, not UTF-8 text, or larger than `TEXT_BYTES`.
     """
     try:
         data = read_bytes(path, limit=TEXT_BYTES)
@@ -96,7 +96,7 @@ def read_text_file(path: Path) -> Text:
 
 
 def own_texts() -> tuple[Text, ...]:
-    """The texts that travel with kvchat: `KIND-NAME.txt`."""
+    """The texts that are part of kvchat, in files named `KIND-NAME.txt`."""
     return tuple(
         Text(path.stem.partition("-")[2], path.stem.partition("-")[0], path.read_text("utf-8"))
         for path in sorted(OWN_TEXTS.glob("*.txt"))
@@ -104,7 +104,7 @@ def own_texts() -> tuple[Text, ...]:
 
 
 def clean_name(name: str) -> str:
-    """A name on one line, without what moves a cursor, and not too long to be shown."""
+    """Replace unprintable characters by `?` and shorten to 100 characters."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in name)
     return shown[:100].strip() or "unnamed"
 
@@ -112,16 +112,16 @@ def clean_name(name: str) -> str:
 def documents_of(
     texts: Iterable[Text], vocabulary: Vocabulary, n_ctx: int, n_most: int | None = None
 ) -> tuple[Document, ...]:
-    """The texts as tokens, each from the model's first token on.
+    """Tokenize the texts; each document starts with the BOS token if the model adds one.
 
-    What is longer than the context goes on as a document of its own, and what is there twice is
-    read once. Control tokens that a text spells stay letters.
+    Texts longer than the context are split into several documents; duplicates are dropped. Control
+    tokens written in a text are tokenized as plain text.
 
     Args:
-        texts: What to score.
-        vocabulary: The model's.
-        n_ctx: Most tokens of a document.
-        n_most: Tokens after which the rest is left out; None takes all.
+        texts: Texts to score.
+        vocabulary: The model's vocabulary.
+        n_ctx: Maximum tokens of a document.
+        n_most: Maximum tokens of all documents; None uses all.
 
     Raises:
         QualityError: no text is long enough.
@@ -132,17 +132,17 @@ def documents_of(
     for text in texts:
         once.setdefault(text.text, text)
     for text in once.values():
-        start = text.text if n_left is None else text.text[: n_left * LETTERS_OF_A_TOKEN]
+        start = text.text if n_left is None else text.text[: n_left * MAX_LETTERS_PER_TOKEN]
         tokens = vocabulary.tokenize(start, add_special=False, parse_special=False)
         for document in _cut(text, tokens[:n_left], vocabulary, n_ctx):
             found.append(document)
             if n_left is not None:
                 n_left -= len(document.tokens)
-        if n_left is not None and n_left < MIN_OF_A_TEXT:
+        if n_left is not None and n_left < MIN_TEXT_TOKENS:
             break
     if not found:
         raise QualityError(
-            f"no text has {MIN_OF_A_TEXT} tokens: choose longer texts, or leave out --text "
+            f"no text has {MIN_TEXT_TOKENS} tokens: choose longer texts, or leave out --text "
             "to use kvchat's own texts"
         )
     return tuple(found)
@@ -154,14 +154,14 @@ def _cut(
     start = () if vocabulary.bos is None or not vocabulary.adds_bos else (vocabulary.bos,)
     size = n_ctx - len(start)
     parts = [tokens[at : at + size] for at in range(0, len(tokens), size)]
-    kept = [part for part in parts if len(part) >= MIN_OF_A_TEXT]
-    for number, part in enumerate(kept, 1):
-        name = text.name if len(kept) == 1 else f"{text.name} {number}/{len(kept)}"
+    parts = [part for part in parts if len(part) >= MIN_TEXT_TOKENS]
+    for number, part in enumerate(parts, 1):
+        name = text.name if len(parts) == 1 else f"{text.name} {number}/{len(parts)}"
         yield Document(name, text.kind, (*start, *part))
 
 
 def digest_of(documents: Iterable[Document]) -> str:
-    """What tells these tokens from all others: 32 hexadecimal digits."""
+    """Digest of the documents' tokens: 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for document in documents:
         digest.update(f"{document.kind}\n{document.first}\n{len(document.tokens)}\n".encode())

@@ -278,7 +278,8 @@ def _quality(data: bytes) -> Iterator[str]:
     yield f"{report.subject.model}{report.started}{report.n_tokens}{report.allows_verdict}"
     yield from (text.name for text in report.texts)
     for each in report.measurements:
-        yield f"{each.kind}{each.cost and each.cost.held_per_token}{each.scores.kl_mean.value + 1}"
+        cost = each.cost and each.cost.kv_bytes_per_token
+        yield f"{each.kind}{cost}{each.scores.kl_mean.value + 1}"
 
 
 def _batch(data: bytes) -> Iterator[str]:

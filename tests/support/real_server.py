@@ -22,7 +22,7 @@ def llama_server(
     host, port = "127.0.0.1", free_port("127.0.0.1")
     command = (str(program), "--model", str(model), "--host", host, "--port", str(port), *options)
     url = f"http://{host}:{port}"
-    process = ServerProcess(command, url=url, log_path=log_path, tell=tell, pauses_s=(0.1,))
+    process = ServerProcess(command, url=url, log_path=log_path, report=tell, pauses_s=(0.1,))
     process.start(loading_s=120)
     try:
         yield process

@@ -338,7 +338,7 @@ def test_a_fault_of_the_clients_own_thread_is_reported_and_the_next_load_works(
     client: WorkerClient, monkeypatch: pytest.MonkeyPatch, thread_faults: list[ThreadFault]
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(WorkerClient, "_as_set", lambda *_: {}["no such answer"])
+        patch.setattr(WorkerClient, "_completed", lambda *_: {}["no such answer"])
         client.load(model("first"))
         stopped = events_up_to(client, WorkerStopped)[-1]
     assert isinstance(stopped, WorkerStopped)

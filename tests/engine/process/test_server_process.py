@@ -22,7 +22,9 @@ from tests.support.waiting import wait_until
 
 def process_of(tmp_path: Path, *command: str, url: str = "http://127.0.0.1:9") -> ServerProcess:
     log_path = tmp_path / "log"
-    return ServerProcess(command, url=url, log_path=log_path, tell=lambda _: None, pauses_s=(0.05,))
+    return ServerProcess(
+        command, url=url, log_path=log_path, report=lambda _: None, pauses_s=(0.05,)
+    )
 
 
 def has_ipv6() -> bool:

@@ -10,7 +10,7 @@ from engine.configuration import KVTypes
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
 from engine.quality.records import Report, Role, Subject, TextFacts
-from engine.quality.scoring import BatchShape, Contestant, OpenedKind, score
+from engine.quality.scoring import BatchShape, Contestant, OpenedContext, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
@@ -45,7 +45,7 @@ class FakeOpener:
     def n_open(self) -> int:
         return sum(not backend.is_closed for _, _, backend in self.opened)
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedKind:
+    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
         if kind == TOO_LARGE or (self.n_most is not None and self.n_open >= self.n_most):
             raise ModelLoadError(f"llama.cpp refused a context of {kind}")
         sort = BrokenBackend if kind == BROKEN else FakeBackend
@@ -57,7 +57,7 @@ class FakeOpener:
             noise=NOISES.get(kind.k, 0.05),
         )
         self.opened.append((kind, shape, backend))
-        return OpenedKind(backend, 1000, 3 if shape.is_control else None)
+        return OpenedContext(backend, 1000, 3 if shape.is_control else None)
 
     def close(self) -> None:
         pass

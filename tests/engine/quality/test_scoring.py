@@ -31,7 +31,7 @@ def test_each_document_begins_with_an_empty_cache() -> None:
 def test_the_reference_row_is_the_likelihood_of_the_text() -> None:
     listed = contestants()
     (reference, *_), _ = scored(DOCUMENT, listed)
-    line = contestants()[0].line
+    line = contestants()[0].sequence
     for index, token in enumerate(DOCUMENT.tokens[:-1]):
         row = line.decode(token).logits[0].astype(np.float64)
         expected = np.log(np.exp(row).sum()) - row[DOCUMENT.tokens[index + 1]]

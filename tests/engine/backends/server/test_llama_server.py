@@ -219,7 +219,7 @@ def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
         server = ServerProcess(
             [*serving(export_request(plan, port=ports[2], server=str(find_llama_server(None)))),
              "--log-verbosity", "4"],
-            url=url, log_path=tmp_path / "server", tell=lambda _: None,
+            url=url, log_path=tmp_path / "server", report=lambda _: None,
         )  # fmt: skip
         running.callback(server.end)
         server.start(loading_s=120)

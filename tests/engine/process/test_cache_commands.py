@@ -1,4 +1,4 @@
-"""What a worker's cache is asked is done or answered, whether or not it keeps anything."""
+"""A worker without a cache still answers cache commands."""
 
 from pathlib import Path
 from queue import SimpleQueue
@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from engine.cache.report import CacheNote, CacheSettings
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
-from engine.process.cache_service import CACHE_OFF, CacheKeeper
+from engine.process.cache_service import CACHE_OFF, CacheService
 from engine.process.protocol import ForgetOwner, ManageCache, Prefetch
 from engine.requests import Message
 from engine.testing import FakeBackend
@@ -22,31 +22,31 @@ class Told(SimpleQueue[Event]):
         return event.report.notes
 
 
-def keeper_of(told: Told, settings: CacheSettings) -> CacheKeeper:
-    keeper = CacheKeeper(told.put)
+def service_of(told: Told, settings: CacheSettings) -> CacheService:
+    service = CacheService(told.put)
     backend = FakeBackend()
-    keeper.open(
+    service.open(
         LoadedSession(make_session(target=backend), loaded(CONFIGURATION), backend), settings
     )
-    return keeper
+    return service
 
 
-def test_without_a_cache_errands_are_dropped_and_the_user_is_told_why() -> None:
+def test_without_a_cache_commands_are_dropped_and_the_reason_is_reported() -> None:
     told = Told()
-    keeper = keeper_of(told, CacheSettings(warm_bytes=0, cold_bytes=0))
+    service = service_of(told, CacheSettings(warm_bytes=0, cold_bytes=0))
     for n in range(100):
-        keeper.take(Prefetch((Message("user", f"chat {n}"),)))
-        keeper.take(ForgetOwner(f"chat:{n}"))
-    keeper.take(ManageCache("pin", "0123"))
+        service.submit(Prefetch((Message("user", f"chat {n}"),)))
+        service.submit(ForgetOwner(f"chat:{n}"))
+    service.submit(ManageCache("pin", "0123"))
     (note,) = told.notes()
     assert (note.is_problem, note.text) == (True, CACHE_OFF)
 
 
-def test_a_cache_that_cannot_be_opened_says_so_each_time_it_is_asked(tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_opened_reports_that_for_each_command(tmp_path: Path) -> None:
     told = Told()
-    keeper = keeper_of(told, CacheSettings(folder=tmp_path))  # its model's file is not there
+    service = service_of(told, CacheSettings(folder=tmp_path))  # its model's file is not there
     assert [note.is_problem for note in told.notes()] == [True]
-    keeper.take(Prefetch((Message("user", "chat"),)))
-    keeper.take(ManageCache("clear"))
+    service.submit(Prefetch((Message("user", "chat"),)))
+    service.submit(ManageCache("clear"))
     (note,) = told.notes()
     assert CONFIGURATION.model_path.name in note.text
