@@ -1,1 +1,1 @@
-"""The loop: prefill, draft, verify, accept, crop; it yields events."""
+"""The generation loop: prefill, draft, verify, accept, crop; it yields events."""

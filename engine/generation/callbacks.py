@@ -1,7 +1,7 @@
-"""Speculative decoding around two functions of the caller: a `Session` whose models are callbacks.
+"""Speculative decoding with the caller's draft and target functions instead of models.
 
-The functions are plain or asynchronous. `CallbackDecoder.events` runs plain ones in the caller's
-thread; `stream` and `generate` run either kind, the asynchronous ones on the caller's event loop.
+The functions may be asynchronous. `CallbackDecoder.events` runs plain functions in the caller's
+thread; `stream` and `generate` also run asynchronous ones, on the caller's event loop.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from engine.speculation.predictors.base import DraftToken
 Guess = int | DraftToken
 Guesses = Iterable[Guess] | AsyncIterable[Guess]
 DraftCallback = Callable[[Tokens[int], int], Guesses | Awaitable[Guesses]]
-"""Called with the line and the most tokens that are wanted; gives guesses, best as a generator:
-it is left as soon as enough is drafted. A plain number is a guess of no known confidence."""
+"""Called with all tokens and the maximum number of guesses; returns guesses, best as a generator,
+which is closed when the draft is long enough. A plain number is a guess of unknown confidence."""
 
 OnToken = Callable[[int], Awaitable[None] | None]
-"""Called with each token as it becomes text; what it raises ends the reply."""
+"""Called with each committed token; an exception ends the reply."""
 
 NAME = "callback"
 UNKNOWN_CONFIDENCE = 0.5
@@ -51,7 +51,7 @@ UNKNOWN_CONFIDENCE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """What subscribers of a decoder get."""
+    """Event for the subscribers of a decoder."""
 
     before: SpeculationSettings
     after: SpeculationSettings
@@ -63,14 +63,14 @@ Subscriber = Callable[[SettingsChanged], None]
 
 
 class CallbackDecoder:
-    """Draws tokens from a target function, faster by the guesses of a draft function.
+    """Speculative decoding of a target function with a draft function.
 
-    The tokens follow the law of the target and the sampler alone: at temperature 0, and with
-    `coupled` verification, they are those of the target without a draft. One call of the
-    target gives each round's tokens; `strict` takes further ones, to compare. A draft function that
-    raises, proposes garbage or answers late is left out, and `SpeculationChanged` says why.
+    The tokens have the distribution of target and sampler: at temperature 0 and with `coupled`
+    verification they equal those of the target without drafts. Each round calls the target once;
+    `strict` makes further calls to compare. A draft function that raises, proposes invalid guesses
+    or is late is switched off, with the reason in `SpeculationChanged`.
 
-    What the controller learns, and the metrics, stay from call to call until `reset`.
+    The controller's state and the metrics persist across calls until `reset`.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class CallbackDecoder:
         sampling: SamplingSettings | None = None,
         n_ctx: int = MAX_COUNT,
     ) -> None:
-        """A decoder that has called nobody yet.
+        """Create a decoder; calls no function yet.
 
         Args:
-            draft: Guesses.
-            target: Judges.
+            draft: Proposes guesses.
+            target: Computes logits.
             n_vocab: Tokens of the target: 0 to `n_vocab - 1`.
-            is_end: Tells the tokens that end a text.
-            settings: Of drafts; with the predictor `off` nothing is drafted, any other is `draft`.
-            sampling: How tokens are drawn; None is greedy.
-            n_ctx: Most tokens of a line.
+            is_end: Whether a token ends a text.
+            settings: Of speculation; the predictor `off` disables drafts, any other uses `draft`.
+            sampling: Sampling settings; None is greedy.
+            n_ctx: Maximum tokens of prompt and reply.
         """
         self._loop = EventLoop()
         self._backend = CallbackBackend(target, self._loop, n_vocab, is_end, n_ctx)
@@ -107,16 +107,16 @@ class CallbackDecoder:
 
     @property
     def settings(self) -> SpeculationSettings:
-        """How drafts are made."""
+        """The speculation settings."""
         return self._settings
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call a function at each change of the settings, until what is returned is called."""
+        """Call `subscriber` at each change of the settings; returns a function that ends this."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     def update_settings(self, **changes: object) -> SpeculationSettings:
-        """Change settings by their names; they count from the next round on.
+        """Change settings by name, from the next round on.
 
         Raises:
             PresetError: there is no setting of that name.
@@ -136,10 +136,10 @@ class CallbackDecoder:
         return self._settings
 
     def reset(self) -> None:
-        """Forget the metrics and all that was learnt; a draft function that failed may try again.
+        """Reset metrics, controller and a failed draft function.
 
         Raises:
-            EngineError: a reply is not over.
+            EngineError: a reply is running.
         """
         self._session.close()
         self._session = self._new_session()
@@ -157,15 +157,15 @@ class CallbackDecoder:
 
         Args:
             prompt: At least one token.
-            max_tokens: Most tokens to make.
-            seed: Of the noise above temperature 0; None draws one.
+            max_tokens: Maximum tokens to generate.
+            seed: For temperatures above 0; None draws one.
             cancellation: Stops the reply from another thread.
 
         Raises:
             PresetError: the prompt is empty, or `max_tokens` is negative.
-            TokenError: it has a token that is none.
-            DecodeError: the target function gave no logits.
-            EngineError: another reply is not over.
+            TokenError: the prompt has a token outside the vocabulary.
+            DecodeError: the target function returned no logits.
+            EngineError: another reply is running.
         """
         self._check(prompt, max_tokens)
         self._predictor.n_end = len(prompt) + max_tokens - 1
@@ -182,7 +182,7 @@ class CallbackDecoder:
     def decode(
         self, prompt: Tokens[int], *, max_tokens: int, seed: int | None = None
     ) -> tuple[int, ...]:
-        """The tokens behind a prompt, without one that ended the text; raises as `events`."""
+        """Generated tokens without the end token; raises as `events`."""
         tokens: tuple[int, ...] = ()
         for event in self.events(prompt, max_tokens=max_tokens, seed=seed):
             if isinstance(event, Finished):
@@ -192,10 +192,10 @@ class CallbackDecoder:
     async def stream(
         self, prompt: Tokens[int], *, max_tokens: int, seed: int | None = None
     ) -> AsyncGenerator[Event, None]:
-        """As `events`, from an event loop; the functions may be asynchronous, and run on it.
+        """As `events`, for an event loop, on which asynchronous functions run.
 
-        Plain functions run in a thread beside the loop. A task that is cancelled, and an iterator
-        that is closed, stop the reply.
+        Plain functions run in another thread. Cancelling the task or closing the iterator stops
+        the reply.
         """
         cancellation = Cancellation()
         events = self.events(prompt, max_tokens=max_tokens, seed=seed, cancellation=cancellation)
@@ -223,7 +223,7 @@ class CallbackDecoder:
         seed: int | None = None,
         on_token: OnToken | None = None,
     ) -> Finished:
-        """One reply, told token by token; raises as `events`, and what `on_token` raises."""
+        """Generate a reply, calling `on_token` for its tokens; raises as `events` and it."""
         finished: Finished | None = None
         async with aclosing(self.stream(prompt, max_tokens=max_tokens, seed=seed)) as events:
             async for event in events:
@@ -231,14 +231,14 @@ class CallbackDecoder:
                     finished = event
                 elif on_token is not None and isinstance(event, TokensCommitted):
                     for committed in event.tokens:
-                        told = on_token(committed.token)
-                        if told is not None:
-                            await told
+                        waiting = on_token(committed.token)
+                        if waiting is not None:
+                            await waiting
         assert finished is not None, "a reply ends with `Finished`"
         return finished
 
     def _new_session(self) -> Session:
-        self._backend.clear_abort()  # a reply that was cancelled may have left one
+        self._backend.clear_abort()  # left by a cancelled reply
         return Session(
             self._backend,
             ChatTemplate(""),
@@ -247,14 +247,14 @@ class CallbackDecoder:
         )
 
     def _own_settings(self) -> SpeculationSettings:
-        """The settings as the session takes them: whoever drafts is the draft function."""
+        """The session's settings: any predictor but `off` becomes the draft function."""
         self._predictor.longest = self._longest()
         if self._settings.predictor is PredictorName.OFF:
             return self._settings
         return replace(self._settings, predictor=PredictorName.CUSTOM)
 
     def _longest(self) -> int:
-        """The longest draft that the controller may want."""
+        """Maximum draft length of the controller."""
         match self._settings.controller:
             case ControllerName.FIXED:
                 return self._settings.n_draft
@@ -270,7 +270,7 @@ class CallbackDecoder:
 
 
 class CallbackPredictor:
-    """Makes a predictor of a draft function."""
+    """A predictor that calls a draft function."""
 
     name = NAME
 
@@ -279,9 +279,9 @@ class CallbackPredictor:
         self._loop = loop or EventLoop()
         self._line: list[int] = []
         self.n_end = MAX_COUNT
-        """Tokens that the line may have with a draft: no guess is asked for behind them."""
+        """Maximum tokens including a draft."""
         self.longest = MAX_DRAFT
-        """Most guesses that are asked for at once."""
+        """Maximum guesses per draft."""
 
     def reset(self, history: Tokens[int]) -> None:
         self._line = list(history)

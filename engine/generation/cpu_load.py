@@ -1,4 +1,4 @@
-"""How many cores other programs leave, as the operating system counts it."""
+"""Number of cores that other programs leave free, from the operating system's counters."""
 
 import time
 from collections.abc import Callable
@@ -8,36 +8,36 @@ from typing import Protocol
 import psutil
 
 SAMPLE_S = 0.2
-"""Between two looks at what other programs take."""
+"""Minimum interval of two samples of the load."""
 FULL = 0.9
-"""Share of a processor's time from which it is fully taken."""
+"""Utilization from which a processor counts as full."""
 RUNNING = Path("/proc/loadavg")
-"""Where Linux reports how many threads run or wait for a core, as `2/345`."""
+"""Linux's number of threads that run or wait for a core, as in `2/345`."""
 N_GLANCES, GLANCE_S = 3, 0.001
-"""Looks at an instant, and the time between two: a thread that runs in all of them computes."""
+"""Readings of RUNNING and their interval: the minimum excludes short-lived threads."""
 
 
 class CpuLoad(Protocol):
-    """What other programs take of the processor."""
+    """Load of the processor by other programs."""
 
     def free_now(self) -> float | None:
-        """Cores that nobody uses at this instant; None if unknown."""
+        """Cores that are idle at this instant; None if unknown."""
         ...
 
     def free(self, n_threads: int) -> float | None:
-        """Cores that others left in the last `SAMPLE_S` seconds; None if that is no news.
+        """Cores not used by others since the last sample; None within `SAMPLE_S` of it.
 
         Args:
-            n_threads: Threads that this program computed with.
+            n_threads: Threads that this program used.
         """
         ...
 
 
 class ProcessorLoad:
-    """The load of this machine: all busy time but that of this process.
+    """Load of this machine: all busy time except this process's.
 
-    Time that the host of a virtual machine takes (steal) counts as others'. An instant has no time
-    yet: there the threads that run or wait for a core are counted (Linux only).
+    Time that a virtual machine's host takes (steal) counts as others'. For an instant, the threads
+    that run or wait for a core are counted (Linux only).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ProcessorLoad:
         return self._n_cores - wanted_cores(*used, n_threads, self._n_cores)
 
     def used(self) -> tuple[float, float] | None:
-        """Cores that others and this process used since the last look; None in `SAMPLE_S` of it."""
+        """Cores used by others and by this process since the last sample; None in `SAMPLE_S`."""
         elapsed_s = self._clock() - self._at
         if elapsed_s < SAMPLE_S:
             return None
@@ -70,7 +70,7 @@ class ProcessorLoad:
         return others, own
 
     def _others_running(self) -> int | None:
-        """Threads but this one that run or wait for a core, in each of a few looks."""
+        """Other threads that run or wait for a core: the minimum of a few readings."""
         fewest = None
         for _ in range(N_GLANCES):
             try:
@@ -87,15 +87,15 @@ class ProcessorLoad:
     def _read(self) -> tuple[float, float, float]:
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
-        # What guests and their hosts use is a part of `user` and `nice` already.
+        # `user` and `nice` already include guest time.
         counted = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         return self._clock(), counted - idle_s, time.process_time()
 
 
 def wanted_cores(others: float, own: float, n_threads: int, n_cores: int) -> float:
-    """Cores that others would take if they had to wait for none.
+    """Cores that others would use without contention.
 
-    On a processor that is fully taken others got a share beside the `n_threads` of this program.
+    On a full processor they got only a share beside this program's `n_threads`.
     """
     if own and own + others > FULL * n_cores:
         return others * max(1.0, n_threads / own)
@@ -103,5 +103,5 @@ def wanted_cores(others: float, own: float, n_threads: int, n_cores: int) -> flo
 
 
 def threads_beside(free: float | None, n_threads: int) -> int:
-    """Threads to use where so many cores are free, at most `n_threads`; None is unknown."""
+    """Threads to use if `free` cores (None: unknown) are free, 1 to `n_threads`."""
     return n_threads if free is None else max(1, min(int(free + 0.5), n_threads))

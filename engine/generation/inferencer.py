@@ -1,8 +1,8 @@
-"""Prefill and decoding as two calls that give tokens and logits together, over any backend.
+"""Prefill and decode as two calls that return tokens and logits, for any backend.
 
-For scripts that look at every row: a research loop, a test of a cache. Chats are made by `Session`,
-which reads prompts without logits and drafts. The contracts are those of naive_speculate's `infer`;
-a `Sampler` is its sample strategy, a `Sequence` its cache.
+For scripts that need the logits of every token, such as research loops and cache tests; chats use
+`Session`. The contracts are those of naive_speculate's `infer`; a `Sampler` is its sample strategy,
+a `Sequence` its cache.
 """
 
 from collections.abc import Iterator
@@ -18,36 +18,36 @@ from engine.sampling import Sampler
 
 @dataclass(frozen=True, slots=True)
 class PrefillOutput:
-    """What is said behind a query."""
+    """Result of a prefill."""
 
     token_ids: tuple[int, ...]
-    """One: the token that was drawn from the last row."""
+    """One token, sampled from the last row."""
     token_logits: Logits
-    """`[n_query, n_vocab]` float32: row `i` is what may follow the query's first `i + 1` tokens."""
+    """`[n_query, n_vocab]` float32: row `i` are the logits after query token `i`."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOutput:
-    """Tokens that were generated, and what each was drawn from."""
+    """Result of a decode."""
 
     token_ids: tuple[int, ...]
-    """An end token among them is the last."""
+    """Generated tokens; generation stops after an end token."""
     token_logits: Logits
-    """`[n_generated, n_vocab]` float32: token `i` was drawn from row `i`."""
+    """`[n_generated, n_vocab]` float32: token `i` was sampled from row `i`."""
 
 
 class Inferencer:
-    """Computes tokens into sequences of a backend; each call goes on behind what they hold."""
+    """Computes tokens in sequences of a backend; each call appends to the given sequence."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     @property
     def eos_token_id(self) -> int:
-        """The end token that the model's file names.
+        """The end token of the model file.
 
         Raises:
-            ModelFileError: it names none.
+            ModelFileError: the file defines none.
         """
         eos = self._backend.vocabulary.eos
         if eos is None:
@@ -58,13 +58,13 @@ class Inferencer:
         return eos
 
     def prefill(self, query: Tokens[int], sequence: Sequence, sampler: Sampler) -> PrefillOutput:
-        """Compute a query, all of its rows, and draw the token behind it.
+        """Compute all rows of a query and sample the next token.
 
-        The sequence then holds the query; what was drawn is the query of the next call.
+        The sequence then holds the query; the sampled token is the query of the next call.
 
         Raises:
             PresetError: the query is empty.
-            ContextFullError: it has more tokens than free cells.
+            ContextFullError: the query has more tokens than there are free cells.
         """
         if not query:
             raise PresetError("the query is empty: pass at least one token")
@@ -75,9 +75,9 @@ class Inferencer:
     def decode(
         self, query: int, sequence: Sequence, sampler: Sampler, *, max_new_tokens: int
     ) -> DecodeOutput:
-        """Compute the token of the last call and generate behind it, one token at a time.
+        """Compute the last call's token and generate after it, one token at a time.
 
-        The sequence then holds the query and all that was generated but the last token.
+        The sequence then holds the query and the generated tokens except the last.
 
         Raises:
             PresetError: `max_new_tokens` is less than 1.

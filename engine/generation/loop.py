@@ -1,10 +1,10 @@
 """The loop of one reply: prefill, then rounds of draft, verify, accept and crop.
 
 Committed tokens are `tokens`. The last one is pending: the sequence has decoded exactly
-`tokens[:-1]`. A round decodes the pending token and the draft in one batch, keeps what the target
-would have said itself, adds the target's own next token, and crops the cache back to the
-invariant. Everything is reported by events; nobody is called. What has to be computed is asked for
-(`compute_step`), so that a scheduler can compute it together with the steps of other replies.
+`tokens[:-1]`. A round decodes the pending token and the draft in one batch, accepts the tokens that
+the target would have chosen, adds the target's next token, and crops the cache to the invariant.
+The loop yields events and the steps to compute (`compute_step`), so that a scheduler can batch the
+steps of several replies.
 """
 
 import secrets
@@ -39,7 +39,7 @@ from engine.generation.prompt import (
 )
 from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply, StreamingText
-from engine.generation.reuse import LastLines
+from engine.generation.reuse import LastReplies
 from engine.generation.scheduler import (
     Computed,
     Item,
@@ -65,14 +65,14 @@ Events = Generator[Item, Computed | None, None]
 
 @dataclass(slots=True)
 class Shared:
-    """What all replies of a session use."""
+    """Objects shared by all replies of a session."""
 
     backend: Backend
     template: ChatTemplate
     n_ctx_train: int | None
-    """Tokens that the target was trained on."""
+    """Training context of the target, in tokens."""
     wanted: SpeculationSettings
-    """How replies are drafted for that say nothing of it; may change between rounds."""
+    """Speculation settings of requests without their own; may change between rounds."""
     threads: Threads
     recall: Recall
     costs: Costs
@@ -80,15 +80,15 @@ class Shared:
     scheduler: Scheduler
     prefill: Prefill
     grammars: Grammars
-    last_lines: LastLines
+    last_replies: LastReplies
     reasoning: Reasoning | None
-    """How the target thinks; None where it does not."""
+    """The target's thinking format; None if it has none."""
     marker_tokens: frozenset[int]
-    """Control tokens that part its thinking from its answers."""
+    """Control tokens that separate thinking from answers."""
 
 
 class ReplyLoop:
-    """Makes one reply, from its request to `Finished`."""
+    """Generates one reply, from its request to `Finished`."""
 
     def __init__(
         self, shared: Shared, request: GenerationRequest, cancellation: Cancellation
@@ -101,12 +101,12 @@ class ReplyLoop:
         self._reply: Reply | None = None
         self._thinking: ThinkingWatch | None = None
         self._opens = ""
-        """What the prompt ends with of the thinking."""
+        """The prompt's end that opens the thinking; else empty."""
         self._watch = Stopwatch()
 
     @property
     def adapters(self) -> tuple[Adapter, ...] | None:
-        """What it is computed with; None is what the model was loaded with."""
+        """Adapters of the request; None for those the model was loaded with."""
         return self._request.adapters
 
     @property
@@ -118,10 +118,10 @@ class ReplyLoop:
         return self._shared.costs.plain
 
     def run(self) -> Events:
-        """Events and steps to compute, to the end.
+        """Yield events and steps to compute until the reply ends.
 
-        Between a step and the next thing that it yields it calls no backend: the logits of other
-        replies are read then.
+        Between a step and the next item it calls no backend, because other replies' logits are
+        still in use.
 
         Raises:
             EngineError: the reply failed.
@@ -137,7 +137,7 @@ class ReplyLoop:
             self._shared.predictors.release(self._predictors)
             if (reply := self._reply) is not None:
                 self._recall.end(reply.recalled.slot)
-                self._shared.last_lines.keep(
+                self._shared.last_replies.store(
                     self._request, reply.tokens, reply.n_prompt, reply.text.text
                 )
 
@@ -158,7 +158,7 @@ class ReplyLoop:
             fault = error
             if isinstance(error, LogitsError):
                 self._recall.discard(reply.recalled.slot)
-        # A step that was stopped leaves part of its draft.
+        # An aborted step leaves part of its draft.
         self._recall.crop(reply.recalled.slot, len(reply.tokens) - 1)
         rest = reply.text.finish()
         if rest:
@@ -183,10 +183,10 @@ class ReplyLoop:
         return prompt
 
     def _n_lasting(self) -> int:
-        """Tokens of the prompt that are the next one's too, where the cache is to be kept there.
+        """Length of the prefix shared with the next turn's prompt, if a state is to be saved there.
 
-        A template that opens the thinking, and leaves it out of earlier turns, writes less of this
-        turn before the next: what cannot be cut anywhere is cut there.
+        Templates may open the thinking in this turn and omit it from earlier turns. A whole state
+        cannot be cropped to the shared prefix later. 0 if states can be sliced.
         """
         request, shared = self._request, self._shared
         if shared.reasoning is None or self._backend.can_slice or not request.messages:
@@ -197,11 +197,11 @@ class ReplyLoop:
                 request.messages, shared.template, vocabulary, shared.reasoning, thinks=thinks
             )
         except TemplateError:
-            return 0  # it takes no turn behind this one
+            return 0  # the template accepts no turn after this one
         return len(lasting.tokens)
 
     def _begun(self, prompt: Prompt) -> Reply:
-        """A reply whose sequence holds as much of the prompt as lies anywhere."""
+        """A new reply whose sequence holds the longest cached prefix of the prompt."""
         request, tokens, shared = self._request, list(prompt.tokens), self._shared
         checked_tokens(request.sampling.stop_tokens, self._backend.vocabulary, "stop token")
         mask = shared.grammars.mask_of(request, tokens)
@@ -218,7 +218,7 @@ class ReplyLoop:
             stats=GenerationStats(n_prompt=len(tokens), n_reused=recalled.n_reused),
             watch=self._watch,
             recalled=recalled,
-            found=shared.last_lines.found(request, prompt, recalled),
+            found=shared.last_replies.found(request, prompt, recalled),
             marker_tokens=shared.marker_tokens,
             n_lasting=self._n_lasting(),
         )
@@ -227,7 +227,7 @@ class ReplyLoop:
         return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
 
     def _never_begun(self) -> Finished:
-        """The end of a reply that was cancelled while it waited for a sequence."""
+        """The result of a reply that was cancelled while waiting for a sequence."""
         vocabulary = self._backend.vocabulary
         return Finished(
             reason=FinishReason.CANCELLED,
@@ -252,8 +252,8 @@ class ReplyLoop:
         return self._shared.template.stop if self._request.has_template else ()
 
     def _first_token(self, reply: Reply, row: FirstRow) -> Iterator[Event]:
-        """Commit what the model says behind the prompt: a plain round without a forward."""
-        reply.ended = reply.out_of_room(self._backend.n_ctx)
+        """Commit the first token from the prefill's logits: a plain round without a decode."""
+        reply.ended = reply.limit_reached(self._backend.n_ctx)
         if reply.ended is None:
             by = self._wanted.verification
             verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
@@ -264,10 +264,10 @@ class ReplyLoop:
                 Draft(), verdict, committed, times, self._shared.costs, is_alone=row.is_alone
             )
             done = replace(done, reason=FIRST_TOKEN, first_token_s=first_token_s)
-            yield from self._tell(reply, committed, done)
+            yield from self._report(reply, committed, done)
 
     def _rounds(self, reply: Reply) -> Events:
-        """Decide, do, tell, until the reply has ended."""
+        """Run rounds until the reply ends."""
         drafter: Drafter | None = None
         slot = reply.recalled.slot
         while reply.ended is None:
@@ -275,7 +275,7 @@ class ReplyLoop:
             if drafter is None or drafter.settings is not self._wanted or drafter.fault:
                 drafter, changed = self._switch(reply, drafter)
                 yield changed
-            reply.ended = reply.out_of_room(self._backend.n_ctx)
+            reply.ended = reply.limit_reached(self._backend.n_ctx)
             if reply.ended is not None:
                 return
             yield from self._round(reply, drafter)
@@ -286,22 +286,22 @@ class ReplyLoop:
                 yield TiersChanged(self._recall.report())
 
     def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:
-        """What follows the thinking of a reply; None where there is none to follow."""
+        """A watch for the reply's thinking; None if it has none."""
         reasoning, request = self._shared.reasoning, self._request
         if reasoning is None or not request.has_template:
             return None
         watch = ThinkingWatch(reasoning, request.sampling.thinking_budget, self._watch.total)
-        watch.take(reply, 0)
+        watch.update(reply, 0)
         return watch
 
     def _thought(self, reply: Reply, n_new: int) -> Iterator[Event]:
-        """Tell how far the thinking is behind a round."""
-        told = self._thinking.take(reply, n_new) if self._thinking is not None else None
-        if told is not None:
-            yield told
+        """Report the progress of the thinking after a round."""
+        progress = self._thinking.update(reply, n_new) if self._thinking is not None else None
+        if progress is not None:
+            yield progress
 
     def _close_thinking(self, reply: Reply, drafter: Drafter | None) -> Events:
-        """Write the end of the thinking where it has to end, and compute that."""
+        """Commit the end marker of the thinking if it must end now."""
         thinking, vocabulary = self._thinking, self._backend.vocabulary
         note = thinking.reason_to_close(reply) if thinking is not None else None
         if thinking is None or note is None or reply.ended is not None:
@@ -338,7 +338,7 @@ class ReplyLoop:
             next_length=drafter.length,
             reason=drafter.reason,
         )
-        yield from self._tell(reply, committed, done)
+        yield from self._report(reply, committed, done)
         if changed is not None:
             yield changed
 
@@ -362,7 +362,7 @@ class ReplyLoop:
         """Decode the pending token and the draft in one batch, and compare.
 
         Returns:
-            The verdict, and what the step gave.
+            The verdict and the computed step.
         """
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
         rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
@@ -378,7 +378,7 @@ class ReplyLoop:
         return verdict, given
 
     def _timed(self, n_verified: int, verify_s: float, given: Computed) -> ThreadsChanged | None:
-        """Take the time of a round, or of the batch that it shared with other replies' rounds."""
+        """Record the time of a round, or of a batch shared with other replies."""
         costs, threads = self._shared.costs, self._shared.threads
         if given.is_alone:
             costs.add(1 + n_verified, verify_s)
@@ -388,10 +388,10 @@ class ReplyLoop:
         threads.use_for_steps()
         return changed
 
-    def _tell(
+    def _report(
         self, reply: Reply, committed: TokensCommitted, done: RoundFinished
     ) -> Iterator[Event]:
-        """The events of a round, which counts from here on."""
+        """Count a round and yield its events."""
         reply.count(done)
         yield committed
         yield from self._thought(reply, done.n_emitted)
@@ -399,7 +399,7 @@ class ReplyLoop:
         yield self._cache_state(reply)
 
     def _n_draft_max(self, reply: Reply) -> int:
-        """The room of a draft: rows of logits, cells, and tokens that may still be emitted."""
+        """Maximum draft length, by rows of logits, cells and token limits."""
         n_rows = self._shared.scheduler.n_rows
         n_max = min(n_rows - 1, self._backend.n_ctx - len(reply.tokens))
         if reply.request.max_tokens is not None:
@@ -431,7 +431,7 @@ class ReplyLoop:
 
     def _totals(self, reply: Reply) -> GenerationStats:
         stats = reply.stats.with_rounds(reply.rounds)
-        told = None if self._thinking is None else self._thinking.told
-        if told is None:
+        thinking = None if self._thinking is None else self._thinking.last
+        if thinking is None:
             return stats
-        return replace(stats, n_thinking=told.n_tokens, thinking_s=told.elapsed_s)
+        return replace(stats, n_thinking=thinking.n_tokens, thinking_s=thinking.elapsed_s)

@@ -1,6 +1,6 @@
-"""Reading a prompt: what no tier holds of it is computed, in batches that can be stopped.
+"""Prefill: compute the uncached rest of a prompt, in batches that can be cancelled.
 
-Beside other replies the batches are short, so that these go on answering meanwhile.
+Beside other replies the batches are short, so that those continue meanwhile.
 """
 
 from collections.abc import Generator, Iterator
@@ -21,18 +21,18 @@ from engine.speculation.costs import Costs
 
 @dataclass(frozen=True, slots=True)
 class FirstRow:
-    """What the model says behind a prompt."""
+    """The logits after a prompt."""
 
     logits: Logits
-    """`[1, n_vocab]`, of its own: events are told before it is read."""
+    """`[1, n_vocab]`, a copy: events are yielded before it is read."""
     elapsed_s: float
-    """Its own share of the time, as of a plain step; the rest is the prompt's."""
+    """Its share of the time, as of a plain step; the rest is the prompt's."""
     is_alone: bool
     """Whether no other reply's step was computed with it."""
 
 
 class Prefill:
-    """Computes prompts into the sequences that `Recall` chose, and learns what that costs."""
+    """Computes prompts in the sequences that `Recall` chose, and records the time per token."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class Prefill:
     def read(
         self, reply: Reply, cancellation: Cancellation
     ) -> Generator[PromptProgress | PromptReady | ThreadsChanged | Step, Computed | None, FirstRow]:
-        """Compute the prompt, and give the logits of the first token of the reply.
+        """Compute the prompt; return the logits of the reply's first token.
 
-        Where the cache can be cut at any token, the last batch and the pending token go in one
-        pass. Not so for a reply with a seed, which shall come out again: next time the prompt is in
-        the cache, the pending token is computed alone, and fast kernels would round it otherwise.
+        If the cache can be cropped anywhere, the last batch includes the pending token. A seeded
+        reply must be reproducible, so there the pending token is computed alone, as it is when the
+        prompt is cached: kernels for several rows round differently.
 
         Raises:
-            DecodeAborted: it was cancelled; the sequence holds what was computed.
+            DecodeAborted: it was cancelled; the sequence holds the computed tokens.
             DecodeError: the backend failed.
         """
         n_prompt, n_reused = len(reply.tokens), reply.recalled.n_reused
@@ -75,7 +75,7 @@ class Prefill:
     def _read_batches(
         self, reply: Reply, cancellation: Cancellation
     ) -> Generator[PromptProgress | ThreadsChanged | Step, Computed | None, int]:
-        """Compute a prompt; how many tokens before its pending one are left for the last pass."""
+        """Compute a prompt; return how many tokens before the pending one are left."""
         n_known, found, rate = len(reply.tokens) - 1, reply.recalled, self._recall.rate
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
         for start, end in self._batches(reply, n_known):
@@ -102,11 +102,11 @@ class Prefill:
     def restore(
         self, reply: Reply, cancellation: Cancellation
     ) -> Generator[Step, Computed | None, None]:
-        """Compute again what a reply has lost to others, up to its last token.
+        """Recompute the tokens that a reply's sequence has lost, except the pending one.
 
         Args:
-            reply: Whose sequence it is.
-            cancellation: Ends it between two batches.
+            reply: The reply.
+            cancellation: Checked between batches.
         """
         n_known = len(reply.tokens) - 1
         while (n_held := len(reply.sequence.tokens)) < n_known:
@@ -115,7 +115,7 @@ class Prefill:
             yield from compute_step(Step(reply.sequence, unread=reply.tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
-        """What was found of a prompt, with what that and the rest took and would have taken."""
+        """The reuse of a prompt, with measured and estimated times."""
         found, recall = reply.found, self._recall
         reused_s = recall.rate.seconds_of(found.n_reused) if found.n_reused else None
         if reused_s is None and not found.n_hot:
@@ -128,7 +128,7 @@ class Prefill:
         )
 
     def _last_pass(self, reply: Reply, n_last: int) -> Generator[Step, Computed | None, FirstRow]:
-        """Decode the pending token, and what is left of the prompt before it."""
+        """Decode the pending token and the `n_last` prompt tokens before it."""
         prefill_s = reply.watch.split()
         *rest, pending = reply.tokens[-1 - n_last :]
         self._threads.use_for_prompt(1 + n_last)
@@ -149,7 +149,7 @@ class Prefill:
         return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
-        """Start and end of each batch; one ends where other lines or the next prompt part."""
+        """Start and end of each batch; states are saved at `n_branch` and `n_lasting`."""
         stops = sorted({reply.recalled.n_branch, reply.n_lasting})
         start = reply.recalled.n_reused
         while start < n_end:
@@ -161,6 +161,6 @@ class Prefill:
 
 
 def _whole(tokens: Tokens[int], start: int, end: int) -> int:
-    """The end of a batch, so that no stretch of an image is in two."""
+    """The end of a batch, moved so that it splits no image."""
     before = before_image(tokens, end)
     return before if before > start else behind_image(tokens, end)

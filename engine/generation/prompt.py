@@ -1,4 +1,4 @@
-"""Messages to the tokens of a prompt, with the ids that replies were generated as."""
+"""Converts messages to prompt tokens, reusing the token ids of generated replies."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,32 +12,32 @@ from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 
 FOR_THE_REPLY = 256
-"""Tokens that a larger context is to have beyond the prompt."""
+"""Tokens beyond the prompt in the context size that an error suggests."""
 
 UNLIKE_QUESTIONS = ("a", "7", "- Z")
-"""What they have in common at their start is not theirs."""
+"""Questions without a common prefix."""
 
 _MARK = "\ue0f0{}\ue0f1"
 _IMAGE_MARK = "\ue0f2{}:"
-"""Before an image in a rendered text, with a number that makes a mark no message contains."""
+"""Precedes an image in a rendered text, with a number so that no message contains the mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, and those of the reply that goes on behind it among them."""
+    """The tokens of a prompt, including the start of a continued reply."""
 
     tokens: tuple[int, ...]
     note: str | None = None
-    """Why ids of a message were not used again."""
+    """Why ids of a message were not reused."""
     continues: tuple[int, ...] = ()
-    """The last of the tokens: the start of the reply, where that has one already."""
+    """The start of a continued reply: the last of `tokens`."""
     opens: str = ""
-    """What it ends with where the template opens the thinking of the reply."""
+    """The prompt's end with which the template opens the thinking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the rendered text, and the ids it is known to be."""
+    """A segment of the rendered text and its ids, if known."""
 
     text: str
     token_ids: tuple[int, ...] = ()
@@ -52,22 +52,21 @@ def asked_prompt(
     n_ctx: int,
     n_ctx_train: int | None = None,
 ) -> Prompt:
-    """The prompt of a request, with the reply that it goes on behind.
+    """The prompt of a request, including the reply that it continues.
 
     Args:
-        request: what is asked.
+        request: the request.
         template: of the model.
         vocabulary: of the model.
-        reasoning: how it thinks, if it does.
-        n_ctx: tokens that the context holds.
-        n_ctx_train: the most that the model was trained on, beyond which nobody is sent; None where
-            it is not known.
+        reasoning: the model's thinking format, if any.
+        n_ctx: size of the context in tokens.
+        n_ctx_train: training context, the largest n_ctx that errors suggest; None if unknown.
 
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
         ImageError: it has images, and there is no projector or that refuses one.
         TemplateError: from the template.
-        TokenError: a token that was given is none of the vocabulary.
+        TokenError: a given token is not in the vocabulary.
     """
     if request.prompt_tokens is not None:
         prompt = Prompt(checked_tokens(request.prompt_tokens, vocabulary))
@@ -91,20 +90,20 @@ def asked_prompt(
 
 
 def may_think(request: GenerationRequest) -> bool:
-    """Whether the reply may begin with thinking: one that fits a grammar holds nothing else."""
+    """Whether the reply may begin with thinking, which a grammar excludes."""
     sampling = request.sampling
     is_free = request.grammar is None and not sampling.json_schema and not sampling.grammar
     return is_free and sampling.thinking != "off"
 
 
 def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The ids of what the reply goes on behind; what the template writes of it is the prompt's."""
+    """The ids of the continued reply, without `opens`, which the template writes."""
     if not request.continues_text:
         return checked_tokens(request.continues, vocabulary)
     text = request.continues_text.removeprefix(opens)
     ids = ids_within(request.continues, vocabulary.n_tokens)
-    kept, rest = _leading_ids(Piece(text, ids), vocabulary)
-    return (*kept, *_tokenize(rest, vocabulary, is_start=False))
+    reused, rest = _leading_ids(Piece(text, ids), vocabulary)
+    return (*reused, *_tokenize(rest, vocabulary, is_start=False))
 
 
 def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
@@ -135,18 +134,18 @@ def chat_prompt(
 ) -> Prompt:
     """The prompt of a chat.
 
-    A reply's text tokenised again need not give the ids that were generated, and from the first
-    difference on the cache would be lost. So the rendered text is cut at the replies and each keeps
-    its ids, as long as they still spell it (white space around it aside, which templates trim).
-    Behind the first difference the text is tokenised. Of a reply whose thinking the template leaves
-    out, the ids of the answer are kept.
+    Tokenising a reply's text again may give other ids than were generated, which would invalidate
+    the cache from there on. So the rendered text is split at the replies, and each reply's ids are
+    reused while their text matches (except surrounding white space, which templates trim). After
+    the first difference the text is tokenised. If the template omits the thinking of a reply, the
+    ids of its answer are reused.
 
     Args:
-        messages: What was said.
+        messages: The messages of the chat.
         template: Of the model.
         vocabulary: Of the model.
-        reasoning: How the model thinks, if it does.
-        thinks: Whether it shall think before the next reply.
+        reasoning: The model's thinking format, if any.
+        thinks: Whether the next reply may think.
 
     Raises:
         TemplateError: from the template.
@@ -187,10 +186,10 @@ def lasting_prompt(
     *,
     thinks: bool = True,
 ) -> Prompt:
-    """What the prompt of a chat begins with, whatever is said next.
+    """The prefix of all prompts that continue a chat.
 
-    Behind a question that is a reply, and the template may write less of it later than it does
-    before one: what opens the thinking, for one.
+    After a question the template may render less once a reply follows than before it, such as the
+    opening of the thinking.
 
     Raises:
         TemplateError: from the template.
@@ -214,10 +213,10 @@ def raw_prompt(text: str, vocabulary: Vocabulary) -> Prompt:
 def checked_tokens(
     tokens: Sequence[int], vocabulary: Vocabulary, what: str = "token"
 ) -> tuple[int, ...]:
-    """The tokens themselves.
+    """The tokens as a tuple.
 
     Raises:
-        TokenError: one of them is none of the vocabulary.
+        TokenError: a token is not in the vocabulary.
     """
     for place, token in enumerate(tokens, 1):
         if not 0 <= token < vocabulary.n_tokens:
@@ -237,12 +236,12 @@ def ids_within(ids: Sequence[int], n_vocab: int | None) -> tuple[int, ...]:
 def text_of_tokens(
     token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False
 ) -> str:
-    """The text that ids spell, with U+FFFD for what is no character.
+    """The text of token ids, with U+FFFD for invalid UTF-8.
 
     Args:
-        token_ids: Of the vocabulary.
+        token_ids: Ids of the vocabulary.
         vocabulary: Of the model.
-        special: Whether control tokens are spelled too.
+        special: Whether to include the text of control tokens.
     """
     pieces = (vocabulary.piece(token, special=special) for token in token_ids)
     return b"".join(pieces).decode("utf-8", "replace")
@@ -255,7 +254,7 @@ def _with_usable_ids(message: Message, vocabulary: Vocabulary) -> Message:
 
 
 def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:
-    """A reply whose thinking is told apart from its answer, as the template wants it."""
+    """A reply with its thinking in a separate field, as the template expects it."""
     thought = Thought.of(message.content) if message.role == "assistant" else None
     if thought is None:
         return message
@@ -264,13 +263,13 @@ def _with_thought(message: Message, vocabulary: Vocabulary) -> Message:
 
 
 def _ids_at_end(ids: Sequence[int], text: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The last ids, as far as they spell a text; none where no number of them does."""
+    """The last ids whose text is exactly `text`; empty if there are none."""
     wanted, n_bytes, start = len(text.encode()), 0, len(ids)
     while start and n_bytes < wanted:
         start -= 1
         n_bytes += len(vocabulary.piece(ids[start]))
-    kept = tuple(ids[start:])
-    return kept if text and text_of_tokens(kept, vocabulary) == text else ()
+    reused = tuple(ids[start:])
+    return reused if text and text_of_tokens(reused, vocabulary) == text else ()
 
 
 def pieces_of(
@@ -281,14 +280,14 @@ def pieces_of(
     *,
     forms: Callable[[Message], Sequence[tuple[Piece, ...]]],
 ) -> list[Piece] | None:
-    """The rendered text, cut at the replies with ids; None where that cannot be done exactly.
+    """The rendered text split at the replies with ids; None if the template rewrites replies.
 
     Args:
-        messages: What was rendered.
-        render: Makes a prompt of messages.
-        vocabulary_id: Ids of another one mean nothing.
+        messages: The rendered messages.
+        render: Renders messages to a prompt.
+        vocabulary_id: Ids of other vocabularies are ignored.
         rendered: The prompt.
-        forms: What a template may write of a reply.
+        forms: The forms in which a template may render a reply.
     """
     known = [
         index
@@ -307,7 +306,7 @@ def pieces_of(
 
 
 def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[Piece, ...]]:
-    """What a template may write of a reply: all of it, or its answer; trimmed or not."""
+    """Forms in which a template may render a reply: whole or its answer, trimmed or not."""
     ids = reply.token_ids or ()
     forms = [Piece(text, ids) for text in trim_variants(reply.content)]
     thought = Thought.of(reply.content)
@@ -323,7 +322,7 @@ def _forms(reply: Message, vocabulary: Vocabulary) -> list[tuple[Piece, ...]]:
 
 
 def trim_variants(text: str) -> tuple[str, ...]:
-    """A text as it is, and as templates trim it."""
+    """A text unchanged and as templates may trim it."""
     return text, text.strip(), text.rstrip(), text.lstrip()
 
 
@@ -359,10 +358,10 @@ def _join(pieces: Sequence[Piece], vocabulary: Vocabulary, mark: str) -> Prompt:
     pending = ""
     note = None
     for piece in pieces:
-        kept, rest = _kept_ids(piece, vocabulary)
-        if kept:
+        reused, rest = _reused_ids(piece, vocabulary)
+        if reused:
             tokens += _tokenize(pending, vocabulary, is_start=not tokens, mark=mark)
-            tokens += kept
+            tokens += reused
             pending = ""
         if piece.token_ids and rest:
             note = "a reply was changed after it was generated, so its end was tokenised again"
@@ -371,8 +370,8 @@ def _join(pieces: Sequence[Piece], vocabulary: Vocabulary, mark: str) -> Prompt:
     return Prompt(tuple(tokens), note)
 
 
-def _kept_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
-    """The leading ids that still spell the piece, and the text behind them."""
+def _reused_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
+    """The leading ids whose text matches the piece, and the remaining text."""
     if not piece.token_ids:
         return (), piece.text
     if text_of_tokens(piece.token_ids, vocabulary).strip() == piece.text.strip():
@@ -381,32 +380,32 @@ def _kept_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], st
 
 
 def _leading_ids(piece: Piece, vocabulary: Vocabulary) -> tuple[tuple[int, ...], str]:
-    """The same to the letter, white space included."""
+    """As `_reused_ids`, but exact, including white space."""
     data = piece.text.encode()
     n_bytes = 0
-    for n_kept, token in enumerate(piece.token_ids):
+    for n_reused, token in enumerate(piece.token_ids):
         part = vocabulary.piece(token)
         if data[n_bytes : n_bytes + len(part)] != part:
-            return _at_character(piece.token_ids[:n_kept], data, n_bytes, vocabulary)
+            return _at_character(piece.token_ids[:n_reused], data, n_bytes, vocabulary)
         n_bytes += len(part)
     return _at_character(piece.token_ids, data, n_bytes, vocabulary)
 
 
 def _at_character(
-    kept: tuple[int, ...], data: bytes, n_bytes: int, vocabulary: Vocabulary
+    reused: tuple[int, ...], data: bytes, n_bytes: int, vocabulary: Vocabulary
 ) -> tuple[tuple[int, ...], str]:
-    """Drop trailing ids until what is left of the text starts at a character."""
-    while kept and n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
-        n_bytes -= len(vocabulary.piece(kept[-1]))
-        kept = kept[:-1]
-    return kept, data[n_bytes:].decode("utf-8", "replace")
+    """Drop trailing ids until the remaining text starts at a character."""
+    while reused and n_bytes < len(data) and data[n_bytes] & 0xC0 == 0x80:
+        n_bytes -= len(vocabulary.piece(reused[-1]))
+        reused = reused[:-1]
+    return reused, data[n_bytes:].decode("utf-8", "replace")
 
 
 def text_tokens(text: str, vocabulary: Vocabulary) -> list[int]:
-    """The tokens of a text as a question has it, with those of the images that it names.
+    """The tokens of a question's text, including those of its images.
 
     Raises:
-        ImageError: it names an image, and there is no projector or that refuses it.
+        ImageError: it has an image, and there is no projector or that refuses it.
     """
     question = Message("user", text)
     mark = _unused_mark([question])
@@ -420,7 +419,7 @@ def _unused_mark(messages: Sequence[Message]) -> str:
 
 
 def _with_marks(message: Message, mark: str) -> Message:
-    """A question with marks around the images that it names; what a reply names is text."""
+    """A question with marks before its images; image references in replies are text."""
     if message.role != "user" or not images_in(message.content):
         return message
     parts = (
@@ -433,21 +432,21 @@ def _with_marks(message: Message, mark: str) -> Message:
 def _tokenize(
     text: str, vocabulary: Vocabulary, *, is_start: bool, mark: str | None = None
 ) -> list[int]:
-    """The tokens of a rendered text; images stand where their marks are."""
+    """The tokens of a rendered text, with images at their marks."""
     first, *marked = [text] if mark is None else text.split(mark)
     tokens: list[int] = []
     if is_start:
         tokens += _tokenize_start(first, vocabulary)
     elif first:
         tokens += vocabulary.tokenize(first, add_special=False, parse_special=True)
-    for stretch in marked:
-        image = next(parts_of(stretch), "")
-        behind = stretch
+    for rest in marked:
+        image = next(parts_of(rest), "")
+        after = rest
         if isinstance(image, Image):  # a template may have changed it
             tokens += _tokens_of_image(image, vocabulary)
-            behind = stretch.removeprefix(image.reference)
-        if behind:
-            tokens += vocabulary.tokenize(behind, add_special=False, parse_special=True)
+            after = rest.removeprefix(image.reference)
+        if after:
+            tokens += vocabulary.tokenize(after, add_special=False, parse_special=True)
     return tokens
 
 
@@ -461,7 +460,7 @@ def _tokens_of_image(image: Image, vocabulary: Vocabulary) -> tuple[int, ...]:
 
 
 def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:
-    """Tokenise the start of a prompt, with one BOS token whether the template wrote it or not."""
+    """Tokenise the start of a prompt, with one BOS token whether or not the template adds it."""
     bos = (
         "" if vocabulary.bos is None else vocabulary.text(vocabulary.bos).decode("utf-8", "replace")
     )

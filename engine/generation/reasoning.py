@@ -1,6 +1,6 @@
-"""Thinking in replies: the markers of reasoning models, and templates that can turn it off.
+"""Thinking in replies: the markers of reasoning models, and template variables to turn it off.
 
-A stored reply begins with its opening marker, whether the model or the template wrote that.
+A stored reply includes its opening marker, whether the model or the template wrote it.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ MARKERS = (
     Markers("<reasoning>", "</reasoning>"),
 )
 """Of Qwen, DeepSeek, GLM, Nemotron and others; gpt-oss (harmony); Gemma 4; Magistral; Command A;
-Seed-OSS; EXAONE Deep; Open Thinker; models that a prompt asked to."""
+Seed-OSS; EXAONE Deep; Open Thinker; models prompted to use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Thought:
     text: str
     """The thinking without its markers."""
     answer: str
-    """The text for the user; empty while it thinks."""
+    """The text for the user; empty during the thinking."""
     is_over: bool
     """Whether the end marker was written."""
 
     @classmethod
     def of(cls, reply: str) -> "Thought | None":
-        """The parts of a reply that begins with thinking, else None; servers may omit the start."""
+        """Split a reply; None if it has no thinking. The start marker may be missing."""
         begun = reply.lstrip()
         for markers in MARKERS:
             start = markers.start.rstrip()
@@ -73,33 +73,33 @@ class Thought:
 
 
 def _is_separate(before: str, after: str) -> bool:
-    """Whether a marker between two texts begins or ends a line, as no quoted one does."""
+    """Whether a marker between two texts begins or ends a line, unlike a quoted one."""
     return after.startswith("\n") or not before.rpartition("\n")[2].strip()
 
 
 def answer_of(reply: str) -> str:
-    """A reply without its thinking; all of it if there is nothing else."""
+    """A reply without its thinking; the whole reply if it has no answer."""
     thought = Thought.of(reply)
     return thought.answer if thought is not None and thought.answer.strip() else reply
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """How one model thinks."""
+    """A model's thinking format."""
 
     markers: Markers
     switch: str | None
-    """The template's variable that turns it off; None if it has none."""
+    """The template variable that turns thinking off; None if there is none."""
     has_field: bool
-    """Whether the template reads earlier thinking from a field of its own."""
+    """Whether the template reads earlier thinking from a separate field."""
 
     @classmethod
     def found(cls, template: "ChatTemplate", single: Callable[[str], bool]) -> "Reasoning | None":
-        """How a model thinks by its template and vocabulary; None if neither has markers.
+        """Detect the format from template and vocabulary; None if neither has markers.
 
         Args:
             template: Of the model.
-            single: Whether a text is one control or user-defined token of the model.
+            single: Whether a text is a single control or user-defined token.
         """
         from engine.model.chat_template import THOUGHT_FIELDS
 
@@ -112,13 +112,13 @@ class Reasoning:
         return None
 
     def opened_by(self, prompt: str) -> str:
-        """The end of a prompt whose template opens the thinking; else empty."""
+        """The end of a prompt that opens the thinking; otherwise empty."""
         at = prompt.rfind(self.markers.start)
         tail = prompt[at:] if at >= 0 else ""
         return tail if tail.strip() == self.markers.start.strip() else ""
 
     def close_thinking(self, prompt: str) -> str:
-        """A prompt after which the model answers at once."""
+        """The prompt with closed thinking, so that the model answers at once."""
         start, end = self.markers.start, self.markers.end
         opened = self.opened_by(prompt)
         at = prompt.rfind(start)
@@ -129,13 +129,13 @@ class Reasoning:
 
     @property
     def closing(self) -> str:
-        """The text that ends thinking that is too long."""
+        """The text that ends the thinking early."""
         end = self.markers.end
         return f"\n{end}\n\n" if end.startswith("</") else end
 
 
 def _switches(template: "ChatTemplate", name: str) -> bool:
-    """Whether a template depends on a variable."""
+    """Whether a boolean variable changes the template's output."""
     if name not in template.text:
         return False
     try:

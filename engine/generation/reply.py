@@ -1,4 +1,4 @@
-"""One reply while it is made: its tokens, its text, its counts."""
+"""A running reply: its tokens, text and statistics."""
 
 import codecs
 from collections.abc import Sequence
@@ -26,16 +26,14 @@ from engine.speculation.stats import TimeSaved
 from engine.speculation.verify import Verdict
 
 SETTLED_EVERY = 256
-"""Rounds that are added up at once."""
+"""Rounds added to the statistics at a time."""
 
 
 class StreamingText:
-    """Takes the bytes of tokens and gives the text that can be shown.
+    """Converts the bytes of tokens to text that can be shown.
 
-    It never gives half a character: bytes that may still be completed are held back, bytes that
-    cannot become a character turn into U+FFFD. It never gives the start of a stop string either:
-    the longest end of the text that may grow into one is held back. Behind a stop string nothing
-    more comes.
+    Incomplete characters are held back; invalid bytes become U+FFFD. The longest suffix that may
+    be the start of a stop string is held back too. After a stop string it returns no more text.
     """
 
     def __init__(self, stop: Sequence[str] = ()) -> None:
@@ -43,12 +41,12 @@ class StreamingText:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
         self.text = ""
-        """Everything that was given so far."""
+        """All text returned so far."""
         self.stopped_by: str | None = None
         """The stop string that ended the text."""
 
     def push(self, data: bytes) -> str:
-        """Take the bytes of one token, give what became showable."""
+        """Add the bytes of a token; return the new text."""
         if self.stopped_by is not None:
             return ""
         self._held += self._decoder.decode(data)
@@ -60,11 +58,11 @@ class StreamingText:
         return self._release(end)
 
     def resume(self, data: bytes) -> None:
-        """Take the bytes of a text that was given before, all of it; half a character waits on."""
+        """Add the bytes of a continued reply's text, without returning it."""
         self.text += self._decoder.decode(data)
 
     def finish(self) -> str:
-        """What was held back; an unfinished character is dropped."""
+        """Return the text held back; an incomplete character is dropped."""
         return self._release(len(self._held)) if self.stopped_by is None else ""
 
     def _release(self, end: int) -> str:
@@ -81,7 +79,7 @@ class StreamingText:
         return at
 
     def _n_waiting(self) -> int:
-        """Length of the longest end of the held text that starts some stop string."""
+        """Length of the longest suffix of the held text that starts a stop string."""
         longest = 0
         for text in self._stop:
             for n in range(min(len(text) - 1, len(self._held)), longest, -1):
@@ -93,35 +91,34 @@ class StreamingText:
 
 @dataclass(slots=True)
 class Reply:
-    """What one reply collects: its line of tokens, its text, its figures, and how it ended."""
+    """State of a reply: its tokens, text, statistics and finish reason."""
 
     request: GenerationRequest
     sampler: Sampler
     tokens: list[int]
-    """The prompt's and the reply's; the last one is pending."""
+    """Tokens of prompt and reply; the last one is pending."""
     n_prompt: int
-    """Tokens before the reply."""
+    """Number of tokens before the reply."""
     text: StreamingText
     stats: GenerationStats
     """Without the rounds in `rounds`."""
     watch: Stopwatch
     recalled: Recalled
     found: PromptReady
-    """What was found of the prompt, and why it was not more."""
+    """The reused part of the prompt, and why it was not longer."""
     marker_tokens: frozenset[int] = frozenset()
-    """Control tokens that are shown: they part thinking from answer."""
+    """Control tokens shown in the text: they separate thinking and answer."""
     n_lasting: int = 0
-    """Tokens of the prompt that the next one begins with too, where that is not all of it; 0 where
-    it is not known."""
+    """Length of the prompt's prefix that the next prompt shares; 0 if all of it or unknown."""
     rounds: list[RoundFinished] = field(default_factory=list)
-    """Those that `stats` does not count yet: no round waits for its statistics."""
+    """Rounds not in `stats` yet, to keep each round fast."""
     saved: TimeSaved = field(default_factory=TimeSaved)
     ended: FinishReason | None = None
     end_token: int | None = None
 
     @property
     def sequence(self) -> DecodedSequence:
-        """What it is computed in."""
+        """The reply's sequence."""
         return self.recalled.sequence
 
     @property
@@ -146,18 +143,18 @@ class Reply:
         *,
         is_alone: bool,
     ) -> RoundFinished:
-        """A round of which nobody has said yet what comes next.
+        """The event of a round, without the next length and its reason.
 
         Args:
-            draft: What was guessed.
-            verdict: What became of it.
-            committed: What became text.
-            times: From the end of the round before, of guessing, and of the batch.
-            costs: With the plain step that it is compared with.
-            is_alone: Whether no other reply's step was in the batch: else its time is not its own.
+            draft: The round's draft.
+            verdict: The outcome of its verification.
+            committed: The tokens that it committed.
+            times: Seconds since the round before, of drafting, and of the batch.
+            costs: With the plain step to compare with.
+            is_alone: Whether the batch had no other reply's step; otherwise time is not compared.
         """
         step, n_verified, elapsed_s = costs.plain, len(draft.tokens), sum(times)
-        # Drafted tokens behind the reply's end were right for nobody.
+        # Drafted tokens after the reply's end do not count as accepted.
         n_emitted = len(committed.tokens)
         n_accepted = min(verdict.n_accepted, n_emitted)
         if is_alone:
@@ -192,36 +189,36 @@ class Reply:
 
     @property
     def n_generated(self) -> int:
-        """Tokens of the reply, the one that ended the turn included."""
+        """Number of the reply's tokens, including the end token."""
         return len(self.tokens) - self.n_prompt
 
     @property
     def n_new(self) -> int:
-        """Tokens of the reply that this request made: those it goes on behind are none."""
+        """Number of the reply's tokens without those that the request continues."""
         return self.n_generated - len(self.request.continues)
 
     @property
     def generated_tokens(self) -> tuple[int, ...]:
-        """Tokens of the reply, without the one that ended it."""
+        """Tokens of the reply without the end token."""
         end = len(self.tokens) - (self.end_token is not None)
         return tuple(self.tokens[self.n_prompt : end])
 
     @property
     def fits_grammar(self) -> bool | None:
-        """Whether the text so far is whole under the grammar of the reply; None without one."""
+        """Whether the text so far completely matches the grammar; None without one."""
         mask = self.sampler.mask
         if not isinstance(mask, GrammarMask):
             return None
         return mask.is_satisfied(self.tokens[: self.n_prompt + len(self.generated_tokens)])
 
     def n_left(self, n_ctx: int) -> int:
-        """Tokens that may still be added, by the request's limit and the context."""
+        """Tokens that may still be added, by max_tokens and the context."""
         n_left = n_ctx - len(self.tokens)
         limit = self.request.max_tokens
         return n_left if limit is None else min(n_left, limit - self.n_new)
 
-    def out_of_room(self, n_ctx: int) -> FinishReason | None:
-        """Why no further token may be made, None while one may."""
+    def limit_reached(self, n_ctx: int) -> FinishReason | None:
+        """The limit that is reached; None if another token may be generated."""
         limit = self.request.max_tokens
         if limit is not None and self.n_new >= limit:
             return FinishReason.LENGTH
@@ -230,7 +227,7 @@ class Reply:
         return None
 
     def add(self, tokens: Sequence[int], vocabulary: Vocabulary) -> TokensCommitted:
-        """Add tokens that nobody sampled; their text is shown as any other."""
+        """Add tokens that were not sampled; their text is shown."""
         self.tokens += tokens
         pieces = [vocabulary.piece(token, special=token in self.marker_tokens) for token in tokens]
         shown = [self.text.push(piece) for piece in pieces]
@@ -243,7 +240,7 @@ class Reply:
         verdict: Verdict,
         vocabulary: Vocabulary,
     ) -> TokensCommitted:
-        """Add the accepted tokens and the next one, up to an end token or a stop string."""
+        """Add the accepted and the next token, up to an end token or a stop string."""
         committed: list[CommittedToken] = []
         shown: list[str] = []
         added = () if verdict.next_token is None else (verdict.next_token,)

@@ -1,4 +1,4 @@
-"""Why a prompt was read again: it is held against the line that its chat had before."""
+"""Explains why a prompt was recomputed, by comparing it with the chat's previous tokens."""
 
 from array import array
 from collections import OrderedDict
@@ -13,47 +13,47 @@ from engine.generation.prompt import Prompt, may_think, text_of_tokens
 from engine.generation.reasoning import MARKERS, Thought
 from engine.requests import GenerationRequest, Message
 
-MAX_LINES = 64
-MOST_TOKENS = 1 << 20
-"""Lines and tokens that are remembered; the line used longest ago goes first."""
+MAX_REPLIES = 64
+MAX_TOKENS = 1 << 20
+"""Maximum stored replies and tokens; the least recently used are dropped first."""
 N_OPENING = 16
-"""Tokens that a template may open the thinking of a reply with."""
+"""Maximum tokens with which a template opens the thinking of a reply."""
 N_SHOWN = 8
-"""Tokens that are shown of a difference, and before it."""
+"""Tokens shown of a difference, and before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastReply:
-    """What a chat's last reply was made of, and the reply."""
+    """A chat's last request and reply."""
 
     tokens: "array[int]"
-    """Those that were computed: the prompt's and the reply's but its last."""
+    """Computed tokens of prompt and reply, without the last one."""
     n_prompt: int
     messages: tuple[int, ...]
-    """A digest of each message, its role and text."""
+    """Hash of each message's role and text."""
     reply: int
-    """A digest of the reply as a message."""
+    """Hash of the reply as a message."""
     thinks: bool
     adapters: tuple[Adapter, ...] | None
 
 
-class LastLines:
-    """The last line of each owner, since the model was loaded."""
+class LastReplies:
+    """The last reply of each owner since the model was loaded."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
         self._lines: OrderedDict[str, LastReply] = OrderedDict()
 
-    def keep(
+    def store(
         self, request: GenerationRequest, tokens: Tokens[int], n_prompt: int, text: str
     ) -> None:
-        """Remember what a reply was made of, as it ended.
+        """Store an ended reply.
 
         Args:
-            request: What was asked; one that is nobody's is not remembered.
-            tokens: The prompt's and the reply's; the last one was never computed.
-            n_prompt: Tokens before the reply.
-            text: The reply.
+            request: The request; without an owner nothing is stored.
+            tokens: Tokens of prompt and reply; the last one was never computed.
+            n_prompt: Number of tokens before the reply.
+            text: Text of the reply.
         """
         if not request.owner:
             return
@@ -72,15 +72,15 @@ class LastLines:
     @property
     def _is_full(self) -> bool:
         n_tokens = sum(len(line.tokens) for line in self._lines.values())
-        return len(self._lines) > MAX_LINES or n_tokens > MOST_TOKENS
+        return len(self._lines) > MAX_REPLIES or n_tokens > MAX_TOKENS
 
     def found(self, request: GenerationRequest, prompt: Prompt, recalled: Recalled) -> PromptReady:
-        """What was found of a prompt, and why it was not more; nothing is timed yet.
+        """The reuse of a prompt and why it was not longer, without times.
 
         Args:
-            request: What is asked.
-            prompt: Its tokens; the last one is computed in any case.
-            recalled: What was found of it.
+            request: The request.
+            prompt: Its tokens; the last one is always computed.
+            recalled: The reused tokens.
         """
         tokens, line = prompt.tokens, self._lines.get(request.owner)
         found = PromptReady(
@@ -113,7 +113,7 @@ class LastLines:
     def _why(
         self, line: LastReply, request: GenerationRequest, prompt: Prompt, n_common: int
     ) -> tuple[ReadCause, str]:
-        """Why a prompt differs from a line, and which message does, where one does."""
+        """Why a prompt differs from the last reply's tokens, and the changed message or setting."""
         now, messages = _digests(request.messages), request.messages
         at = common_prefix(line.messages, now)
         if at == len(now) and n_common >= len(prompt.tokens) - len(prompt.continues):
@@ -129,7 +129,7 @@ class LastLines:
         return ReadCause.TEMPLATE, ""
 
     def _is_in_thought(self, line: LastReply, reply: Message, n_common: int) -> bool:
-        """Whether a line leaves a prompt within what was thought for its reply."""
+        """Whether prompt and stored tokens diverge within the reply's thinking."""
         thought = Thought.of(reply.content)
         is_before = n_common < line.n_prompt - N_OPENING
         if thought is None or not thought.text or is_before:
@@ -150,7 +150,7 @@ def _digests(messages: Tokens[Message]) -> tuple[int, ...]:
 
 
 def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
-    """The message that reads otherwise, in words; a chat that is shorter now ends there."""
+    """The text for the first changed message, or for the end of a chat that is shorter now."""
     if at >= len(messages):
         return ReadCause.EDITED, "the end of the chat"
     if messages[at].role == "system":
@@ -163,7 +163,7 @@ def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
 def _why_missed(
     line: LastReply, request: GenerationRequest, recalled: Recalled, n_common: int
 ) -> ReadCause | None:
-    """Why less was found than is the same; None where it is not, or by a few tokens only."""
+    """Why fewer tokens were reused than are equal; None if at most a few are missing."""
     if n_common - recalled.n_reused < MIN_GAIN:
         return None
     if line.adapters != request.adapters:

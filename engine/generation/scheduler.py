@@ -1,9 +1,8 @@
-"""Continuous batching: the steps of all replies under way, computed together.
+"""Continuous batching: the steps of all running replies are computed together.
 
-The loop of a reply asks for its forwards instead of calling them. It yields events and, where it
-needs the model, a `Step`; it is sent what that gave. So the steps of several replies go into one
-batch, a new prompt is read in chunks between them, and one that is over leaves at once (iteration
-level scheduling: Yu et al. 2022, Orca, OSDI, section 3).
+A reply's loop yields events and, to use the model, a `Step`, and is sent the result. So the steps
+of several replies share a batch, new prompts are prefilled in chunks between them, and finished
+replies leave at once (iteration-level scheduling: Yu et al. 2022, Orca, OSDI, section 3).
 """
 
 import threading
@@ -25,25 +24,24 @@ if TYPE_CHECKING:
     from engine.generation.loop import ReplyLoop
 
 CHUNK_S = 0.1
-"""Time that a stretch of a prompt may add to a step in which other replies decode."""
+"""Time that a prompt chunk may add to a step in which other replies decode."""
 CHUNK = 64
-"""Tokens of such a stretch before the speed of prompts is known."""
+"""Tokens of such a chunk before the prefill speed is known."""
 MIN_CHUNK = 16
 NOTHING = Forward(np.empty((0, 0), np.float32))
-"""What a stretch of a prompt gives."""
+"""Result of a prompt chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What a step gave."""
+    """Result of a step."""
 
     logits: Logits
     """`[n_rows, n_vocab]`, valid until the loop yields again."""
     is_alone: bool
     """Whether no other reply's step was in the batch, so that its time is this step's."""
     n_shared: int = 0
-    """Rows of the batch, where it held those of several replies and nothing else: one of them is
-    told, and learns from it; 0 for all others."""
+    """Rows of a batch of several replies without prefill, reported to one of them; otherwise 0."""
     elapsed_s: float = 0.0
     """Time of the batch."""
 
@@ -52,37 +50,37 @@ Item = Event | Step
 
 
 def compute_step(step: Step) -> Generator[Step, Computed | None, Computed]:
-    """What a step gives, within a loop."""
+    """Yield a step and return its result."""
     given = yield step
-    assert given is not None, "who yields a step is sent what it gave"
+    assert given is not None, "a yielded step is answered by its result"
     return given
 
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One reply from its request to its end: what it tells, and how it ended."""
+    """A reply in the scheduler: its events and state."""
 
     loop: "ReplyLoop"
     cancellation: Cancellation
     running: Generator[Item, Computed | None, None]
     events: deque[Event] = field(default_factory=deque)
-    """Told and not taken yet; while there are any, it stands still."""
+    """Events not consumed yet; the reply pauses until they are."""
     fault: EngineError | None = None
-    """Why it failed."""
+    """The error that ended it."""
     is_over: bool = False
-    wish: Step | None = None
-    """What it needs computed next."""
+    next_step: Step | None = None
+    """The next step to compute."""
     turn: int = 0
-    """When a step of it was computed last, in batches."""
+    """Number of the last batch with a step of it."""
 
     def take(self) -> Iterator[Event]:
-        """The events that it has told, each once."""
+        """Remove and yield its events."""
         while self.events:
             yield self.events.popleft()
 
 
 class Scheduler:
-    """Takes the replies of one context on, step by step; from one thread."""
+    """Runs the replies of one context step by step, from one thread."""
 
     def __init__(
         self,
@@ -92,13 +90,13 @@ class Scheduler:
         stop: Callable[[], None],
         clear: Callable[[], None],
     ) -> None:
-        """Without a reply.
+        """Create a scheduler without replies.
 
         Args:
-            backend: Of all of them.
-            recall: Knows how fast prompts are read.
-            stop: Aborts what is being computed, from any thread.
-            clear: Lets what follows run again.
+            backend: The backend of all replies.
+            recall: For the measured prefill speed.
+            stop: Aborts the running computation, from any thread.
+            clear: Clears an abort.
         """
         self._backend = backend
         self._recall = recall
@@ -106,20 +104,20 @@ class Scheduler:
         self._under_way: list[Generation] = []
         self._waiting: list[Generation] = []
         self._computing: tuple[Generation, ...] = ()
-        """Whose work an abort would stop."""
+        """The replies that an abort would stop."""
         self._is_stopped = False
         self._stopping = threading.Lock()
-        """Guards those two: a late abort must not stop another reply's work."""
+        """Guards `_computing` and `_is_stopped`: a late abort must not stop other replies."""
         self._n_batches = 0
 
     @property
     def n_replies(self) -> int:
-        """Replies that are not over, those that wait included."""
+        """Running and waiting replies."""
         return len(self._under_way) + len(self._waiting)
 
     @property
     def chunk(self) -> int:
-        """Tokens of a prompt that go into one batch."""
+        """Prompt tokens per batch."""
         n_batch = self._backend.n_batch
         if len(self._under_way) < 2:
             return n_batch
@@ -130,28 +128,28 @@ class Scheduler:
 
     @property
     def n_rows(self) -> int:
-        """Rows of logits that each reply may ask for, so that the steps of all fit one batch."""
+        """Rows of logits per reply, so that all replies' steps fit in one batch."""
         return max(1, self._backend.n_rows // max(1, len(self._under_way)))
 
     def add(self, loop: "ReplyLoop", cancellation: Cancellation) -> Generation:
-        """A reply that begins as soon as there is room for it, in the order of the requests."""
+        """Queue a reply; it begins when a sequence is free, in the order of the requests."""
         generation = Generation(loop, cancellation, loop.run())
         self._waiting.append(generation)
         cancellation.attach(self._on_cancel)
         return generation
 
     def step(self) -> bool:
-        """Take every reply whose events were taken to its next event, or compute what all need.
+        """Advance every reply without pending events, or compute the steps that all of them need.
 
         Returns:
-            Whether anything was done; False where all have events that nobody takes.
+            Whether anything was done; False if all replies have pending events.
         """
         if not self._waiting and len(self._under_way) == 1:
             return self._step_alone(self._under_way[0])
         n_before = len(self._waiting)
         self._admit()
         ready = [one for one in self._under_way if not one.events]
-        idle = [one for one in ready if one.wish is None]
+        idle = [one for one in ready if one.next_step is None]
         for one in idle:
             self._advance(one)
         if ready and not idle:
@@ -159,33 +157,33 @@ class Scheduler:
         return bool(ready) or len(self._waiting) != n_before
 
     def _step_alone(self, one: Generation) -> bool:
-        """As `step`, where there is nobody to wait for or to share with."""
+        """As `step`, for a single reply."""
         if one.events:
             return False
-        if one.wish is None:
+        if one.next_step is None:
             self._advance(one)
         else:
             self._compute((one,))
         return True
 
     def end(self, generation: Generation) -> None:
-        """Let go of a reply, whether it is over or not."""
+        """Remove a reply, finished or not."""
         if not generation.is_over:
             self._compute_for((generation,))
             generation.running.close()
             self._finish(generation)
 
     def _admit(self) -> None:
-        """Begin replies that wait, in the order of the requests, while sequences are free."""
+        """Begin waiting replies, in the order of the requests, while sequences are free."""
         for one in tuple(self._waiting):
             is_free = len(self._under_way) < self._backend.n_sequences
-            if is_free or one.cancellation.is_cancelled:  # the latter ends without a sequence
+            if is_free or one.cancellation.is_cancelled:  # a cancelled one needs no sequence
                 self._waiting.remove(one)
                 self._under_way.append(one)
                 self._advance(one)
 
     def _advance(self, one: Generation) -> None:
-        """Take a reply to its next event, step or end."""
+        """Run a reply's loop to its next event, step or end."""
         self._compute_for((one,))
         try:
             self._backend.use_adapters(one.loop.adapters)
@@ -195,13 +193,15 @@ class Scheduler:
             self._take(one)
 
     def _compute(self, ready: Sequence[Generation]) -> None:
-        """Compute the steps of some replies in one batch, and take each to what comes behind."""
+        """Compute the steps of some replies in one batch, and continue each."""
         chosen = self._chosen(ready)
         if not chosen:
             return
         self._compute_for(chosen)
         self._n_batches += 1
-        lengths = [len(one.wish.sequence.tokens) for one in chosen if one.wish is not None]
+        lengths = [
+            len(one.next_step.sequence.tokens) for one in chosen if one.next_step is not None
+        ]
         watch = Stopwatch()
         try:
             self._backend.use_adapters(chosen[0].loop.adapters)
@@ -211,29 +211,29 @@ class Scheduler:
             return
         is_alone, n_shared, elapsed_s = len(chosen) == 1, _n_shared(chosen), watch.total()
         for one, forward in zip(chosen, forwards, strict=True):
-            one.wish, one.turn = None, self._n_batches
+            one.next_step, one.turn = None, self._n_batches
             self._take(one, Computed(forward.logits, is_alone, n_shared, elapsed_s))
             n_shared = 0
 
     def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
-        steps = [one.wish for one in chosen if one.wish is not None]
+        steps = [one.next_step for one in chosen if one.next_step is not None]
         return [_alone(*steps)] if len(steps) == 1 else self._backend.verify_batch(steps)
 
     def _chosen(self, ready: Sequence[Generation]) -> tuple[Generation, ...]:
-        """Whose steps go into the next batch: those that waited longest, as many as fit."""
+        """The replies of the next batch: those that waited longest, as many as fit."""
         if len(ready) == 1 and not ready[0].cancellation.is_cancelled:
             return (ready[0],)
         chosen: list[Generation] = []
         n_rows = n_tokens = n_unread = 0
         n_most_unread = self.chunk if _decodes(ready) else self._backend.n_batch
         for one in sorted(ready, key=lambda one: one.turn):
-            step = one.wish
+            step = one.next_step
             assert step is not None, "a ready reply has a step to compute"
             if one.cancellation.is_cancelled:
                 self._throw(one, DecodeAborted("stopped between two decode steps"))
                 continue
             if chosen and one.loop.adapters != chosen[0].loop.adapters:
-                continue  # those in use work on a whole batch
+                continue  # adapters apply to a whole batch
             n_rows_then = n_rows + len(step.tokens)
             n_tokens_then = n_tokens + step.n_tokens
             n_unread_then = n_unread + len(step.unread)
@@ -248,27 +248,27 @@ class Scheduler:
     def _recover(
         self, chosen: Sequence[Generation], lengths: Sequence[int], error: EngineError
     ) -> None:
-        """Go on behind a batch that failed: the reply that it failed for is told, no other."""
+        """After a failed batch, retry each step alone, so that only the faulty reply fails."""
         if len(chosen) == 1:
             self._throw(chosen[0], error)
             return
         for one, length in zip(chosen, lengths, strict=True):
-            assert one.wish is not None
-            sequence = one.wish.sequence
+            assert one.next_step is not None
+            sequence = one.next_step.sequence
             if len(sequence.tokens) >= length and sequence.can_crop(length):
                 sequence.crop(length)
             else:
                 self._throw(one, error)
         for one in chosen:
-            if one.wish is not None:
+            if one.next_step is not None:
                 self._compute((one,))
 
     def _throw(self, one: Generation, error: EngineError) -> None:
-        one.wish = None
+        one.next_step = None
         self._take(one, error)
 
     def _take(self, one: Generation, given: Computed | EngineError | None = None) -> None:
-        """Let a loop go on, with what it was given, to the next thing that it yields."""
+        """Send a result or error to a loop, and run it to its next item."""
         try:
             if isinstance(given, EngineError):
                 item = one.running.throw(given)
@@ -281,21 +281,21 @@ class Scheduler:
             self._finish(one)
         else:
             if isinstance(item, Step):
-                one.wish = item
+                one.next_step = item
             else:
                 one.events.append(item)
 
     def _finish(self, one: Generation) -> None:
-        one.is_over, one.wish = True, None
+        one.is_over, one.next_step = True, None
         one.cancellation.detach()
         for generations in (self._under_way, self._waiting):
             if one in generations:
                 generations.remove(one)
 
     def _compute_for(self, generations: tuple[Generation, ...]) -> None:
-        """What follows is these replies' work; an abort that was meant for others is over."""
+        """Set the replies being computed, and clear an abort that was meant for others."""
         if self._computing == generations:
-            return  # an abort that is under way is meant for them
+            return  # a running abort is meant for them
         with self._stopping:
             self._computing = generations
             if self._is_stopped:
@@ -308,14 +308,14 @@ class Scheduler:
             self._stop_unwanted()
 
     def _stop_unwanted(self) -> None:
-        """Abort what is being computed where nobody wants it any more."""
+        """Abort the computation if all of its replies are cancelled."""
         if all(one.cancellation.is_cancelled for one in self._computing):
             self._is_stopped = True
             self._stop()
 
 
 def _alone(step: Step) -> Forward:
-    """What a step gives with which no other reply's is computed."""
+    """Compute a single step."""
     if not step.tokens:
         step.sequence.prefill(step.unread)
         return NOTHING
@@ -323,13 +323,13 @@ def _alone(step: Step) -> Forward:
 
 
 def _decodes(ready: Sequence[Generation]) -> bool:
-    """Whether somebody waits for a token while others' prompts are read."""
-    return any(one.wish is not None and not one.wish.unread for one in ready)
+    """Whether any of the replies decodes rather than prefills."""
+    return any(one.next_step is not None and not one.next_step.unread for one in ready)
 
 
 def _n_shared(chosen: Sequence[Generation]) -> int:
-    """The rows of a batch of several replies that has rows alone; 0 for any other."""
-    steps = [one.wish for one in chosen if one.wish is not None]
+    """Rows of a batch of several replies without prefill; 0 for other batches."""
+    steps = [one.next_step for one in chosen if one.next_step is not None]
     if len(steps) < 2 or any(step.unread for step in steps):
         return 0
     return sum(len(step.tokens) for step in steps)

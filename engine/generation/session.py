@@ -1,4 +1,4 @@
-"""A loaded model that makes replies: one, or several at once."""
+"""A loaded model that generates one or several replies at once."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
@@ -15,7 +15,7 @@ from engine.generation.loop import ReplyLoop, Shared
 from engine.generation.prefill import Prefill
 from engine.generation.prompt import chat_prompt, text_tokens
 from engine.generation.reasoning import Reasoning
-from engine.generation.reuse import LastLines
+from engine.generation.reuse import LastReplies
 from engine.generation.scheduler import Generation, Scheduler
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
@@ -28,23 +28,23 @@ from engine.speculation.predictors.base import Predictor
 
 
 class Session:
-    """A backend, perhaps a draft backend, and the settings that can change between rounds.
+    """A backend, an optional draft backend, and settings that may change between rounds.
 
-    As many replies at once as the context has sequences, all from one thread; their steps are
-    computed in one batch. `Cancellation` may be used from any thread.
+    It generates up to one reply per sequence of the context, all from one thread, and batches
+    their steps. `Cancellation` may be used from any thread.
 
     Args:
         backend: The target.
-        template: Makes prompts of messages.
-        speculation: Until `set_speculation` says otherwise.
+        template: Renders messages to prompts.
+        speculation: Initial settings; see `set_speculation`.
         draft_backend: The draft model.
-        costs: Of an earlier run.
-        n_ctx_train: Tokens that the target was trained on.
-        threads: Of the backends; None leaves them as they were opened.
-        custom_predictor: What the predictor `custom` is; whoever made it closes it.
+        costs: Costs of an earlier run.
+        n_ctx_train: Training context of the target, in tokens.
+        threads: Threads of the backends; None leaves them unchanged.
+        custom_predictor: The predictor `custom`; the caller closes it.
 
     Raises:
-        IncompatiblePairError: the draft's vocabulary is not the target's.
+        IncompatiblePairError: draft and target have different vocabularies.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Session:
             scheduler=scheduler,
             prefill=Prefill(backend, recall, measured, threads, scheduler),
             grammars=Grammars(backend.vocabulary),
-            last_lines=LastLines(backend.vocabulary),
+            last_replies=LastReplies(backend.vocabulary),
             reasoning=reasoning,
             marker_tokens=_marker_tokens(reasoning, backend),
         )
@@ -95,24 +95,24 @@ class Session:
 
     @property
     def predictors(self) -> tuple[str, ...]:
-        """Names of the predictors that can be switched on."""
+        """Names of the available predictors."""
         return self._predictors.first.names
 
     def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
-        """Look for prompts in these tiers too, and keep there what replies compute.
+        """Restore prompts from these tiers, and save the states of replies in them.
 
         Args:
-            tiers: Of this model, its settings and its build; whoever made them closes them.
-            settings: What the tiers were made with.
+            tiers: Of this model, its settings and its build; the caller closes them.
+            settings: The tiers' settings.
         """
         self._recall.attach(tiers, settings)
 
     def cache_report(self) -> CacheReport:
-        """Where everything lies."""
+        """Use and entries of all cache tiers."""
         return self._recall.report()
 
     def prompt_tokens(self, messages: Tokens[Message]) -> tuple[int, ...]:
-        """What a conversation's prompt begins with; from any thread.
+        """The prompt tokens of a conversation; callable from any thread.
 
         Raises:
             TemplateError: the chat template failed.
@@ -121,38 +121,35 @@ class Session:
         return chat_prompt(messages, self._template, self._backend.vocabulary, reasoning).tokens
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text as a question has it, the template's own apart; from any thread.
+        """Tokens of a question's text without the template's; callable from any thread.
 
         Raises:
-            ImageError: it names an image, and there is no projector or that refuses it.
+            ImageError: it has an image, and there is no projector or that refuses it.
         """
         return len(text_tokens(text, self._backend.vocabulary))
 
     def costs(self) -> CostProfile | None:
-        """The measured costs of rounds, None while too little was measured."""
+        """The measured costs of rounds; None if too few were measured."""
         return self._costs.profile()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Switch predictor and controller from the next round on."""
+        """Change the speculation settings from the next round on."""
         self._shared.wanted = settings
 
     def generate(self, request: GenerationRequest, cancellation: Cancellation) -> Iterator[Event]:
-        """Make one reply; ends with `Finished`.
+        """Generate a reply; the last event is `Finished`.
 
-        Several of these may be taken by turns: each step computes what all of them need whose
-        events were taken. A reply that is not wanted to its end is closed: the generator's
-        `close()` ends it.
+        Several of these generators may be consumed alternately; each step computes for all replies
+        without pending events. Close a generator to end its reply early.
 
         Raises:
-            EngineError: each sequence of the context has a reply that is not over, or the session
-                is closed.
-            ContextFullError: the prompt does not fit; nothing of the cache was lost but what the
-                prompt does not share.
+            EngineError: all sequences of the context have running replies, or the session is
+                closed.
+            ContextFullError: the prompt does not fit; its cached prefix is retained.
             TemplateError: the chat template failed.
             PresetError: sampling or speculation settings out of range.
-            GrammarError: the schema or grammar is not valid, or the reply that is continued does
-                not fit it.
-            AdapterError: an adapter is missing, or is none of this model.
+            GrammarError: the schema or grammar is invalid, or the continued reply does not match.
+            AdapterError: an adapter is missing, or not of this model.
             DecodeError: the backend failed.
         """
         n_sequences = self._backend.n_sequences
@@ -177,14 +174,14 @@ class Session:
     def preload(
         self, messages: Tokens[Message], cancellation: Cancellation, *, owner: str = ""
     ) -> Iterator[Event]:
-        """Read what a chat begins with before its next question is there; ends with `Finished`.
+        """Prefill a chat before its next question; the last event is `Finished`.
 
-        What was read until it is cancelled serves the next request too. Raises as `generate` does.
+        If cancelled, the tokens computed so far are reused too. Raises as `generate` does.
         """
         return self.generate(GenerationRequest.preload(tuple(messages), owner), cancellation)
 
     def begin(self, request: GenerationRequest, cancellation: Cancellation) -> Generation:
-        """A reply that `step` makes beside others, as soon as there is room for it.
+        """Queue a reply that `step` generates as soon as a sequence is free.
 
         Raises:
             EngineError: the session is closed.
@@ -194,16 +191,16 @@ class Session:
         return self._scheduler.add(ReplyLoop(self._shared, request, cancellation), cancellation)
 
     def step(self) -> bool:
-        """Go on with every reply whose events were taken; False where there was nothing to do.
+        """Advance every reply without pending events; False if there was nothing to do.
 
-        What they tell lies in `Generation.events`, why one failed in `Generation.fault`.
+        Results are in `Generation.events` and `Generation.fault`.
         """
         return self._scheduler.step()
 
     def keep(self) -> CacheReport:
-        """Keep what the replies computed that are over, and give where everything lies.
+        """Save the states of ended replies; return the cache report.
 
-        Apart from `generate`, so that the end of a reply waits for no copy of its state.
+        Separate from `generate`, so that the end of a reply does not wait for saving its state.
         """
         self._recall.save_ended()
         return self._recall.report()
@@ -212,7 +209,7 @@ class Session:
         """Free the backends.
 
         Raises:
-            EngineError: a reply is not over; nothing was freed.
+            EngineError: a reply is running; nothing was freed.
         """
         if self._scheduler.n_replies:
             raise EngineError(
@@ -245,16 +242,16 @@ def _check_draft(target: Backend, draft: Backend) -> None:
 
 
 def _is_token(backend: Backend, text: str) -> bool:
-    """Whether a text is one token that the vocabulary sets apart."""
+    """Whether a text is a single token of the vocabulary."""
     try:
         tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
     except EngineError:
-        return False  # this target knows numbers only
+        return False  # the target has no tokenizer
     return len(tokens) == 1
 
 
 def _marker_tokens(reasoning: Reasoning | None, backend: Backend) -> frozenset[int]:
-    """The tokens of the markers that have no text of their own."""
+    """The control tokens of the markers, which have no text unless `special`."""
     if reasoning is None:
         return frozenset()
     vocabulary, markers = backend.vocabulary, reasoning.markers

@@ -1,6 +1,6 @@
-"""The thinking of one reply: how far it is, and when it has to end.
+"""The thinking of one reply: its progress, and when it must end.
 
-A budget in tokens closes it, and so does a loop: what a model writes again and again leads nowhere.
+It is ended at a token budget, or when the model repeats itself.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +10,8 @@ from engine.events import Thinking
 from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply
 
-LOOK_EVERY = 32
-"""Tokens of thinking between two looks for a loop."""
+CHECK_EVERY = 32
+"""Tokens of thinking between two checks for a loop."""
 USED_UP = "it reached its limit of {:,} tokens"
 IN_A_LOOP = "it repeated itself"
 
@@ -22,27 +22,27 @@ class ThinkingWatch:
 
     reasoning: Reasoning
     budget: int
-    """Tokens; 0 does not bound it."""
+    """Maximum tokens; 0 is unlimited."""
     clock: Callable[[], float]
-    """Seconds since the reply was asked for."""
+    """Seconds since the request."""
     is_open: bool = False
     is_decided: bool = False
-    """Whether the reply was seen to think, or to answer at once."""
+    """Whether it is known if the reply thinks."""
     n_tokens: int = 0
     elapsed_s: float = 0.0
-    told: Thinking | None = None
-    """How far it was at the last round; None where there was no thinking yet."""
+    last: Thinking | None = None
+    """The last event; None before any thinking."""
     _since: float | None = None
-    _looked_at: int = 0
+    _checked_at: int = 0
     _n_chars: int = 0
-    """Of the text, those in which the end does not stand."""
+    """Characters already searched for the end marker."""
 
-    def take(self, reply: Reply, n_new: int) -> Thinking | None:
-        """Look at what a round added; gives how far the thinking is, if there is any.
+    def update(self, reply: Reply, n_new: int) -> Thinking | None:
+        """Process the tokens of a round; return the thinking's progress, if any.
 
         Args:
-            reply: With the round's tokens and text.
-            n_new: Those tokens.
+            reply: The reply with the round's tokens and text.
+            n_new: Number of the round's tokens.
         """
         if self.is_decided and not self.is_open:
             return None
@@ -56,50 +56,50 @@ class ThinkingWatch:
         end = self.reasoning.markers.end
         if self.is_open and end in text[max(self._n_chars - len(end), 0) :]:
             self.is_open = False
-            return self._told(is_over=True)
+            return self._event(is_over=True)
         self._n_chars = len(text)
-        return self._told() if self.is_open else None
+        return self._event() if self.is_open else None
 
     def n_left(self) -> int | None:
-        """Tokens that it may still have; None where nothing bounds it."""
+        """Remaining tokens of the budget; None if unlimited."""
         is_bounded = self.budget and (self.is_open or not self.is_decided)
         return max(self.budget - self.n_tokens, 0) if is_bounded else None
 
     def reason_to_close(self, reply: Reply) -> str | None:
-        """Why the thinking has to end now, if it has to."""
+        """Why the thinking must end now; None if it need not."""
         if not self.is_open:
             return None
         if self.n_left() == 0:
             return USED_UP.format(self.budget)
-        if self.n_tokens - self._looked_at < LOOK_EVERY:
+        if self.n_tokens - self._checked_at < CHECK_EVERY:
             return None
-        self._looked_at = self.n_tokens
+        self._checked_at = self.n_tokens
         return IN_A_LOOP if has_loop(reply.generated_tokens[-self.n_tokens :]) else None
 
     def close(self, note: str, n_tokens: int) -> Thinking:
-        """Take that the engine has written the end."""
+        """Record that the engine has written the end marker."""
         self.is_open = False
         self.n_tokens += n_tokens
-        return self._told(is_over=True, note=note)
+        return self._event(is_over=True, note=note)
 
     def _decide(self, text: str) -> None:
         begun, start = text.lstrip(), self.reasoning.markers.start
         self.is_open = begun.startswith(start)
         self.is_decided = self.is_open or not start.startswith(begun)
 
-    def _told(self, *, is_over: bool = False, note: str | None = None) -> Thinking:
-        self.told = Thinking(self.n_tokens, self.elapsed_s, is_over, note)
-        return self.told
+    def _event(self, *, is_over: bool = False, note: str | None = None) -> Thinking:
+        self.last = Thinking(self.n_tokens, self.elapsed_s, is_over, note)
+        return self.last
 
 
 def has_loop(tokens: Sequence[int], *, longest: int = 256, times: int = 4, least: int = 96) -> bool:
-    """Whether tokens end with one stretch again and again.
+    """Whether tokens end with a repeated sequence.
 
     Args:
-        tokens: What was generated.
-        longest: Tokens of the longest stretch that is looked for.
-        times: How often it has to stand there.
-        least: Tokens that all of them have together at least.
+        tokens: Generated tokens.
+        longest: Maximum length of the sequence.
+        times: Minimum number of repetitions.
+        least: Minimum total length of the repetitions.
     """
     n = len(tokens)
     for period in range(1, min(longest, n // times) + 1):

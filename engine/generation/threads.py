@@ -1,8 +1,8 @@
-"""How many threads llama.cpp computes with: as many as other programs leave cores.
+"""Number of llama.cpp's threads: the cores that other programs leave free.
 
-The threads of a step wait for one another at every operation, so one core that is shared with
-another program stops all of them: on two cores beside one busy process two threads decode at a
-fiftieth of the speed of one thread (benchmarks/results/threads.md).
+The threads of a step synchronize at every operation, so one core shared with another program stalls
+all of them: on two cores beside one busy process two threads decode at a fiftieth of the speed of
+one thread (benchmarks/results/threads.md).
 """
 
 import time
@@ -14,17 +14,17 @@ from engine.events import ThreadsChanged
 from engine.generation.cpu_load import CpuLoad, ProcessorLoad, threads_beside
 
 MIN_WAIT_S, MAX_WAIT_S = 0.4, 30.0
-"""How long cores are free before threads come back; doubles each time others take them again."""
+"""Time that cores must be free before they are used; doubles each time others use them again."""
 LONG_BATCH = 64
-"""Tokens of a prompt from which a batch is computed with the threads for prompts."""
+"""Prompt tokens from which a batch uses the threads for prompts."""
 OTHERS, FREE = "other programs use cores", "cores became free"
 
 
 class FreeCores:
-    """The number of cores to use, at most `n_cores`: fewer at once, more after a while.
+    """The number of cores to use: lowered at once, raised after a delay.
 
     Args:
-        n_cores: Used on a free machine.
+        n_cores: Maximum, used on an idle machine.
         clock: Seconds.
     """
 
@@ -36,11 +36,11 @@ class FreeCores:
         self._free_since = inf
 
     def begin(self, free: float) -> None:
-        """Use what is free at this instant, as a reply begins."""
+        """Use the cores that are free at the start of a reply."""
         self._set(threads_beside(free, self._n_usual))
 
     def add(self, free: float) -> None:
-        """Follow the cores that others leave now."""
+        """Record the present number of free cores."""
         now, target = self._clock(), threads_beside(free, self._n_usual)
         if target < self.n:
             recovered = now - self._changed_at > MAX_WAIT_S
@@ -62,8 +62,8 @@ class Threads:
 
     Args:
         backends: The target, and the draft model if there is one: both use the same numbers.
-        follows: Whether the numbers for steps and for prompts follow the load; else they are fixed.
-        load: What other programs take; None asks the operating system.
+        follows: Whether the numbers for steps and for prompts follow the load or are fixed.
+        load: Load by other programs; None reads it from the operating system.
         clock: Seconds.
     """
 
@@ -84,23 +84,23 @@ class Threads:
 
     @property
     def n_decode(self) -> int:
-        """Threads of the next step, with or without a draft."""
+        """Threads of a decode or verify step."""
         return min(self._usual[0], self._cores.n) if self._follows[0] else self._usual[0]
 
     @property
     def n_prompt(self) -> int:
-        """Threads of the next batch of a prompt."""
+        """Threads of a prompt batch."""
         return min(self._usual[1], self._cores.n) if self._follows[1] else self._usual[1]
 
     def begin(self) -> None:
-        """Start a reply with the threads that the load of this instant leaves."""
+        """Set the threads by the load at the start of a reply."""
         free = self._load.free_now()
         if free is not None and any(self._follows):
             self._cores.begin(free)
         self.use_for_steps()
 
     def follow(self) -> ThreadsChanged | None:
-        """Follow the load between two batches; an event if the numbers changed."""
+        """Update the numbers from the load; return an event if they changed."""
         free = self._load.free(self._n_set) if any(self._follows) else None
         if free is not None:
             self._cores.add(free)
@@ -112,11 +112,11 @@ class Threads:
         return self._reported
 
     def use_for_prompt(self, n_tokens: int) -> None:
-        """Set the threads of a batch of a prompt; a short one is computed as steps are."""
+        """Set the threads of a prompt batch; a short one uses those of steps."""
         self._set(self.n_decode if n_tokens < LONG_BATCH else self.n_prompt)
 
     def use_for_steps(self) -> None:
-        """Set the threads of steps: llama.cpp would take the rows of a draft for a prompt."""
+        """Set the threads of steps; llama.cpp would treat the rows of a draft as a prompt."""
         self._set(self.n_decode)
 
     def _set(self, n_threads: int) -> None:

@@ -1,1 +1,1 @@
-"""What a reply may be: a JSON schema or a grammar, read, checked and made into masks of tokens."""
+"""Grammars: JSON schemas and grammars are validated and compiled to token masks."""

@@ -1,7 +1,7 @@
-"""Which tokens a grammar lets follow, asked for lines that grow and are cut back.
+"""Grammar masks: the tokens that a grammar allows next, for sequences that grow and are cropped.
 
-Draft and target ask for the same places one after the other, so the masks of the last places are
-kept, and the matcher is rolled back instead of starting anew.
+Draft and target request masks at the same positions, so the last masks are cached, and the matcher
+is rolled back instead of restarted.
 """
 
 from collections.abc import Sequence as Tokens
@@ -17,12 +17,12 @@ from engine.requests import GenerationRequest, Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-KEPT_MASKS = 40
-"""Places whose masks are kept: two drafts and what lies around them."""
-KEPT_MATCHERS = 4
-"""Grammars that stay compiled."""
+MAX_MASKS = 40
+"""Cached masks: the positions of two drafts and a few more."""
+MAX_MATCHERS = 4
+"""Compiled grammars to cache."""
 ANCHOR = "\x02"
-"""Goes before a text that is tokenised: some tokenizers put a blank at the start of any text."""
+"""Prefix for tokenising: some tokenizers add a space at the start of a text."""
 
 Mask = NDArray[np.bool_]
 
@@ -30,16 +30,16 @@ Mask = NDArray[np.bool_]
 class GrammarMask:
     """The masks of one reply: a `TokenMask` for the sampler.
 
-    Invariant: the matcher has taken exactly `_taken`, which began the reply of the line that was
-    asked for last; `_masks` has masks of places along it by the number of tokens before them.
-    An end token ends what the grammar says: only end tokens follow it.
+    Invariant: the matcher has consumed exactly `_consumed`, a prefix of the last requested reply;
+    `_masks` has cached masks by the number of reply tokens before them. After an end token only
+    end tokens are allowed.
 
     Args:
-        matcher: At its start, for this mask alone.
-        grammar: What it was made of.
-        n_before: Tokens of the line before the reply.
-        end_tokens: Of the vocabulary.
-        n_vocab: Tokens of the vocabulary.
+        matcher: In its initial state, used by this mask only.
+        grammar: The matcher's grammar.
+        n_before: Number of tokens before the reply.
+        end_tokens: End tokens of the vocabulary.
+        n_vocab: Number of tokens in the vocabulary.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class GrammarMask:
         self._n_before = n_before
         self._ends = frozenset(end_tokens)
         self._n_vocab = n_vocab
-        self._taken: list[int] = []
+        self._consumed: list[int] = []
         self._masks: dict[int, Mask] = {}
         self._only_ends = np.zeros(n_vocab, dtype=np.bool_)
         self._only_ends[list(end_tokens)] = True
 
     def __call__(self, history: Tokens[int], /) -> Mask:
-        """`[n_vocab]` bool, true for each token that may stand behind `history`.
+        """`[n_vocab]` bool, true for each token allowed after `history`.
 
         Raises:
-            GrammarError: a token of the reply is forbidden, or the grammar is too large for its
+            GrammarError: a token of the reply is forbidden, or the grammar exceeds llguidance's
                 limits.
         """
         reply = self._reply(history)
@@ -77,14 +77,14 @@ class GrammarMask:
         self._go_to(reply)
         mask = self._compute()
         self._masks[len(reply)] = mask
-        if len(self._masks) > KEPT_MASKS:
+        if len(self._masks) > MAX_MASKS:
             del self._masks[next(iter(self._masks))]
         return mask
 
     def forced_tokens(self, history: Tokens[int]) -> list[int]:
-        """The tokens of the text that has to follow, whatever is drawn; often there are none.
+        """Tokens of the text that must follow `history`; often none.
 
-        Another spelling of that text by tokens may be allowed too, so they are guesses.
+        They are guesses, because other tokens with the same text may be allowed too.
         """
         reply = self._reply(history)
         if self._ends.intersection(reply[-1:]):
@@ -93,7 +93,7 @@ class GrammarMask:
         return self._matcher.compute_ff_tokens()
 
     def allows(self, history: Tokens[int], token: int) -> bool:
-        """Whether a token may follow `history`; most often without making a mask."""
+        """Whether a token may follow `history`; usually without computing a mask."""
         reply = self._reply(history)
         if self._ends.intersection(reply[-1:]):
             return token in self._ends
@@ -112,43 +112,43 @@ class GrammarMask:
         return self._matcher.is_accepting()
 
     def _known(self, reply: list[int]) -> Mask | None:
-        """The mask behind a reply that is the start of what was taken, if it is kept."""
-        is_on_the_way = self._taken[: len(reply)] == reply
+        """The cached mask after a reply that is a prefix of `_consumed`, if any."""
+        is_on_the_way = self._consumed[: len(reply)] == reply
         return self._masks.get(len(reply)) if is_on_the_way else None
 
     def _reply(self, history: Tokens[int]) -> list[int]:
         return list(history[self._n_before :])
 
     def _go_to(self, reply: list[int]) -> None:
-        """Have the matcher take exactly these tokens."""
+        """Roll the matcher back and forward until it has consumed exactly `reply`."""
         n_common = self._n_common(reply)
-        n_back = len(self._taken) - n_common
+        n_back = len(self._consumed) - n_common
         if n_back:
             self._masks = {place: self._masks[place] for place in self._masks if place <= n_common}
-            del self._taken[n_common:]
+            del self._consumed[n_common:]
             if not self._matcher.rollback(n_back):
                 raise self._failed()
         rest = reply[n_common:]
-        n_taken = self._matcher.try_consume_tokens(rest) if rest else 0
-        self._taken += rest[:n_taken]
-        if n_taken < len(rest):
+        n_consumed = self._matcher.try_consume_tokens(rest) if rest else 0
+        self._consumed += rest[:n_consumed]
+        if n_consumed < len(rest):
             if self._matcher.is_error():
                 raise self._failed()
             raise GrammarError(
                 f"the reply so far does not match the grammar {self._grammar.name} from "
-                f"token {len(self._taken) + 1} on: regenerate the reply, or remove the "
+                f"token {len(self._consumed) + 1} on: regenerate the reply, or remove the "
                 "grammar"
             )
 
     def _n_common(self, reply: list[int]) -> int:
-        """How much of what was taken the reply begins with; they part near their ends."""
-        n_least = min(len(self._taken), len(reply))
-        n_known = max(0, n_least - KEPT_MASKS)
-        is_known = self._taken[:n_known] == reply[:n_known]
-        return common_prefix(self._taken, reply, known=n_known if is_known else 0)
+        """Length of the common prefix of `_consumed` and `reply`, which diverge near their ends."""
+        n_least = min(len(self._consumed), len(reply))
+        n_known = max(0, n_least - MAX_MASKS)
+        is_known = self._consumed[:n_known] == reply[:n_known]
+        return common_prefix(self._consumed, reply, known=n_known if is_known else 0)
 
     def _compute(self) -> Mask:
-        """The mask behind what was taken, its bits spread out."""
+        """The mask after `_consumed`, unpacked."""
         if self._matcher.is_error():
             raise self._failed()
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
@@ -161,9 +161,9 @@ class GrammarMask:
 
 
 class TokenBytes:
-    """The bytes of every token, by the names that llguidance asks for.
+    """The bytes of every token, with the attributes that llguidance's TokenizerWrapper needs.
 
-    Control tokens are marked, so that no grammar takes them for the text that spells them.
+    Control tokens are listed, so that no grammar matches them as text.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -183,19 +183,19 @@ class TokenBytes:
         self._anchor = self._tokenize(ANCHOR)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """The tokens of a text in the middle of a line."""
-        spelled = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        tokens = self._tokenize(ANCHOR + spelled)
+        """Tokenise a text that does not start the prompt."""
+        string = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        tokens = self._tokenize(ANCHOR + string)
         if tokens[: len(self._anchor)] == self._anchor:
             return tokens[len(self._anchor) :]
-        return self._tokenize(spelled)
+        return self._tokenize(string)
 
     def _tokenize(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
 
 
 def make_tokenizer(tokens: TokenBytes) -> "LLTokenizer":
-    """The vocabulary in the form of llguidance; takes about a second for a large one."""
+    """Llguidance's form of the vocabulary; takes about a second for a large one."""
     from llguidance import LLTokenizer, TokenizerWrapper
 
     return LLTokenizer(
@@ -204,7 +204,7 @@ def make_tokenizer(tokens: TokenBytes) -> "LLTokenizer":
 
 
 class Grammars:
-    """Makes the masks of replies for one vocabulary; the last grammars stay compiled."""
+    """Creates the masks of replies for one vocabulary, and caches compiled grammars."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -213,10 +213,10 @@ class Grammars:
         self._compiled: dict[Grammar, LLMatcher] = {}
 
     def mask(self, grammar: Grammar, *, n_before: int) -> GrammarMask:
-        """The mask of a reply that begins behind `n_before` tokens of its line.
+        """The mask of a reply that starts after `n_before` tokens.
 
         Raises:
-            GrammarError: the grammar is not valid, or the vocabulary has no token that ends a text.
+            GrammarError: the grammar is invalid, or the vocabulary has no end token.
         """
         tokens = self._all_tokens()
         matcher = self._matcher(grammar, tokens)
@@ -229,14 +229,14 @@ class Grammars:
         )
 
     def mask_of(self, request: GenerationRequest, tokens: Tokens[int]) -> GrammarMask | None:
-        """The mask of a request's reply, None where it has no grammar.
+        """The mask of a request's reply; None if it has no grammar.
 
         Args:
-            request: What is asked.
-            tokens: Its prompt, and the start of the reply where one is continued.
+            request: The request.
+            tokens: Its prompt, and the start of a continued reply.
 
         Raises:
-            GrammarError: the grammar is not valid, or that start does not fit it.
+            GrammarError: the grammar is invalid, or the start of the reply does not match it.
         """
         grammar = request.grammar or grammar_of(request.sampling)
         if grammar is None:
@@ -246,7 +246,7 @@ class Grammars:
         return mask
 
     def _matcher(self, grammar: Grammar, tokens: TokenBytes) -> "LLMatcher":
-        """A matcher at the start of a grammar."""
+        """A matcher in the initial state of a grammar."""
         from llguidance import LLMatcher
 
         if self._tokenizer is None:
@@ -257,7 +257,7 @@ class Grammars:
             if compiled.is_error():
                 raise refusal_of(grammar, compiled.get_error())
         self._compiled[grammar] = compiled
-        if len(self._compiled) > KEPT_MATCHERS:
+        if len(self._compiled) > MAX_MATCHERS:
             del self._compiled[next(iter(self._compiled))]
         return compiled.deep_copy()
 

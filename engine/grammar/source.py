@@ -1,9 +1,8 @@
-"""Schemas and grammars as people write them: read, checked, and put into llguidance's words.
+"""Reads and validates JSON schemas and grammars, and converts them for llguidance.
 
-A grammar is GBNF, as llama.cpp reads it, or Lark, as llguidance does
-(https://github.com/guidance-ai/llguidance, docs/syntax.md); a text with a rule `start:` or a line
-`%llguidance` is Lark. A schema is JSON Schema as far as llguidance knows it: what it does not know
-is an error and never passed over.
+A grammar is llama.cpp's GBNF or llguidance's Lark (https://github.com/guidance-ai/llguidance,
+docs/syntax.md); a text with a rule `start:` or a line `%llguidance` is Lark. A schema may use the
+part of JSON Schema that llguidance supports; other keywords are errors.
 """
 
 import re
@@ -16,8 +15,8 @@ from engine.parsing import parse_json
 from engine.requests import Grammar
 
 WHITE_SPACE = r"(\n[ \t]{0,40}| )?"
-"""Between the parts of a JSON text: a blank, or a line's end and what indents the next one. More
-of it would let a small model write nothing else."""
+"""Allowed between JSON tokens: a space, or a newline and indentation. With more, a small model may
+write endless white space."""
 SCHEMA_SUFFIX = ".json"
 LARK_SUFFIX = ".lark"
 
@@ -28,23 +27,23 @@ _START = re.compile(
     r"(?<![\w-])start(?![\w-])",
     re.DOTALL,
 )
-"""The name `start`, or first what it is no name in: a text, a set of characters, a comment.
+"""The name `start`, or (group 1) a string, character class or comment, where it is no name.
 
-What is not closed reaches to the end, so that nothing is looked at twice.
+An unclosed string or class extends to the end, so the match is linear in time.
 """
 
 
 class GrammarError(EngineError):
-    """A schema or a grammar that cannot be used, or a reply that cannot go on under it."""
+    """An unusable schema or grammar, or a reply that does not match it."""
 
     title = "The grammar cannot be used"
 
 
 def grammar_of(sampling: SamplingSettings) -> Grammar | None:
-    """The schema or grammar whose file the settings name; None where they name none.
+    """The schema or grammar file of the settings; None if they name none.
 
     Raises:
-        GrammarError: both are named, the file cannot be read, or it holds neither.
+        GrammarError: both are set, or the file cannot be read or is invalid.
     """
     if sampling.json_schema and sampling.grammar:
         raise GrammarError(
@@ -60,8 +59,7 @@ def read_grammar(path: Path, *, is_schema: bool) -> Grammar:
     """The schema or grammar in a file.
 
     Raises:
-        GrammarError: it cannot be read, or is not valid; the message has the line where one is
-            known.
+        GrammarError: it cannot be read or is invalid; the message has the line if known.
     """
     try:
         text = read_text(expanded(path), limit=SETTINGS_BYTES)
@@ -73,30 +71,30 @@ def read_grammar(path: Path, *, is_schema: bool) -> Grammar:
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Make sure that llguidance takes a schema or grammar, without any model.
+    """Validate a schema or grammar with llguidance, without a model.
 
     Raises:
-        GrammarError: it is not valid, or no text satisfies it.
+        GrammarError: it is invalid, or no text matches it.
     """
     from llguidance import LLMatcher  # a command without a grammar starts without it
 
-    said = LLMatcher.validate_grammar(definition(grammar), None)
-    if said and not said.startswith("WARNING"):
-        raise refusal_of(grammar, said)
+    message = LLMatcher.validate_grammar(definition(grammar), None)
+    if message and not message.startswith("WARNING"):
+        raise refusal_of(grammar, message)
 
 
 def definition(grammar: Grammar) -> str:
-    """The schema or grammar in the form that llguidance compiles.
+    """The schema or grammar in llguidance's form.
 
     Raises:
-        GrammarError: it is no JSON, or no GBNF; the message has the line.
+        GrammarError: it is not valid JSON or GBNF; the message has the line.
     """
     return _of_schema(grammar) if grammar.is_schema else _of_grammar(grammar)
 
 
-def refusal_of(grammar: Grammar, said: str) -> GrammarError:
-    """What llguidance says of a schema or grammar, as an error with the lines of its own text."""
-    first = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+def refusal_of(grammar: Grammar, message: str) -> GrammarError:
+    """Convert llguidance's message to an error that names the schema or grammar."""
+    first = next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
     kind = "JSON schema" if grammar.is_schema else "grammar"
     if not grammar.is_schema and not is_lark(grammar.text):
         first = _LARK_LINE.sub("in its Lark form, line \\1", first)
@@ -104,7 +102,7 @@ def refusal_of(grammar: Grammar, said: str) -> GrammarError:
 
 
 def is_lark(text: str) -> bool:
-    """Whether a grammar is written in Lark, else it is GBNF."""
+    """Whether a grammar is Lark; otherwise it is GBNF."""
     return re.search(r"(?m)^\s*(%llguidance\b|start\s*:(?!:=))", text) is not None
 
 
@@ -140,25 +138,25 @@ def _lark_of_gbnf(grammar: Grammar) -> str:
         return gbnf_to_lark(_without_start(grammar.text))
     except RecursionError as error:
         raise GrammarError(f"the grammar {grammar.name} is nested too deeply") from error
-    except Exception as error:  # the converter raises bare exceptions for what a user wrote
-        said = _with_line(str(error), grammar.text)
-        raise GrammarError(f"the grammar {grammar.name} is not valid GBNF: {said}") from error
+    except Exception as error:  # the converter raises bare exceptions for invalid input
+        message = _with_line(str(error), grammar.text)
+        raise GrammarError(f"the grammar {grammar.name} is not valid GBNF: {message}") from error
 
 
 def _without_start(gbnf: str) -> str:
-    """GBNF whose rule `start` has a free name: in Lark it is the first rule, `root` in GBNF."""
+    """Rename a GBNF rule `start`, which would be the root rule in Lark."""
     free = "start-0"
     while free in gbnf:
         free += "0"
     return _START.sub(lambda found: found[0] if found[1] else free, gbnf)
 
 
-def _with_line(said: str, text: str) -> str:
-    """What the converter says, with the first line that has a rule which is not there."""
-    unknown = _UNKNOWN_RULE.fullmatch(said)
+def _with_line(message: str, text: str) -> str:
+    """The converter's message; for an undefined rule with the first line that uses it."""
+    unknown = _UNKNOWN_RULE.fullmatch(message)
     if unknown is None:
-        return said
+        return message
     name = re.compile(rf"(?<![\w-]){re.escape(unknown[1])}(?![\w-])")
     lines = text.splitlines()
     line = next((n for n, line in enumerate(lines, 1) if name.search(line)), None)
-    return said if line is None else f"{said} at line {line}"
+    return message if line is None else f"{message} at line {line}"

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # they import numpy, which the screen does not need
     from engine.sampling import Distribution
 
 FORCED_CONFIDENCE = 0.95
-"""The forced text is certain, the model's tokenization of it nearly so."""
+"""The forced text is certain, the model's tokenisation of it nearly so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Predictor(Protocol):
 class ForcedPredictor:
     """Proposes the tokens of text that a grammar forces, such as the keys of a JSON object.
 
-    If the model tokenizes the text differently, the draft is refuted like any other.
+    If the model tokenises the text differently, the draft is refuted like any other.
     """
 
     name = "grammar"
