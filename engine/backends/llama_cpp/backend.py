@@ -24,7 +24,7 @@ from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
-from engine.images import ImageError, behind_images
+from engine.images import ImageError, end_of_images
 from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
@@ -255,7 +255,7 @@ class LlamaCppBackend(BaseBackend):
 
         What goes before the last image of a step is decoded in batches of its own.
         """
-        last = [replace(step, unread=step.unread[behind_images(step.unread) :]) for step in steps]
+        last = [replace(step, unread=step.unread[end_of_images(step.unread) :]) for step in steps]
         n_rows = check_steps(last, n_rows=self.n_rows, n_batch=self.n_batch)
         for step in steps:
             check_cells(step.n_tokens, len(step.sequence.tokens), self.n_ctx)

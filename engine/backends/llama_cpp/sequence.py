@@ -11,7 +11,7 @@ from engine.backends.defaults import BaseSequence, check_cells
 from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
 from engine.errors import CropUnsupportedError, EngineError, StateError
-from engine.images import before_image, behind_images
+from engine.images import end_of_images, image_start_at
 
 if TYPE_CHECKING:
     from engine.backends.llama_cpp.backend import LlamaCppBackend
@@ -41,7 +41,7 @@ class LlamaCppSequence(BaseSequence):
             return True
         if length > held or self._backend.is_recurrent:
             return False
-        is_within_image = before_image(self._tokens, length) < length < self._image_end
+        is_within_image = image_start_at(self._tokens, length) < length < self._image_end
         return not is_within_image and self._window_is_whole(length)
 
     def crop(self, length: int) -> None:
@@ -63,7 +63,7 @@ class LlamaCppSequence(BaseSequence):
             )
         del self._tokens[length:]
         if length < self._image_end:
-            self._image_end, self._position_gap = behind_images(self._tokens), length - position
+            self._image_end, self._position_gap = end_of_images(self._tokens), length - position
 
     def learn_states(self) -> None:
         """Learn the layout of this context's states, from a token of its own if it is empty."""
@@ -120,7 +120,7 @@ class LlamaCppSequence(BaseSequence):
             self._forget()
             raise
         self._tokens = list(tokens)
-        self._image_end = behind_images(tokens)
+        self._image_end = end_of_images(tokens)
         self._position_gap = len(tokens) - int(positions[-1])
 
     def _positions(self, tokens: Tokens[int]) -> Integers | None:
