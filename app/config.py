@@ -32,7 +32,7 @@ from engine.files import SETTINGS_BYTES, read_text, replace_file
 from engine.memory.units import MIB, parse_bytes
 from engine.parsing import parse_toml
 from engine.policy.gates import PolicySettings
-from engine.validation import MOST_FAULTS, explain
+from engine.validation import MAX_FAULTS, explain
 
 MAX_SLOTS = 16
 MOST_SEED = 2**63 - 1
@@ -367,10 +367,10 @@ def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSetti
         _remove(content, location)
     told = "; ".join(
         f"{f'line {lines[location]}, ' if location in lines else ''}{_spell(location)}{reason}"
-        for location, reason in [*faults.items()][:MOST_FAULTS]
+        for location, reason in [*faults.items()][:MAX_FAULTS]
     )
-    if len(faults) > MOST_FAULTS:
-        told += f"; and {len(faults) - MOST_FAULTS:,} more"
+    if len(faults) > MAX_FAULTS:
+        told += f"; and {len(faults) - MAX_FAULTS:,} more"
     remaining = Settings.model_validate(content)
     return LoadedSettings(remaining, f"ignored in {path}: {told}", faults, lines)
 

@@ -16,9 +16,9 @@ from engine.manifest import (
     Manifest,
     RecordedReply,
     check_hashes,
+    divergence_at,
     hashes_of,
     made_manifest,
-    parted_at,
     read_manifest,
 )
 from engine.model.library import find_model
@@ -120,7 +120,7 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     if not manifest.replies:
         return None
     told = manifest.replies[index]
-    at = parted_at(told, finished.token_ids)
+    at = divergence_at(told, finished.token_ids)
     if at is None:
         return None
     n_told, n_here = len(told.token_ids), len(finished.token_ids)

@@ -64,7 +64,7 @@ def _context(facts: ServerFacts) -> Check:
 
 def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
-    if facts.tells_ids:
+    if facts.has_ids:
         text = "the server reports token ids, template and tokenizer: prompts match token for token"
         yield Check("tokens", "ok", text)
     else:

@@ -77,7 +77,7 @@ class Repeating(FakeBackend):
         sequence.verify = counted(verify)  # type: ignore[method-assign]  # it is timed
         return sequence
 
-    def logits_behind(self, tokens: Sequence[int]) -> Any:
+    def logits_after(self, tokens: Sequence[int]) -> Any:
         row = self._random[len(tokens) % N_RANDOM_ROWS].copy()
         row[tokens[-PERIOD]] = 25.0
         return row

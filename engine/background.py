@@ -1,12 +1,12 @@
-"""Threads that do not die in silence: every thread of kvchat is started here.
+"""Start threads whose uncaught exceptions are reported; all threads of kvchat start here.
 
-    start_thread(body, name="chat-store", on_fault=tell, pauses_s=PAUSES_S, stopping=event)
+    start_thread(body, name="chat-store", on_fault=report, pauses_s=PAUSES_S, stopping=event)
 
-An exception that leaves `body` is reported with a reference to whoever `set_fault_handler` named,
-else to `threading.excepthook`, which prints the traceback: to the log in the engine's process. The
-owner of the thread then hears of it by `on_fault`, in that thread, and says what no longer works;
-`ThreadFault.reference` leads from that sentence to the report. With `pauses_s` the body is started
-again after each of these pauses, so a body that serves jobs goes on with the next one.
+An exception that leaves `body` is reported with a reference to the handler of `set_fault_handler`,
+by default to `threading.excepthook`, which prints the traceback (to the log in the engine's
+process). Then `on_fault` is called in that thread, so that the owner can report what no longer
+works; `ThreadFault.reference` links that message to the report. With `pauses_s` the body is
+restarted after each pause, so a body that serves jobs continues with the next one.
 """
 
 import secrets
@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 CALM_S = 60.0
-"""A body that ran this long before it raised has all its pauses before it again."""
+"""A body that ran this long before it raised restarts with the first pause again."""
 
 PAUSES_S = (0.1, 1.0, 5.0, 15.0, 30.0)
-"""Pauses for a body that serves jobs: a bad job costs a moment, a bad state no core."""
+"""Pauses for a body that serves jobs: short after one bad job, long if every restart fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class ThreadFault:
 
     thread: str
     reference: str
-    """Eight hexadecimal digits, which the report has too."""
+    """Eight hexadecimal digits that the report contains too."""
     error: Exception
     will_restart: bool
-    """Whether the body is started again."""
+    """Whether the body will be restarted."""
 
     def __str__(self) -> str:
-        """What went wrong, in one sentence with the reference."""
+        """The fault in one sentence with the reference."""
         what = str(self.error) or type(self.error).__name__
         return f"an internal error in the thread {self.thread} ({self.reference}): {what}"
 
@@ -62,8 +62,8 @@ _handler: FaultHandler = _print
 
 
 def set_fault_handler(handler: FaultHandler | None) -> None:
-    """Report faults of all threads to `handler`, called in the thread; None prints them again."""
-    global _handler  # noqa: PLW0603  one process has one place for reports
+    """Set the handler for faults of all threads, called in the thread; None prints them."""
+    global _handler  # noqa: PLW0603  one handler per process
     _handler = handler or _print
 
 
@@ -75,14 +75,14 @@ def start_thread(
     pauses_s: Sequence[float] = (),
     stopping: threading.Event | None = None,
 ) -> threading.Thread:
-    """A daemon thread that runs `body`, and reports what ends it before its time.
+    """Start a daemon thread that runs `body` and reports its uncaught exceptions.
 
     Args:
-        body: What the thread does; where it serves jobs, it can be called again after a fault.
-        name: Of the thread, for the report.
+        body: Function to run; with `pauses_s` it is called again after a fault.
+        name: Name of the thread, for the report.
         on_fault: Called in the thread after each report.
-        pauses_s: Pauses before the body is started again; after the last one the thread ends.
-        stopping: Ends a pause, and the thread with it.
+        pauses_s: Pauses in seconds before restarts; a fault after the last one ends the thread.
+        stopping: Event that ends a pause and the thread.
     """
     thread = threading.Thread(
         target=_run, args=(body, name, on_fault, tuple(pauses_s), stopping), name=name, daemon=True
@@ -103,7 +103,7 @@ def _run(
         began_at = time.monotonic()
         try:
             body()
-        except Exception as error:  # noqa: BLE001  the edge of a thread: it is reported
+        except Exception as error:  # noqa: BLE001  the boundary of a thread: it is reported
             if time.monotonic() - began_at >= CALM_S:
                 left = list(pauses_s)
             fault = ThreadFault(name, secrets.token_hex(4), error, bool(left))
@@ -120,11 +120,11 @@ def _run(
 
 
 def _report(fault: ThreadFault, on_fault: FaultHandler | None) -> None:
-    """Call the handler and the owner; what they raise is printed, and stops neither."""
+    """Call the handler and the owner; print their exceptions."""
     for call in (_handler, on_fault):
         if call is None:
             continue
         try:
             call(fault)
-        except Exception as error:  # noqa: BLE001  the report of a report
+        except Exception as error:  # noqa: BLE001  a failed report must not end the thread
             _print(ThreadFault(fault.thread, fault.reference, error, fault.will_restart))

@@ -1,4 +1,4 @@
-"""What a measured time depends on beside model and settings: the machine, and a library's build."""
+"""Identity of the machine and of a backend's build, on which measured times depend."""
 
 import os
 import platform
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def machine() -> tuple[object, ...]:
-    """What tells this machine from others."""
+    """Identity of this machine: host name, architecture and number of CPUs."""
     return platform.node(), platform.machine(), os.cpu_count()
 
 
 def installed_build(backend: str = "llama.cpp") -> str:
-    """Version and time of installation of a backend's library, found without importing it."""
+    """Version and installation time of a backend's library, found without importing it."""
     from importlib.metadata import PackageNotFoundError, distribution, version
 
     try:

@@ -1,4 +1,4 @@
-"""Clocks: how long something took, how often it may be done, and how long it may take."""
+"""Measure elapsed time, limit how often work runs, and limit how long a call may take."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class Stopwatch:
-    """Seconds since it was made or last split."""
+    """Measures seconds since its creation and since the last split."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
         self._split = self._start
 
     def split(self) -> float:
-        """Seconds since the last split, which ends here."""
+        """Return the seconds since the last split and start a new one."""
         now = time.perf_counter()
         elapsed, self._split = now - self._split, now
         return elapsed
 
     def since_split(self) -> float:
-        """Seconds since the last split, which runs on."""
+        """Seconds since the last split; does not start a new one."""
         return time.perf_counter() - self._split
 
     def total(self) -> float:
@@ -34,7 +34,7 @@ class Stopwatch:
 
 
 class Pacer:
-    """Says when work is due; work that turns out slow is done less often."""
+    """Limits how often work runs, and slow work to a share `max_share` of the time."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Pacer:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """A context for the work; its time sets when the next is due."""
+        """Time the work in this context and schedule the next one."""
         begin = self._clock()
         yield
         cost = self._clock() - begin
@@ -62,29 +62,29 @@ class Pacer:
 
 
 def in_time(ask: Callable[[], T], limit_s: float) -> T:
-    """What a library gives that limits no more than the silence of a server.
+    """Return the result of `ask`, called in a thread, for libraries without a total time limit.
 
-    When the time is over nobody waits any more; the thread that asks ends with the process.
+    After a timeout the thread keeps running until `ask` returns or the process ends.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the call took longer than `limit_s` seconds.
     """
-    told: Queue[T | BaseException] = Queue()
+    results: Queue[T | BaseException] = Queue()
 
     def run() -> None:
         try:
-            told.put(ask())
-        except BaseException as error:  # noqa: BLE001  it is raised where it was asked for
-            told.put(error)
+            results.put(ask())
+        except BaseException as error:  # noqa: BLE001  it is raised in the caller's thread
+            results.put(error)
 
     start_thread(run, name="asks in time")
     try:
-        answer = told.get(timeout=limit_s)
+        answer = results.get(timeout=limit_s)
     except Empty:
         raise TimeoutError(f"no complete response within {limit_s:g} s") from None
     if isinstance(answer, BaseException):
         try:
             raise answer
         finally:
-            del answer  # this frame is in its traceback: a circle would keep its connection
+            del answer  # its traceback refers to this frame: a cycle would keep its connection open
     return answer

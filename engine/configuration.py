@@ -1,7 +1,7 @@
-"""The settings of a model that runs, each defined once: name, type, bounds, default and meaning.
+"""All settings of a running model, each defined once: name, type, bounds, default and meaning.
 
-A preset has the fields of `EngineSettings` as rules, a `Configuration` has them as the numbers that
-a session, an estimate and an export are made from.
+A preset has the fields of `EngineSettings` as rules; a `Configuration` has them as numbers, from
+which sessions, estimates and exports are made.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from engine.errors import PresetError
 from engine.files import expanded
 
 Target = Literal["kvchat", "llama-server"]
-"""The program that a configuration is for: slots, rows of logits and window caches differ."""
+"""Program that runs a configuration: slots, rows of logits and window caches differ."""
 
 BackendName = Literal["llama.cpp", "torch"]
 ComputeType = Literal["auto", "f32", "bf16", "f16"]
@@ -29,25 +29,25 @@ Verification = Literal["coupled", "rejection"]
 KVTypeName = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 
 MAX_COUNT = 2**31 - 1
-"""The largest count: llama.cpp keeps them in 32 bits."""
+"""The largest count: llama.cpp stores counts in 32 bits."""
 MAX_DRAFT = 16
-"""Most tokens a draft may have; `n_outputs_max` of the target is one more."""
+"""Maximum tokens of a draft; `n_outputs_max` of the target is one more."""
 MAX_PATTERN = 64
 MAX_BATCH = 65536
 MAX_SLOTS = 256
 MAX_DEVICES = 128
 WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
-"""A worker's address; llama.cpp cuts it at its first colon, so an IPv6 address is none."""
+"""Address of an RPC worker; llama.cpp splits it at the first colon, which excludes IPv6."""
 
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 
 
 class Bounds:
-    """What a value may be, by pydantic's names: `ge`, `le`, `gt`, `lt`, `pattern` and so on.
+    """Bounds of a value by pydantic's names: `ge`, `le`, `gt`, `lt`, `pattern` and so on.
 
-    Whoever reads a preset asks for the check; this module goes without pydantic, which takes longer
-    to import than many a command to run.
+    Presets are checked with pydantic, which this module does not import: that takes longer than
+    many commands.
     """
 
     __slots__ = ("_pattern", "limits")
@@ -70,12 +70,12 @@ class Bounds:
         return f"{low} to {high}"
 
     def allow(self, value: float) -> bool:
-        """Whether a number is within; what is none never is."""
+        """Whether a number is within the bounds; never true for NaN."""
         return all(_COMPARE[name](value, bound) for name, bound in self.limits.items())
 
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
-"""How pydantic reads these dataclasses: no key that is none, no number that is none."""
+"""How pydantic reads these dataclasses: no unknown keys, no NaN or infinity."""
 Count = Annotated[int, Bounds(ge=0, le=MAX_COUNT)]
 DraftLength = Annotated[int, Bounds(ge=1, le=MAX_DRAFT)]
 PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
@@ -98,7 +98,7 @@ KVKindName = Annotated[str, Bounds(pattern=KV_KIND)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class KVTypes:
-    """The types of the cached keys and values: names of `KVTypeName`, or of torch's own kinds."""
+    """Types of the cached keys and values: names of `KVTypeName` or of torch cache types."""
 
     __pydantic_config__ = STRICT
 
@@ -107,10 +107,10 @@ class KVTypes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """llama.cpp's types of a text: `q8_0` for both, `q8_0/q4_0` for keys and values.
+        """Parse llama.cpp types: `q8_0` for both, `q8_0/q4_0` for keys and values.
 
         Raises:
-            PresetError: one of them is no cache type.
+            PresetError: a name is not a cache type.
         """
         names = [part.strip().lower() for part in text.split("/")]
         if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
@@ -121,7 +121,7 @@ class KVTypes:
         return cls(names[0], names[-1])
 
     def __str__(self) -> str:
-        """`q8_0` where both are one type, else `q8_0/q5_1`: keys, then values."""
+        """`q8_0` if both are equal, else `q8_0/q5_1`: keys, then values."""
         return self.k if self.k == self.v else f"{self.k}/{self.v}"
 
     @property
@@ -131,7 +131,7 @@ class KVTypes:
 
 
 class PredictorName(StrEnum):
-    """The sources of drafted tokens that a session can use."""
+    """The predictors that a session can draft with."""
 
     OFF = "off"
     LOOKUP = "lookup"
@@ -139,7 +139,7 @@ class PredictorName(StrEnum):
     COMBINED = "combined"
     DRAFT = "draft"
     CUSTOM = "custom"
-    """The object that a `Session` was given."""
+    """A predictor object passed to the `Session`."""
 
 
 class ControllerName(StrEnum):
@@ -151,51 +151,51 @@ class ControllerName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """Who drafts, and how many tokens a round."""
+    """The predictor, the draft length and how drafts are verified."""
 
     __pydantic_config__ = STRICT
 
     predictor: PredictorName = PredictorName.SUFFIX
     controller: ControllerName = ControllerName.AUTO
     n_draft: DraftLength = 3
-    """Tokens of each draft under the fixed rule; the automatic rule finds its own length."""
+    """Tokens of each draft with the fixed controller; `auto` sets its own length."""
     n_draft_max: DraftLength = 8
-    """Longest draft that another program makes where the length is not fixed; kvchat goes without
-    it."""
+    """Longest draft in other programs if the length is not fixed; kvchat ignores it."""
     lookup_pattern_min: PatternLength = 5
-    """Shortest run of tokens that the look-up trusts. On two processor cores a drafted token costs
-    half a plain step; five tokens of agreement are right often enough for that."""
+    """Shortest n-gram that the look-up matches. On two processor cores a drafted token costs half a
+    plain step; drafts after five matching tokens are accepted often enough for that."""
     lookup_pattern_max: PatternLength = 16
-    """Longest run of tokens that the look-up compares."""
+    """Longest n-gram that the look-up matches."""
     lookup_length_min: DraftLength = 1
-    """Tokens that must follow an earlier occurrence for the look-up to copy them."""
+    """Minimum tokens after an earlier occurrence for the look-up to copy them."""
     lookup_length_max: DraftLength = MAX_DRAFT
-    """Most tokens that the look-up copies, whatever draft length is wanted."""
+    """Maximum tokens that the look-up copies, whatever the draft length."""
     suffix_min_confidence: Probability = 0.7
-    """Probability under which a suffix draft ends, that all of its tokens are right; 0 never ends.
-    On two processor cores 0.5 to 0.8 gain the same, and 0.7 drafts fewer tokens than 0.5."""
+    """A suffix draft ends when the probability that all its tokens are accepted falls below this; 0
+    never ends. On two processor cores 0.5 to 0.8 gain the same; 0.7 drafts fewer tokens than 0.5.
+    """
     draft_min_tokens: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
-    """Tokens a draft model proposes whatever its confidence."""
+    """Tokens that a draft model proposes regardless of its confidence."""
     draft_min_confidence: Probability = 0.6
-    """Probability under which a draft model stops drafting; 0 never stops."""
+    """A draft model stops drafting below this probability; 0 never stops."""
     verification: Verification = "coupled"
-    """How a draft is judged above temperature 0: `coupled` gives the same text as no draft,
-    `rejection` accepts more and keeps the law of the text, not the text."""
+    """Verification above temperature 0: `coupled` gives the same text as no draft; `rejection`
+    accepts more and preserves the distribution of the text, not the text."""
     bonus_token: bool = True
-    """Whether the target adds a token of its own to a draft that was accepted whole."""
+    """Whether the target adds a bonus token to a completely accepted draft."""
 
     @property
     def drafts_from_text(self) -> bool:
-        """Whether drafts are copied from the chat itself, as look-up in other programs does."""
+        """Whether drafts are copied from the chat, as by the n-gram look-up of other programs."""
         others = (PredictorName.OFF, PredictorName.DRAFT, PredictorName.CUSTOM)
         return self.predictor not in others
 
     @property
     def n_draft_of_server(self) -> int:
-        """Most tokens that llama-server drafts in one round with these settings.
+        """Maximum tokens that llama-server drafts in one round with these settings.
 
-        Its `ngram-simple` drafts nothing where the draft would be shorter than the pattern it looks
-        for (`common_ngram_simple_draft`), so a look-up drafts at least as much there.
+        Its `ngram-simple` drafts nothing if the draft would be shorter than the pattern
+        (`common_ngram_simple_draft`), so the maximum is at least the pattern's length.
         """
         if not self.drafts_from_text:
             return self.n_draft if self.predictor is PredictorName.DRAFT else 0
@@ -208,7 +208,7 @@ class SpeculationSettings:
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
-    """How logits become a distribution, in the order of the fields, and what the reply may be.
+    """Sampling parameters, applied in the order of the fields, and constraints of the reply.
 
     Temperature 0 is greedy: a one-hot at the largest logit after penalties.
     """
@@ -218,7 +218,7 @@ class SamplingSettings:
     repetition_penalty: RepetitionPenalty = 1.0
     """Divides positive and multiplies negative logits of recent tokens; 1 is off."""
     repetition_window: Count = 64
-    """How many recent tokens are penalised; 0 is off."""
+    """Number of recent tokens that are penalised; 0 is off."""
     temperature: Temperature = 0.0
     top_k: Count = 0
     """Keep the k most likely tokens; 0 keeps all."""
@@ -229,14 +229,14 @@ class SamplingSettings:
     grammar: str = ""
     """Path of a grammar, GBNF or Lark, that the reply satisfies; empty is none."""
     stop_tokens: tuple[Count, ...] = ()
-    """Ids of tokens that end the reply, beside those that the model's file names."""
+    """Ids of tokens that end the reply, in addition to the model's end tokens."""
     thinking: Thinking = "auto"
-    """Whether a reasoning model thinks before it answers: as its template has it, or not."""
+    """Whether a reasoning model thinks before it answers: `auto` is the template's default."""
     thinking_budget: Count = 0
-    """Most tokens of a reply's thinking, which is closed then; 0 does not bound it."""
+    """Maximum thinking tokens of a reply, after which thinking is closed; 0 is no limit."""
 
     def with_absolute_paths(self) -> "SamplingSettings":
-        """These settings with paths that hold wherever they are used."""
+        """These settings with absolute paths."""
         return replace(
             self, json_schema=_absolute(self.json_schema), grammar=_absolute(self.grammar)
         )
@@ -247,10 +247,10 @@ def _absolute(path: str) -> str:
 
 
 def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
-    """Refuse values outside their bounds, all of them at once.
+    """Check all values against their bounds.
 
     Raises:
-        PresetError: each value with its name and what is allowed.
+        PresetError: lists each bad value with its name and bounds.
     """
     kind: object = type(settings)
     wrong = [
@@ -263,13 +263,13 @@ def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
 
 
 def sampling_bounds() -> Mapping[str, Bounds]:
-    """What each of the `SamplingSettings` may be, by its name."""
+    """Bounds of the `SamplingSettings` by field name."""
     return bounds_of(SamplingSettings)
 
 
 @cache
 def bounds_of(kind: Any) -> Mapping[str, Bounds]:
-    """What each field of settings may be, by its name; those that are free are left out."""
+    """Bounds of a settings class by field name; fields without bounds are left out."""
     hints = get_type_hints(kind, include_extras=True)
     return {
         name: bounds
@@ -280,7 +280,7 @@ def bounds_of(kind: Any) -> Mapping[str, Bounds]:
 
 
 DRAFT_N_CTX = 4096
-"""Context of a draft model where no other was asked for: it reads the end of a longer line."""
+"""Default context of a draft model, which reads the end of a longer sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +289,7 @@ class DraftConfiguration:
 
     model_path: Path
     n_ctx: int
-    """Tokens that it holds; of a line that is longer it reads the end."""
+    """Context in tokens; of a longer sequence it reads the end."""
     n_gpu_layers: int = -1
     type_k: KVTypeName = "f16"
     type_v: KVTypeName = "f16"
@@ -297,15 +297,15 @@ class DraftConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A low-rank adapter (LoRA) beside the model, and how strongly it works."""
+    """A low-rank adapter (LoRA) of the model and its scale."""
 
     path: Path
     scale: float = 1.0
-    """What its change of the weights is multiplied with; 1 is as trained, 0 leaves it out."""
+    """Factor of its change of the weights; 1 is as trained, 0 turns it off."""
 
     @classmethod
     def read(cls, text: str) -> "Adapter":
-        """What `FILE[:SCALE]` names: a number behind the last colon is the scale."""
+        """Parse `FILE[:SCALE]`: a number after the last colon is the scale."""
         path, _, scale = text.rpartition(":")
         try:
             number = float(scale)
@@ -317,7 +317,7 @@ class Adapter:
 
     @property
     def text(self) -> str:
-        """As `read` takes it."""
+        """Format for `read`: `FILE[:SCALE]`."""
         if self.scale == 1.0 and Adapter.read(str(self.path)).path == self.path:
             return str(self.path)
         return f"{self.path}:{self.scale!r}"
@@ -325,113 +325,112 @@ class Adapter:
 
 @dataclass(frozen=True, slots=True)
 class TensorOverride:
-    """Tensors that go to a device of their own: llama.cpp's `--override-tensor`."""
+    """Device of the tensors whose name matches: llama.cpp's `--override-tensor`."""
 
     __pydantic_config__ = STRICT
 
     pattern: Annotated[str, Bounds(pattern=r"^[^,=]+$")]
-    """Regular expression that is searched in the tensor's name; llama.cpp cuts at `,` and `=`."""
+    """Regular expression searched in the tensor's name; llama.cpp splits at `,` and `=`."""
     device: Annotated[str, Bounds(min_length=1)] = "CPU"
-    """`CPU`, or the number of a GPU as in `GPU 0`; llama.cpp calls it CUDA0, Vulkan0 and so on."""
+    """`CPU`, or a GPU such as `GPU 0`; llama.cpp calls it CUDA0, Vulkan0 and so on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
-    """How a model runs: what a preset and a configuration say in the same words."""
+    """How a model runs: the settings that presets and configurations share."""
 
     backend: BackendName = "llama.cpp"
-    """The engine that kvchat computes with; other programs have one of their own."""
+    """Compute backend of kvchat; ignored by other programs."""
     dtype: ComputeType = "auto"
-    """Type that the torch backend computes in: `auto` is the shortest that the device multiplies by
-    itself."""
+    """Compute type of the torch backend: `auto` is the shortest type with native products on the
+    device."""
     compile: CompileMode = "off"
-    """Whether the torch backend compiles its decode step: `auto` does on CUDA, where that
-    takes less time."""
+    """Whether the torch backend compiles its decode step: `auto` does on CUDA, where that is
+    faster."""
     kv_cache: KVCacheName | None = None
-    """Kind of the torch backend's cache, such as `kivi4`, or one of keys and one of values as in
-    `kivi4/f16`. None is `type_k` and `type_v`, where f16 stands for the type of the computation.
-    Its names are in `memory/torch_caches.py`.
+    """Cache type of the torch backend, such as `kivi4`, or types of keys and values such as
+    `kivi4/f16`. None is `type_k` and `type_v`, with f16 meaning the compute type. Names are in
+    `memory/torch_caches.py`.
     """
     decode_plan: DecodePlanName | None = None
-    """How the torch backend's attention goes through a text: `128/512` takes 128 queries at once,
-    each of which sees the last 512 tokens; `auto` goes by the length. It changes what is said; None
-    leaves the model as it is."""
+    """Attention plan of the torch backend: `128/512` computes 128 queries at once, each of which
+    sees the last 512 tokens; `auto` depends on the length. A plan changes the text; None is full
+    attention."""
     flash_attention: FlashAttention = "auto"
     n_batch: Batch = 2048
     n_ubatch: Batch = 512
     n_slots: Annotated[int, Bounds(ge=1, le=MAX_SLOTS)] = 1
-    """Requests that llama-server answers, or chats that kvchat's context holds, side by side."""
+    """Parallel requests of llama-server, or chats that kvchat's context holds."""
     kv_unified: bool = False
     """Whether the slots share their cells."""
     swa_full: bool = False
-    """Whether sliding-window layers keep every token."""
+    """Whether sliding-window layers cache every token."""
     offload_kqv: bool = True
-    """Whether the cache of a layer lies on the layer's GPU; else it stays in main memory."""
+    """Whether the cache of a layer is on the layer's GPU, else in RAM."""
     split_mode: SplitMode = "layer"
-    """`layer` shares the layers among several GPUs, `none` gives all to `main_gpu`."""
+    """`layer` distributes the layers over several GPUs, `none` puts all on `main_gpu`."""
     main_gpu: Count = 0
     tensor_split: Annotated[
         tuple[Annotated[float, Bounds(ge=0, le=MAX_COUNT)], ...], Bounds(max_length=MAX_DEVICES)
     ] = ()
-    """Share of each GPU in the layers, in any unit; empty shares by free memory."""
+    """Share of the layers per GPU, in any unit; empty divides by free memory."""
     rpc_workers: Annotated[
         tuple[Annotated[str, Bounds(pattern=WORKER)], ...], Bounds(max_length=MAX_DEVICES)
     ] = ()
-    """Workers of llama.cpp that llama-server gives layers to, each as `host:50052`; their GPUs come
-    before those of this machine."""
-    tensor_overrides: tuple[TensorOverride, ...] = ()
-    """Tensors with a device of their own; the first match wins, before `n_cpu_moe`."""
-    mmproj_offload: bool = True
-    """Whether the projector lies on the first GPU."""
-    n_mtp_draft: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
-    """Tokens that the model's own next-token head drafts (llama-server's `draft-mtp`); 0 is off."""
-    n_threads: Annotated[int, Bounds(ge=1, le=1024)] | None = None
-    """Threads while decoding; None is one per physical core, and kvchat follows what is quickest
-    (`engine.generation.threads`)."""
-    n_threads_batch: Annotated[int, Bounds(ge=1, le=1024)] | None = None
-    """Threads while a prompt is read; None is as many as while decoding."""
-    use_mmap: bool = True
-    """Whether weights in main memory are mapped from the file, else read into memory of their own.
+    """RPC workers of llama-server, each as `host:50052`; their GPUs precede those of this machine.
     """
+    tensor_overrides: tuple[TensorOverride, ...] = ()
+    """Devices of single tensors; the first match wins, before `n_cpu_moe`."""
+    mmproj_offload: bool = True
+    """Whether the projector is on the first GPU."""
+    n_mtp_draft: Annotated[int, Bounds(ge=0, le=MAX_DRAFT)] = 0
+    """Tokens that the model's MTP head drafts (llama-server's `draft-mtp`); 0 is off."""
+    n_threads: Annotated[int, Bounds(ge=1, le=1024)] | None = None
+    """Threads of decode steps; None starts with one per physical core, and kvchat adapts it to the
+    fastest (`engine.generation.threads`)."""
+    n_threads_batch: Annotated[int, Bounds(ge=1, le=1024)] | None = None
+    """Threads of prefills; None is the same as for decode steps."""
+    use_mmap: bool = True
+    """Whether weights in RAM are mapped from the file, else copied."""
     use_extra_buffers: bool = True
     """Whether weights may move to repacked or AMX buffers (llama.cpp's `use_extra_bufts`)."""
     speculation: SpeculationSettings = SpeculationSettings()
 
     def shared_fields(self) -> dict[str, Any]:
-        """The fields of this class, by name: of a preset or of a configuration."""
+        """Values of the shared fields by name, for presets and configurations."""
         return {each.name: getattr(self, each.name) for each in fields(EngineSettings)}
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration(EngineSettings):
-    """Everything that a backend and a session need, as plain numbers.
+    """All settings of a backend and a session, as plain numbers.
 
-    `n_gpu_layers` is the number of layers from the last one on that go to the GPU, the output
-    layer counting as one; -1 is all of them.
+    `n_gpu_layers` is the number of layers on the GPU, counted from the last one and including the
+    output layer; -1 is all.
     """
 
     model_path: Path
-    """File of the model; with `server`, its name there, and `Path()` is the one it serves."""
+    """File of the model; with `server` its name there, or `Path()` for the served one."""
     n_ctx: int
     server: str | None = None
-    """Address of the server that makes the replies; None makes them here."""
+    """URL of the server that makes the replies; None runs the model in kvchat."""
     is_server_trusted: bool = False
-    """Whether the user typed the address, or saved it in a preset or setting: only such a server
-    gets the key of the environment, and none whose address came with a chat."""
+    """Whether the user typed the address or saved it in a preset or setting: only such a server
+    gets the key of the environment, never one whose address came with a chat."""
     type_k: KVTypeName = "f16"
     """Type of the cached keys."""
     type_v: KVTypeName = "f16"
     """Type of the cached values."""
     n_gpu_layers: int = -1
     n_cpu_moe: int = 0
-    """First layers whose experts stay in main memory; -1 is all (`--cpu-moe`)."""
+    """Number of first layers whose experts stay in RAM; -1 is all (`--cpu-moe`)."""
     mmproj_path: Path | None = None
-    """Projector beside the model, which reads images for it."""
+    """Projector, which encodes images for the model."""
     adapters: tuple[Adapter, ...] = ()
-    """What is loaded beside the model, for every reply that names none of its own."""
+    """Default adapters, for replies that specify none."""
     draft: DraftConfiguration | None = None
     kv_trace: Path | None = None
-    """Where each operation of the torch backend's caches is appended as a line of JSON."""
+    """File to which each operation of the torch backend's caches is appended as a JSON line."""
     sampling: SamplingSettings = SamplingSettings()
 
     @classmethod
@@ -443,7 +442,7 @@ class Configuration(EngineSettings):
         *,
         is_trusted: bool = False,
     ) -> "Configuration":
-        """Replies of a server, which was started with settings of its own."""
+        """A configuration for the replies of a server, which has its own settings."""
         return cls(
             model_path=Path(model or ""),
             n_ctx=0,
@@ -455,14 +454,14 @@ class Configuration(EngineSettings):
 
     @property
     def address(self) -> str:
-        """What opens the model again: the path of its file, or the server and its name there."""
+        """Address of the model: the path of its file, or `URL#NAME` of a server."""
         if self.server is None:
             return str(self.model_path)
         return f"{self.server}#{self.model_path}" if self.model_path.name else self.server
 
     @property
     def without_drafts(self) -> "Configuration":
-        """The same with nothing that drafts."""
+        """A copy without predictor and draft model."""
         off = replace(self.speculation, predictor=PredictorName.OFF)
         return replace(self, draft=None, speculation=off)
 
@@ -478,26 +477,26 @@ class Configuration(EngineSettings):
 
     @property
     def n_rows(self) -> int:
-        """Most rows of logits in a batch of kvchat: one more than the longest draft.
+        """Maximum rows of logits in a batch of kvchat: one more than the longest draft.
 
-        No fewer than slots: llama.cpp ends the process otherwise (`output_reserve` in
+        At least the number of slots, else llama.cpp ends the process (`output_reserve` in
         `src/llama-context.cpp`, 0c1e57098).
         """
         return max(1 + MAX_DRAFT, self.n_slots)
 
     @property
     def n_batch_of_kvchat(self) -> int:
-        """Tokens that kvchat gives llama.cpp at once: a micro-batch, or the rows of a draft.
+        """Maximum tokens of a batch that kvchat submits to llama.cpp: an ubatch or `n_rows`.
 
-        llama.cpp ends the process when it is given more tokens than its `n_batch`, so that holds
-        the longest draft even where micro-batches are smaller.
+        llama.cpp ends the process if a batch exceeds its `n_batch`, so it fits the longest draft
+        even if ubatches are smaller.
         """
         return max(self.n_rows, min(self.n_batch, self.n_ubatch))
 
     def of_draft(self, target: Target) -> "Configuration | None":
-        """The draft model's own configuration in a program; None where there is no draft model.
+        """Configuration of the draft model in a program; None without a draft model.
 
-        llama-server opens the draft with the context and the slots of the target.
+        llama-server opens the draft model with the context and the slots of the target.
         """
         draft = self.draft
         if draft is None:

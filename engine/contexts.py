@@ -1,4 +1,4 @@
-"""Contexts of one loaded model that differ in the types of keys and values."""
+"""Open several contexts of one loaded model with different cache types."""
 
 from dataclasses import replace
 
@@ -14,29 +14,28 @@ from engine.model.architecture import read_model
 from engine.quality.scoring import BatchShape, OpenedContext
 
 CONTROL_SHARE = 4
-"""llama.cpp's control decodes a chunk in so many batches, through the other attention."""
+"""Batches per chunk in llama.cpp's control, which also uses the other attention."""
 CONTROL_ROWS = 2
-"""Rows that torch's control decodes at once: up to two take another product (`torch/device.py`)."""
+"""Rows per step of torch's control: up to two use another product (`torch/device.py`)."""
 MIN_CTX = 64
-"""Of the torch backend that holds the weights and computes nothing."""
+"""Context of the torch backend that only holds the weights."""
 
 
 class LlamaCppContexts:
-    """Opens contexts of llama.cpp over weights that lie in memory once.
+    """Opens llama.cpp contexts that share one copy of the weights.
 
-    Batches of `n_ubatch` tokens are computed as one: llama.cpp writes their keys and values into
-    the cache before attention reads any (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so that
-    every row reads what was quantised, its own too. Flash attention makes f16 of what is f32: those
-    are read without (`build_attn_mha`, the same file). The control has flash attention where the
-    reference has none and none where it has: smaller batches alone take the same kernels below 64
-    tokens (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`) and show nothing.
+    llama.cpp writes keys and values of a batch into the cache before attention reads any
+    (`build_attn` in `src/llama-graph.cpp`, 0c1e57098), so every row reads quantised values,
+    including its own. Flash attention converts f32 to f16, so f32 caches are read without it
+    (`build_attn_mha`, the same file). The control toggles flash attention: smaller batches alone
+    use the same kernels below 64 tokens (`GGML_FA_TILE_Q`, `ggml/src/ggml-cpu/common.h`).
     """
 
     def __init__(self, configuration: Configuration) -> None:
         """Load the model.
 
         Raises:
-            ModelLoadError: llama.cpp refused the file.
+            ModelLoadError: llama.cpp cannot load the file.
         """
         self._configuration = configuration
         self._log = NativeLog()
@@ -65,18 +64,18 @@ class LlamaCppContexts:
 
 
 class TorchContexts:
-    """Opens contexts of torch over weights that lie in memory once.
+    """Opens torch contexts that share one copy of the weights.
 
-    Rows read what older tokens became in the cache, and the last ones exactly (`WindowedCache`),
-    whatever the batches are.
+    Rows read older tokens from the cache and the last ones unquantised (`WindowedCache`),
+    whatever the batch sizes.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         """Load the model.
 
         Raises:
-            ModelLoadError: torch is not installed, has no code for the model, or it does not fit
-                into memory.
+            ModelLoadError: torch is not installed or does not support the model, or the model does
+                not fit into memory.
         """
         try:
             from engine.backends.torch.backend import TorchBackend  # takes a second or two

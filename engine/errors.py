@@ -1,38 +1,38 @@
-"""The errors that the engine raises on purpose, as one tree; narrower ones lie where they arise.
+"""The errors that the engine raises; more specific ones are defined next to their code.
 
-Messages are fit for the user: what is, what was asked, what to change.
+Messages are written for the user: the fact, the request, what to change.
 """
 
-MOST_SHOWN = 80
-"""Characters of what others wrote that a message repeats."""
+MAX_SHOWN = 80
+"""Maximum characters of a foreign text in a message."""
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it: quoted, and cut where it is long."""
+    """Quote a value for a message, shortened to `MAX_SHOWN` characters."""
     text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
 
 
 class EngineError(Exception):
-    """Root of the tree; `str(error)` is a sentence for the user."""
+    """Base class; `str(error)` is a message for the user."""
 
     title = "Engine error"
 
 
 class ModelFileError(EngineError):
-    """A GGUF file that cannot be read: names the byte offset and the reason."""
+    """A GGUF file cannot be read; the message has the byte offset and the reason."""
 
     title = "The model file cannot be read"
 
 
 class ModelLoadError(EngineError):
-    """llama.cpp refused the model or the context."""
+    """The backend cannot load the model or create the context."""
 
     title = "The model could not be loaded"
 
 
 class AdapterError(ModelLoadError):
-    """A low-rank adapter that is missing, or that is none of the loaded model's."""
+    """A low-rank adapter is missing or does not fit the loaded model."""
 
     title = "The adapter cannot be used"
 
@@ -44,25 +44,25 @@ class DecodeError(EngineError):
 
 
 class LogitsError(DecodeError):
-    """The model gives no numbers for its next token, as damaged weights make it."""
+    """The logits are NaN or infinite, usually because the weights are damaged."""
 
     title = "The model's weights are damaged"
 
 
-class DecodeAborted(EngineError):  # noqa: N818  an outcome that was asked for, not a fault
+class DecodeAborted(EngineError):  # noqa: N818  a requested outcome, not a fault
     """A decode was stopped by `Backend.abort`."""
 
     title = "Stopped"
 
 
 class CropUnsupportedError(EngineError):
-    """The cache cannot be truncated to the asked length; it is unchanged."""
+    """The cache cannot be truncated to the requested length; it is unchanged."""
 
     title = "The cache cannot be truncated"
 
 
 class StateError(EngineError):
-    """A saved state that is damaged, or that the backend refuses."""
+    """A saved state is damaged or does not fit the backend."""
 
     title = "The saved state cannot be used"
 
@@ -74,55 +74,55 @@ class CacheStoreError(EngineError):
 
 
 class CacheBudgetError(EngineError):
-    """More was asked to be kept than the cache may hold."""
+    """The states to save exceed the budget of the cache."""
 
     title = "The cache is too small"
 
 
 class ContextFullError(EngineError):
-    """More tokens than the context has cells."""
+    """The tokens do not fit into the context."""
 
     title = "The context is full"
 
 
 class TokenError(EngineError):
-    """A token id that the model's vocabulary does not have."""
+    """A token id is not in the model's vocabulary."""
 
     title = "Unknown token"
 
 
 class TemplateError(EngineError):
-    """The chat template failed, ran too long, or reached for what the sandbox forbids."""
+    """The chat template failed, ran too long, or violated the sandbox."""
 
     title = "The chat template failed"
 
 
 class IncompatiblePairError(EngineError):
-    """A draft model that cannot draft for its target: the message says where they differ."""
+    """A draft model cannot draft for its target; the message has the difference."""
 
     title = "The draft model does not fit"
 
 
 class PredictorError(EngineError):
-    """A predictor broke its promise: it raised, proposed garbage, answered late or is not there."""
+    """A predictor raised, proposed invalid tokens, took too long or is missing."""
 
     title = "The predictor failed"
 
 
 class PresetError(EngineError):
-    """A preset or a configuration with bad keys or values; all of them are named at once."""
+    """A preset or a configuration has bad keys or values; the message lists all."""
 
     title = "These settings cannot be used"
 
 
 class PresetFileError(PresetError):
-    """A preset that is not there, is not valid, or cannot be written, by its name or its file."""
+    """A preset is missing, invalid, or cannot be written; the message has its name or file."""
 
     title = "The preset cannot be used"
 
 
 class HardwareError(EngineError):
-    """A device that is not there, or a size that is none."""
+    """A device does not exist, or a size is invalid."""
 
     title = "The device cannot be used"
 
@@ -134,7 +134,7 @@ class InstallError(EngineError):
 
 
 class ServerError(EngineError):
-    """A server that is not there, refuses what it is asked, or sends what is no reply."""
+    """A server cannot be reached, refuses a request, or sends an invalid reply."""
 
     title = "The server failed"
 

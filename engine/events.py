@@ -1,8 +1,8 @@
-"""What the engine tells: frozen values that a session yields and a worker sends on.
+"""Events of the engine: frozen values that a session yields and a worker sends.
 
-Nobody is called; whoever runs a session pulls these. Counts are kept apart and never derived from
-each other: drafted; verified (drafted tokens that were in a verify batch); examined (up to the
-first miss); accepted; emitted. Refuted is verified minus accepted.
+There are no callbacks; the caller of a session pulls the events. Counts are separate, none is
+derived from another: drafted; verified (drafted tokens in a verify batch); examined (verified up
+to the first miss); accepted; emitted. Refuted is verified minus accepted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from engine.memory.units import BufferSize as BufferSize
 
 
 class TokenKind(StrEnum):
-    """Where a committed token came from."""
+    """Origin of a committed token."""
 
     PLAIN = "plain"
     """Sampled in a round without a draft."""
     DRAFT = "draft"
-    """Drafted and validated."""
+    """Drafted and accepted."""
     BONUS = "bonus"
-    """Sampled behind a draft that was accepted whole."""
+    """Sampled after a completely accepted draft."""
     CORRECTION = "correction"
     """Sampled instead of the first refuted draft token."""
 
@@ -37,7 +37,7 @@ class FinishReason(StrEnum):
     """The model ended its turn."""
     STOP_STRING = "stop string"
     STOP_TOKEN = "stop token"
-    """One of `SamplingSettings.stop_tokens` came."""
+    """One of `SamplingSettings.stop_tokens` was generated."""
     LENGTH = "length"
     """`max_tokens` was reached."""
     CONTEXT = "context"
@@ -51,67 +51,66 @@ class Loaded:
 
     model_name: str
     file_type: str
-    """Quantisation as llama.cpp names it, such as `Q4_1`; empty where a server does not tell."""
+    """Quantisation as llama.cpp names it, such as `Q4_1`; empty if a server does not report it."""
     n_vocab: int | None
-    """None where a server does not tell, as of both contexts."""
+    """None if a server does not report it; `n_ctx` and `n_ctx_train` likewise."""
     n_ctx: int | None
     n_ctx_train: int | None
     can_crop: bool
     has_chat_template: bool
     vocabulary_id: str
-    """Fingerprint of the vocabulary; token ids are only valid where it is equal."""
+    """Fingerprint of the vocabulary; token ids are only valid if it is equal."""
     configuration: Configuration
     predictors: tuple[str, ...]
-    """Names of the predictors that can be switched on; `draft` needs a draft model."""
+    """Names of the available predictors; `draft` needs a draft model."""
     buffers: tuple[BufferSize, ...] = ()
     notes: tuple[str, ...] = ()
-    """Things the user should know, such as a fallback that was taken."""
+    """Messages for the user, such as a fallback that was used."""
     elapsed_s: float = 0.0
     blindness: str = ""
-    """Why no image can go with a message, in words that follow `is an image, but`; empty where it
-    can."""
+    """Why messages cannot have images, to follow `is an image, but`; empty if they can."""
     n_threads: tuple[int, int] | None = None
-    """Threads of decode steps and of prefills, until `ThreadsChanged` says otherwise."""
+    """Threads of decode steps and of prefills, until a `ThreadsChanged`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """How far the prefill is."""
+    """Progress of the prefill."""
 
     n_done: int
-    """Tokens of the prompt that the cache holds, reused ones included."""
+    """Prompt tokens in the cache, including reused ones."""
     n_total: int
     """Tokens of the prompt."""
     n_reused: int
 
 
 class ReadCause(StrEnum):
-    """Why tokens of a prompt were computed that its chat had before."""
+    """Why prompt tokens were computed although the chat had them before."""
 
     FIRST = "first prompt"
-    """The chat has none before since the model was loaded."""
+    """The chat had no prompt since the model was loaded."""
     EDITED = "edited"
     REASONING = "reasoning stripped"
-    """The template leaves out what the model thought for an earlier reply."""
+    """The template omits the reasoning of an earlier reply."""
     TEMPLATE = "template"
-    """It writes the same messages otherwise, such as a date or an end of turn."""
+    """The template renders the same messages differently, for example a date or an end of turn."""
     TRIMMED = "trimmed"
-    """Turns were dropped for want of room."""
+    """Turns were dropped to fit the context."""
     SETTINGS = "other settings"
-    """Thinking was switched, or other adapters are used."""
+    """Thinking was switched, or the adapters changed."""
     EVICTED = "evicted"
-    """The same tokens lie nowhere any more."""
+    """No tier holds the tokens any more."""
     UNCUT = "cannot be truncated"
-    """A sequence holds them and goes on otherwise, and this model's cannot be cut back."""
+    """A longer sequence starts with the tokens, but this model's cache cannot be truncated."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptReady:
-    """The prompt is in the cache, found there or computed; generation starts."""
+    """The prompt is in the cache, reused or computed; generation starts."""
 
     n_prompt: int
     n_hot: int = 0
-    """Tokens that the context held."""
+    """Tokens reused from the context."""
     n_copied: int = 0
     """Hot tokens that were copied from another sequence of the context."""
     n_warm: int = 0
@@ -128,13 +127,13 @@ class PromptReady:
     """Estimated time to restore as many tokens as were computed; None before the first restore."""
     n_common: int | None = None
     """Length of the prefix shared with the chat's previous prompt and reply; None without one, or
-    where a server does not report it."""
+    if a server does not report it."""
     cause: ReadCause | None = None
-    """Why the prompt differs after that prefix; None where it only continues it."""
+    """Why the prompt differs after that prefix; None if it only continues it."""
     changed: str = ""
-    """The part of the chat that differs, in words, where known."""
+    """Name of the part of the chat that differs, if known."""
     miss_cause: ReadCause | None = None
-    """Why less than the common prefix was reused; None where all of it was."""
+    """Why less than the common prefix was reused; None if all of it was."""
     text_before: str = ""
     """The last tokens before the first difference."""
     old_text: str = ""
@@ -157,50 +156,49 @@ class PromptReady:
 
 @dataclass(frozen=True, slots=True)
 class CommittedToken:
-    """One token that is now part of the text."""
+    """One token of the reply."""
 
     token: int
     kind: TokenKind
     source: str | None = None
-    """Who drafted it; of a correction, who drafted the token it replaces; of a bonus token, who
-    drafted the one before it. None in plain rounds."""
+    """Predictor of the token; for a correction, of the token it replaces; for a bonus token, of the
+    token before it. None in plain rounds."""
     margin: float | None = None
-    """By how many logits the target preferred it to the next best, the noise of the draw included;
-    None under `rejection`,
-    which does not compare."""
+    """Lead over the second best token in logits, including the sampling noise; None with
+    `rejection`, which does not compare."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokensCommitted:
-    """Tokens of one round and the text that became showable with them.
+    """Tokens of one round and the text that can be shown because of them.
 
-    The text never ends inside a character and never shows the start of a possible stop string, so
-    it may be empty and lag behind the tokens.
+    The text never ends inside a character or with the start of a possible stop string, so it may
+    be empty and lag the tokens.
     """
 
     tokens: tuple[CommittedToken, ...]
     text: str
     lengths: tuple[int, ...] = ()
-    """Characters of the text that became showable with each token; less than all of it where text
-    was held back to the end."""
+    """Characters of the text per token; their sum is less than the text at the end of a reply, when
+    held-back text follows."""
     n_unnamed: int = 0
-    """Tokens beside `tokens`, whose ids a server does not tell."""
+    """Further tokens whose ids a server does not report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How far the thinking of a reply is, from its first token on."""
+    """Progress of a reply's thinking."""
 
     n_tokens: int
     elapsed_s: float
     is_over: bool = False
     note: str | None = None
-    """Why it was closed before the model did so."""
+    """Why thinking was closed before the model closed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundFinished:
-    """The counts and times of one round; a plain round has zero verified."""
+    """Counts and times of one round; a plain round has `n_verified` 0."""
 
     n_drafted: int
     n_verified: int
@@ -208,40 +206,40 @@ class RoundFinished:
     n_accepted: int
     n_emitted: int
     source: str | None
-    """Who guessed, None where nobody guessed anything; what nobody verified was guessed too."""
+    """Predictor that drafted, even if nothing was verified; None without a draft."""
     length: int
     """Draft length that the controller chose for this round; 0 is plain."""
     next_length: int
     reason: str
-    """Why the controller goes on with `next_length`, in words."""
+    """Text that explains the controller's `next_length`."""
     draft_s: float
     verify_s: float
     elapsed_s: float
     plain_step_s: float | None
-    """Measured time of one plain step, None before there is one."""
+    """Measured time of one plain step; None before the first one."""
     plain_spread: float | None = None
-    """How far eight of ten plain steps were from that, as a share of it: what is noise here."""
+    """Relative deviation of 80 % of the plain steps from `plain_step_s`: the timing noise."""
     saved_s: float | None = None
-    """What drafts saved in this reply so far, against plain steps; negative is a loss, None where
-    no draft was verified or nothing could be compared."""
+    """Time that drafts saved so far in this reply compared with plain steps; negative is a loss,
+    None if no draft was verified or there is nothing to compare with."""
     saved_error_s: float | None = None
-    """How far `saved_s` may be off, either way; None where it is."""
+    """Error of `saved_s`, plus or minus; None if that is None."""
     verdicts: tuple[bool, ...] = ()
-    """For each verified token whether it was accepted."""
+    """Whether each verified token was accepted."""
     n_near_ties: int = 0
-    """Rows looked at in a batch whose best two tokens are so close that rounding may swap them."""
+    """Rows whose top two tokens are so close that rounding may swap them."""
     first_token_s: float | None = None
-    """From the request to the first committed token, in the round that brought it."""
+    """Seconds from the request to the first token, in the round of that token."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsChanged:
-    """The number of threads followed the load of the machine."""
+    """The number of threads was adapted to the load of the machine."""
 
     n_decode: int
     n_prefill: int
     reason: str = ""
-    """Why the numbers changed last."""
+    """Reason of the last change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +249,12 @@ class CacheChanged:
     n_used: int
     n_cells: int
     kv_bytes: int | None
-    """Bytes of the whole KV cache as allocated; None where a server does not tell."""
+    """Allocated bytes of the whole KV cache; None if a server does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TiersChanged:
-    """The cache's tiers, behind a change and at most a few times a second."""
+    """The cache's tiers after a change, at most a few times per second."""
 
     report: CacheReport
 
@@ -266,26 +264,26 @@ PanelName = Literal["speculation", "throughput", "cache", "memory"]
 
 @dataclass(frozen=True, slots=True)
 class ServerFigure:
-    """A line that a server's own counters give, or that says what it does not tell."""
+    """A line about a server's counters or figures that it does not report."""
 
     panel: PanelName
-    """The group of figures that it belongs to."""
+    """The panel that shows the line."""
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class ServerTold:
-    """What a server tells beside its replies, and what it does not; takes the place of the last."""
+class ServerFigures:
+    """Lines about a server's counters; replaces the previous event."""
 
     figures: tuple[ServerFigure, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Another program is waited for; takes the place of the last such event."""
+    """The engine waits for another program; replaces the previous such event."""
 
     text: str
-    """For whom, and for how long at most; empty where it goes on."""
+    """What it waits for and the time limit; empty once the wait is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +295,7 @@ class SourceCounts:
     n_examined: int = 0
     n_accepted: int = 0
     n_rounds: int = 0
-    """Rounds in which a token of it was verified."""
+    """Rounds in which one of its tokens was verified."""
 
     def __add__(self, other: "SourceCounts") -> "SourceCounts":
         return SourceCounts(
@@ -314,7 +312,7 @@ class PositionCounts:
     """Counts of the tokens at one index of their drafts."""
 
     n_examined: int = 0
-    """Drafts that were right up to this index and had a token there."""
+    """Drafts accepted up to this index that have a token at it."""
     n_accepted: int = 0
 
     def __add__(self, other: "PositionCounts") -> "PositionCounts":
@@ -329,49 +327,48 @@ class GenerationStats:
 
     n_prompt: int | None = 0
     n_reused: int | None = 0
-    """Both are None where a server does not count them."""
+    """Prompt tokens that were reused; this and `n_prompt` are None if a server reports neither."""
     n_rounds: int = 0
     n_drafted: int = 0
     n_verified: int = 0
     n_examined: int = 0
     n_accepted: int = 0
-    """Drafted tokens that are part of the reply: never more than `n_emitted`."""
+    """Drafted tokens in the reply: at most `n_emitted`."""
     n_emitted: int | None = 0
-    """Tokens that the model said, the one that ended its turn included: one more than `token_ids`
-    has then. None where a server does not count."""
+    """Generated tokens, including the end token, which `Finished.token_ids` lacks; None if a server
+    does not report it."""
     by_source: Mapping[str, SourceCounts] = field(default_factory=dict)
     by_position: tuple[PositionCounts, ...] = ()
-    """By index in the draft, up to the last that was examined."""
+    """Counts by index in the draft, up to the last examined index."""
     n_near_ties: int = 0
-    """Rows of batches whose best two tokens are so close that rounding may swap them; 0 under
-    `rejection`,
-    which does not compare."""
+    """Rows whose top two tokens are so close that rounding may swap them; 0 with `rejection`, which
+    does not compare."""
     prefill_s: float = 0.0
-    """Time of reading the prompt."""
+    """Seconds of the prefill."""
     first_token_s: float | None = None
-    """From the request to the first committed token."""
+    """Seconds from the request to the first token."""
     decode_s: float = 0.0
-    """From the end of the prefill to the last token."""
+    """Seconds from the end of the prefill to the last token."""
     n_thinking: int = 0
-    """Tokens of its thinking, markers included."""
+    """Thinking tokens, including the markers."""
     thinking_s: float = 0.0
-    """Time of those, from the first token on."""
+    """Seconds of the thinking."""
     decode_tps: float | None = None
-    """`n_emitted` over `decode_s`, or what a server says of its own."""
+    """`n_emitted` / `decode_s`, or the rate that a server reports."""
     plain_step_s: float | None = None
     plain_spread: float | None = None
-    """How far eight of ten plain steps were from `plain_step_s`, as a share of it."""
+    """Relative deviation of 80 % of the plain steps from `plain_step_s`."""
     saved_s: float | None = None
-    """Time that the rounds with a draft saved against plain steps, less what was spent on guesses
-    that no batch held; negative is a loss, None where no draft was verified or nothing could be
-    compared."""
+    """Time that rounds with a draft saved compared with plain steps, minus the time of drafts that
+    were never verified; negative is a loss, None if no draft was verified or there is nothing to
+    compare with."""
     saved_error_s: float | None = None
-    """How far `saved_s` may be off, either way, as the machine is noisy and drafts were few; None
-    where it is. What does not exceed it is no gain and no loss."""
+    """Error of `saved_s`, plus or minus, from timing noise and few drafts; None if that is None. A
+    smaller `saved_s` is neither gain nor loss."""
     predictor: str | None = None
-    """Who drafted at the end of the reply, None where no round was begun."""
+    """Predictor at the end of the reply; None if no round began."""
     controller: str | None = None
-    """The rule of the draft length at the end of the reply."""
+    """Controller at the end of the reply."""
 
     @property
     def n_refuted(self) -> int:
@@ -380,29 +377,29 @@ class GenerationStats:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted of verified tokens."""
+        """`n_accepted` / `n_verified`; None if no token was verified."""
         return self.n_accepted / self.n_verified if self.n_verified else None
 
     @property
     def tokens_per_round(self) -> float | None:
-        """Emitted tokens over passes through the model."""
+        """`n_emitted` / `n_rounds`; None if either is 0 or unknown."""
         return self.n_emitted / self.n_rounds if self.n_rounds and self.n_emitted else None
 
     @property
     def speedup(self) -> float | None:
-        """Decoding time and `saved_s` over decoding time: never more than `tokens_per_round`.
+        """`(decode_s + saved_s) / decode_s`, at most `tokens_per_round`.
 
-        None where `saved_s` is or nobody said how far that may be off.
+        None if `saved_s` or its error is None.
         """
         if self.saved_s is None or self.saved_error_s is None or self.decode_s <= 0:
             return None
         return 1.0 + self.saved_s / self.decode_s
 
     def __add__(self, later: "GenerationStats") -> "GenerationStats":
-        """Two parts of a reply, or two replies, as one.
+        """Add the figures of two parts of a reply, or of two replies.
 
-        Counts and times are sums. What holds for one moment is the later's: its prompt, the plain
-        step, and who drafted at the end. The wait for the first token is the earlier's.
+        Counts and times are sums. The prompt, the plain step and the predictor are the later's; the
+        time to the first token is the earlier's.
         """
         sums = {name: getattr(self, name) + getattr(later, name) for name in SUMMED}
         n_emitted, decode_s = (self.n_emitted or 0) + (later.n_emitted or 0), sums["decode_s"]
@@ -423,7 +420,7 @@ class GenerationStats:
         )
 
     def with_rounds(self, rounds: Sequence[RoundFinished]) -> "GenerationStats":
-        """These counts and further rounds of the same reply, which say what it saved so far."""
+        """Add further rounds of the same reply; `saved_s` is that of the last round."""
         if not rounds:
             return self
         first, last = rounds[0], rounds[-1]
@@ -450,7 +447,7 @@ class GenerationStats:
         return replace(self + counted, saved_s=last.saved_s, saved_error_s=last.saved_error_s)
 
     def figures(self) -> dict[str, object]:
-        """Every figure by its name, those that follow from others too."""
+        """All figures by name, including derived ones."""
         derived = ("tokens_per_round", "speedup")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
@@ -460,11 +457,11 @@ SUMMED = (
     "n_rounds", "n_drafted", "n_verified", "n_examined", "n_accepted", "n_near_ties",
     "prefill_s", "decode_s", "n_thinking", "thinking_s",
 )  # fmt: skip
-"""Figures of two parts of a reply that add up."""
+"""Figures that are added for two parts of a reply."""
 
 
 def most_saved_s(n_emitted: int, n_rounds: int, decode_s: float) -> float:
-    """What can have been saved at most: no batch is faster than a plain step is."""
+    """Upper bound of the saved time in seconds: no batch is faster than a plain step."""
     return (n_emitted / n_rounds - 1.0) * decode_s if n_rounds else 0.0
 
 
@@ -508,17 +505,17 @@ class Finished:
 
     reason: FinishReason
     text: str
-    """The whole reply as text, stop string and end token excluded."""
+    """The whole reply without stop string and end token."""
     token_ids: tuple[int, ...]
-    """Ids that were generated, without the token that ended the turn."""
+    """Generated ids without the end token."""
     vocabulary_id: str
     seed: int
     stats: GenerationStats
     n_used: int = 0
     n_cells: int = 0
     fits_grammar: bool | None = None
-    """Whether the text is whole under its schema or grammar, not so where `max_tokens`, the context
-    or a stop came first; None without one."""
+    """Whether the text satisfies its schema or grammar, which `max_tokens`, the context or a stop
+    can cut off; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,35 +538,35 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped:
-    """The engine's process is gone; said by the client, never by the worker."""
+    """The engine's process ended; emitted by the client, never by the worker."""
 
     title: str
     message: str
-    """What happened and what to do."""
+    """The cause and what to do."""
     exit_code: int | None
-    """None where it could not be started."""
+    """None if the process could not be started."""
     will_restart: bool = False
-    """True while the client starts it again by itself: once without extra buffer types where it
-    crashed while loading, and after it hung."""
+    """Whether the client restarts the process: once without extra buffer types after a crash while
+    loading, and after a hang."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfReply:
-    """What a reply tells that is made under a number; that of number 0 comes bare."""
+    """An event of a reply with an id; events of reply 0 come bare."""
 
     reply_id: int
-    """As it was asked for with; never 0."""
+    """Id of the request; never 0."""
     event: "Event"
 
 
 @dataclass(frozen=True, slots=True)
 class TokensCounted:
-    """How many tokens a text has that was asked about, in the loaded model's vocabulary."""
+    """The answer to `CountTokens`: the length of a text in tokens of the loaded model."""
 
     key: int
-    """As it was asked for with."""
+    """Key of the request."""
     n_tokens: int | None
-    """None where nobody can count: no model is loaded, or a server has no tokenizer to ask."""
+    """None if no model is loaded, or a server has no tokenizer endpoint."""
 
 
 Event = (
@@ -582,7 +579,7 @@ Event = (
     | ThreadsChanged
     | CacheChanged
     | TiersChanged
-    | ServerTold
+    | ServerFigures
     | Waiting
     | Finished
     | SpeculationChanged
@@ -593,6 +590,6 @@ Event = (
 )
 
 ENGINE_EVENTS = (
-    Loaded, CacheChanged, ThreadsChanged, TiersChanged, ServerTold, Waiting,
+    Loaded, CacheChanged, ThreadsChanged, TiersChanged, ServerFigures, Waiting,
 )  # fmt: skip
-"""Events of the engine itself, whoever asked for the reply that runs."""
+"""Events of the engine itself, not of a reply."""

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or stay as they were, and files that are read within bounds."""
+"""Replace files atomically and read files within size limits."""
 
 import contextlib
 import errno
@@ -24,9 +24,9 @@ T = TypeVar("T")
 DRAFT_SUFFIX = ".new"
 """Suffix of a file that is being written, after the number of its process."""
 SETTINGS_BYTES = 1 << 18
-"""Limit of settings, presets and themes, which a person writes."""
+"""Limit of settings, presets and themes, which people write."""
 RECORDS_BYTES = 1 << 23
-"""Limit of a JSON text that kvchat writes itself."""
+"""Limit of JSON files that kvchat writes itself."""
 READ_BYTES = 1 << 20
 
 
@@ -41,19 +41,19 @@ def expanded(path: str | Path) -> Path:
 def replace_file(
     path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
 ) -> None:
-    """Replace a file whole, or leave it as it was; several processes may do so at once.
+    """Replace a file atomically; safe with several processes.
 
-    The parts are written to a new file in the same folder, which is flushed to the disk and then
-    renamed. A missing folder is made.
+    The parts are written to a new file in the same folder, which is flushed to disk and renamed. A
+    missing folder is created.
 
     Args:
-        path: The file; a link is replaced, not followed.
+        path: The file; a symbolic link is replaced, not followed.
         parts: Its content.
-        is_durable: Whether the folder is flushed too, so that the new file survives a power cut.
+        is_durable: Whether to flush the folder too, so that the new file survives a power cut.
         mode: Permissions, before the umask.
 
     Raises:
-        OSError: it cannot be written; nothing is left on the disk.
+        OSError: the file cannot be written; no temporary file remains.
     """
     with drafted_file(path, parts, mode=mode) as draft:
         draft.replace(path)
@@ -65,7 +65,7 @@ def replace_file(
 def drafted_file(
     path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o600
 ) -> Iterator[Path]:
-    """A written and flushed file to rename to `path` within the block; removed otherwise.
+    """Context with a written and flushed file to rename to `path`; removed if not renamed.
 
     Raises:
         OSError: as `replace_file`.
@@ -93,7 +93,7 @@ def drafted_file(
 
 
 def drafting_process(path: Path) -> int | None:
-    """The number of the process that writes, or wrote, a draft; None for any other file."""
+    """Id of the process that writes or wrote a draft file; None for other files."""
     number = path.name.removesuffix(DRAFT_SUFFIX).rpartition(".")[2]
     return int(number) if path.name.endswith(DRAFT_SUFFIX) and number.isdecimal() else None
 
@@ -108,28 +108,28 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
-    """The text of a file in UTF-8, with line feeds as the ends of its lines.
+    """Read a UTF-8 file with line ends converted to line feeds.
 
     Raises:
         OSError: as `read_bytes`.
-        UnicodeDecodeError: it is no UTF-8 and `errors`, as of `open`, is `strict`.
+        UnicodeDecodeError: it is not UTF-8 and `errors` is `strict`.
     """
     text = read_bytes(path, limit=limit).decode("utf-8", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_bytes(path: Path, *, limit: int) -> bytes:
-    """The content of a file.
+    """Read a regular file.
 
     Raises:
-        OSError: it cannot be read, is no file, or has more than `limit` bytes.
+        OSError: it cannot be read, is not a regular file, or has more than `limit` bytes.
     """
     with open_file(path) as file:
         return _joined(iter(lambda: file.read(READ_BYTES) or b"", b""), path, limit)
 
 
 def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
-    """The content of a file, or of a pipe such as a shell's `<(command)`.
+    """Read a file, or a pipe such as a shell's `<(command)`.
 
     Raises:
         OSError: as `read_bytes`, or the pipe was not closed within `wait_s`.
@@ -162,8 +162,8 @@ def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
 
 
 def open_file(path: Path) -> FileIO:
-    """Open a file for reading without waiting; raises `OSError` for a pipe or a device."""
-    _check_mode(file_status(path).st_mode, path)  # to open a device may change it
+    """Open a file for reading without blocking; raises `OSError` for a pipe or a device."""
+    _check_mode(file_status(path).st_mode, path)  # opening a device may change its state
     file = open(path, "rb", buffering=0, opener=_open_without_waiting)  # noqa: SIM115
     try:
         _check_mode(os.fstat(file.fileno()).st_mode, path)
@@ -190,7 +190,7 @@ def file_status(path: Path) -> os.stat_result:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is anything at a path; False for an impossible name."""
+    """Whether a path exists; False for an invalid name."""
     try:
         file_status(path)
     except OSError:
@@ -199,7 +199,7 @@ def exists(path: Path) -> bool:
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file; False for an impossible name."""
+    """Whether a path is a regular file; False for an invalid name."""
     try:
         return stat.S_ISREG(file_status(path).st_mode)
     except OSError:
@@ -216,17 +216,17 @@ def _check_mode(mode: int, path: Path) -> None:
 
 
 class FileLock:
-    """Holds a name until `close`, or until the process ends however it ends."""
+    """A lock that is held until `close` or the end of the process."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor: int | None = descriptor
 
     def close(self) -> None:
-        """Release the name; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor is None:
             return
-        # Unlinked while it is held, so that a waiting process sees that its file is gone.
+        # Unlinked while locked, so that a waiting process notices that its file is gone.
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         os.close(self._descriptor)
@@ -239,11 +239,11 @@ class FileLock:
         self.close()
 
 
-def take_lock(path: Path) -> FileLock | None:
-    """A lock on a file that exists as long as the lock; None while another process holds it.
+def acquire_lock(path: Path) -> FileLock | None:
+    """Lock a file that exists as long as the lock; None if another process holds it.
 
     Raises:
-        OSError: the file cannot be made.
+        OSError: the file cannot be created.
     """
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -256,14 +256,13 @@ def take_lock(path: Path) -> FileLock | None:
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_ino == os.fstat(descriptor).st_ino:
                 return FileLock(path, descriptor)
-        os.close(descriptor)  # it was removed by its holder meanwhile
+        os.close(descriptor)  # its holder removed it meanwhile
 
 
 class NewestEntries(Generic[T]):
-    """The newest entries of a JSON file by their keys.
+    """Store of the newest `limit` entries in a JSON file, under its key `name`.
 
-    They can be computed again: a damaged entry is ignored. Without a path nothing is stored. The
-    entries are at the key `name` of the file; only the newest `limit` are stored.
+    Entries can be computed again: damaged ones are ignored. Without a path nothing is stored.
     """
 
     def __init__(
@@ -273,7 +272,7 @@ class NewestEntries(Generic[T]):
         self._kind = kind
 
     def read(self) -> dict[str, T]:
-        """The entries, oldest first."""
+        """Read the valid entries by key, oldest first."""
         try:
             path = self._path
             found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
@@ -292,7 +291,7 @@ class NewestEntries(Generic[T]):
             self.write({**entries, key: entry})
 
     def write(self, entries: Mapping[str, T]) -> None:
-        """Store these entries only; raises `OSError` and leaves the file as it was."""
+        """Replace all entries; raises `OSError` and then leaves the file unchanged."""
         if self._path is None:
             return
         dumped = {
@@ -318,7 +317,7 @@ class NewestEntries(Generic[T]):
 
 
 def _is_unicode(value: object) -> bool:
-    """Whether all texts of a value are Unicode, which names of files need not be."""
+    """Whether all strings of a value are valid Unicode, which file names need not be."""
     try:
         return bool(json.dumps(value, ensure_ascii=False).encode())
     except UnicodeEncodeError:

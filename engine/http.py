@@ -1,4 +1,4 @@
-"""The HTTP client: every answer is bounded in bytes and time, and a key goes to one origin only.
+"""HTTP client that limits every answer in bytes and time and sends a key to one origin only.
 
 The hub, headers of remote models, the starter model and the server backends use it. httpx is
 imported with the first request because that takes 0.1 s.
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 MAX_REDIRECTS = 10
 NEXT_PAGE = re.compile(r'<(?P<url>[^>]+)>;\s*rel="next"')
 MAX_REASON = 500
-"""Characters of foreign text that a message repeats."""
+"""Maximum characters of foreign text in a message."""
 CHECK_EVERY_S = 1.0
 REPORT_EVERY_S = 10.0
 """Interval of reports on an answer that makes no progress."""
 
 Report = Callable[[str], None]
-"""Called with what is waited for; with an empty text once there is progress."""
+"""Called with a text about the wait, and with an empty text once there is progress."""
 
 
 class HttpError(EngineError):
-    """An answer that cannot be used; the message is a reason, without the address."""
+    """An answer cannot be used; the message is the reason, without the address."""
 
 
 class UnreachableError(HttpError):
-    """No connection, or one that ended early."""
+    """The connection failed or ended early."""
 
 
 class SilentError(HttpError):
@@ -84,7 +84,7 @@ class Watch:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def note_progress(self, limit_s: float) -> None:
-        """Start the wait again, with this limit."""
+        """Restart the wait with this limit."""
         self.limit_s, self._since = limit_s, time.monotonic()
         if self._n_reports:
             self._n_reports = 0
@@ -114,7 +114,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Status and headers of an answer whose body is still to be read."""
+    """An answer with status and headers whose body is not read yet."""
 
     status: int
     url: str
@@ -133,14 +133,14 @@ class Answer:
         return bytes(data)
 
     def json(self, limit: int) -> object:
-        """The body as JSON; raises `HttpError` if it is none or has more than `limit` bytes."""
+        """The body as JSON; raises `HttpError` if it is invalid or has more than `limit` bytes."""
         try:
             return parse_json(self.body(limit))
         except ValueError as error:
             raise HttpError(f"sent invalid JSON ({error})") from error
 
     def next_page(self) -> str | None:
-        """The next page in the header `Link` (RFC 8288); raises `HttpError` as redirects do."""
+        """URL of the next page in the header `Link` (RFC 8288); raises `HttpError` as redirects."""
         link = NEXT_PAGE.search(self.headers.get("Link", ""))
         return _joined(self.url, link["url"]) if link else None
 
@@ -150,7 +150,7 @@ class Answer:
 
 
 class HttpClient:
-    """Sends requests; several threads may use it at once. Each request has its own connection."""
+    """Sends requests, each over its own connection; thread-safe."""
 
     def __init__(
         self,
@@ -177,19 +177,19 @@ class HttpClient:
         report: Report = lambda _: None,
         attach: Callable[[Callable[[], None]], None] = lambda _: None,
     ) -> Iterator[Answer]:
-        """Send a request, with a JSON object as its body; the answer is readable within the block.
+        """Send a request and yield the answer, which is readable within the block.
 
         Args:
             method: `GET` or `POST`.
             url: Address.
-            limit_s: Seconds until the end or `Answer.watch.note_progress`, whatever arrives.
+            limit_s: Limit in seconds without `Answer.watch.note_progress`, whatever arrives.
             headers: Further headers.
-            body: JSON object.
-            report: Receives what is waited for.
+            body: JSON object to send.
+            report: Called with texts about the wait.
             attach: Called first, with a function that cuts the connection.
 
         Raises:
-            UnreachableError: no connection, or it ended.
+            UnreachableError: the connection failed or ended.
             SilentError: no progress for `limit_s`.
             HttpError: an invalid address or certificate, a compressed answer, a refused redirect.
         """
@@ -201,7 +201,7 @@ class HttpClient:
             with self._client(url, limit_s) as client:
                 response = self._send(client, watch, method, url, headers, body)
                 yield _answer(response, watch)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a host's name
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # from the host name
             raise watch.silence() if watch.is_over else _reason(error, limit_s) from error
         except EngineError as error:
             if watch.is_over:
@@ -257,7 +257,7 @@ class HttpClient:
 
 
 def _joined(url: str, location: str) -> str:
-    """Where an answer leads to, never out of the encryption."""
+    """Resolve a redirect; refuse one from https to http."""
     import httpx
 
     old = httpx.URL(url)
@@ -320,13 +320,13 @@ def _reason(error: Exception, limit_s: float) -> HttpError:
 
 
 def one_line(text: str) -> str:
-    """Foreign text as a message repeats it: printable, on one line, at most `MAX_REASON` long."""
+    """Make foreign text printable on one line of at most `MAX_REASON` characters."""
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return text if len(text) <= MAX_REASON else f"{text[:MAX_REASON]}..."
 
 
 def lines(chunks: Iterable[bytes], limit: int) -> Iterator[bytes]:
-    """Complete lines of at most `limit` bytes, without their ends; the last may have none."""
+    """Split chunks into lines of at most `limit` bytes, without line ends."""
     rest = bytearray()
     for chunk in chunks:
         before, end, after = chunk.rpartition(b"\n")

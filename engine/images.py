@@ -1,9 +1,9 @@
-"""Images in messages: how a text names one, what may be read, and the tokens that stand for one.
+"""Images in messages: their Markdown reference, their file, and their tokens in a prompt.
 
-A message names an image as Markdown does, with what the file was when it was attached:
-`![name](file:///folder/picture.png#sha256=...&size=640x480)`. A prompt has tokens of its own in
-that place, which follow from the image and the projector alone: negative numbers, none of the
-vocabulary's. What is kept of a line is found again by them, also where the file is gone.
+A message refers to an image in Markdown, with digest and size of the attached file:
+`![name](file:///folder/picture.png#sha256=...&size=640x480)`. In the prompt it becomes negative
+token ids, outside the vocabulary, that depend only on the image and the projector. So the cache
+finds saved states of a prompt even if the file is gone.
 """
 
 import base64
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 MAX_IMAGE_BYTES = 64 << 20
 MAX_PIXELS = 1 << 26
-"""Up to fourteen bytes are taken for each while an image is decoded: 67 million are 900 MB."""
+"""Decoding needs up to 14 bytes per pixel: 67 million pixels are 900 MB."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".avif", ".gif", ".bmp", ".heic")
-"""Names of images; HEIC among them, to say that it cannot be read."""
+"""Suffixes of image files; with HEIC, to report that it is not supported."""
 READ = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP")
-"""Formats as Pillow calls them; not TIFF, whose library writes to the terminal."""
+"""Supported formats as Pillow names them; not TIFF, whose library writes to the terminal."""
 READ_BY_SERVERS = ("PNG", "JPEG", "MPO", "GIF", "BMP")
-"""What llama-server reads; MPO is a JPEG with further pictures behind it."""
+"""Formats that llama-server reads; MPO is a JPEG followed by further pictures."""
 PHOTOS = ("JPEG", "MPO")
 
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
-"""Pillow's `Transpose` that sets upright what has each orientation of EXIF."""
+"""Pillow's `Transpose` that corrects each EXIF orientation."""
 _REFERENCE = re.compile(
     r"!\[(?P<name>[^\]\n]*)\]\(file://(?P<path>/[^\s()#]*)"
     r"#sha256=(?P<sha256>[0-9a-f]{64})&size=(?P<width>[1-9]\d{0,5})x(?P<height>[1-9]\d{0,5})\)"
@@ -47,21 +47,21 @@ _UNWRITABLE = re.compile(r"[\[\]\x00-\x1f\x7f-\x9f]")
 
 
 _sizes: dict[str, tuple[int, int]] = {}
-"""Of files that were whole, by their digests: decoding a photo takes 0.1 s."""
+"""Sizes of valid files by digest: decoding a photo takes 0.1 s."""
 
 
 class ImageError(EngineError):
-    """An image that cannot be read, or that nobody here can look at."""
+    """An image cannot be read, or the model cannot process images."""
 
     title = "The image cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image as it was attached."""
+    """An attached image."""
 
     name: str
-    """As its message called it."""
+    """Name in the message."""
     path: Path
     sha256: str
     """Digest of the file: 64 hexadecimal digits."""
@@ -70,16 +70,16 @@ class Image:
 
     @property
     def reference(self) -> str:
-        """How a message names it."""
+        """Markdown reference in a message."""
         name = _UNWRITABLE.sub("_", self.name)
         address = f"file://{quote(str(self.path), safe='/')}"
         return f"![{name}]({address}#sha256={self.sha256}&size={self.width}x{self.height})"
 
     def check_size(self) -> None:
-        """Refuse a size that nobody reads.
+        """Check the number of pixels.
 
         Raises:
-            ImageError: it has none, or more than `MAX_PIXELS`.
+            ImageError: it is 0 or exceeds `MAX_PIXELS`.
         """
         if not 0 < self.width * self.height <= MAX_PIXELS:
             raise ImageError(
@@ -88,10 +88,10 @@ class Image:
             )
 
     def read(self) -> bytes:
-        """The file, where it is still the one that was attached.
+        """Read the file and check that it is still the attached one.
 
         Raises:
-            ImageError: it is gone, cannot be read, or is another one now.
+            ImageError: it is missing, cannot be read, or has another digest.
         """
         data = _bytes_of(
             self.path, self.name, f"{self.path} no longer exists: restore it, or edit the message"
@@ -104,29 +104,29 @@ class Image:
         return data
 
     def pixels(self) -> bytes:
-        """What is looked at: `[height, width, 3]` uint8, upright, on white where transparent.
+        """Pixels `[height, width, 3]` uint8, upright, with transparency on white.
 
         Raises:
-            ImageError: as `read`, or its pixels are not as the message says.
+            ImageError: as `read`, or the size differs from the message.
         """
         with _opened(self.read(), self.name) as opened:
             return self._shown(opened).convert("RGB").tobytes()
 
     def portable(self) -> bytes:
-        """The file where every server sees the same in it, else these pixels anew."""
-        data, anew = self.read(), BytesIO()
+        """The file if all servers decode it to the same pixels, else re-encoded pixels."""
+        data, encoded = self.read(), BytesIO()
         with _opened(data, self.name) as opened:
             picture = self._shown(opened)
             if picture is opened and opened.format in READ_BY_SERVERS:
                 return data
-            if opened.format in PHOTOS:  # as a PNG one takes ten times as many bytes
-                picture.convert("RGB").save(anew, "JPEG", quality=95, subsampling=0)
+            if opened.format in PHOTOS:  # a PNG would be ten times as large
+                picture.convert("RGB").save(encoded, "JPEG", quality=95, subsampling=0)
             else:
-                picture.convert("RGB").save(anew, "PNG", compress_level=1)
-        return anew.getvalue()
+                picture.convert("RGB").save(encoded, "PNG", compress_level=1)
+        return encoded.getvalue()
 
     def _shown(self, opened: "Picture") -> "Picture":
-        """Its picture; messages from before EXIF was read have the size that is not turned."""
+        """The picture of the recorded size; old messages have the size before EXIF rotation."""
         for picture in (_upright(opened), opened):
             if picture.size == (self.width, self.height):
                 return _opaque(picture)
@@ -137,13 +137,13 @@ class Image:
 
 
 def data_url(data: bytes) -> str:
-    """An image as servers take it that speak as OpenAI's do."""
+    """A `data:` URL of an image, for OpenAI-compatible servers."""
     kind = {b"\xff\xd8": "jpeg", b"GI": "gif", b"BM": "bmp"}.get(data[:2], "png")
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def parts_of(text: str) -> Iterator[str | Image]:
-    """A text cut at the images that it names."""
+    """Split a text into plain text and image references."""
     at = 0
     for match in _REFERENCE.finditer(text):
         if match.start() > at:
@@ -157,21 +157,21 @@ def parts_of(text: str) -> Iterator[str | Image]:
 
 
 def images_in(text: str) -> list[Image]:
-    """The images that a text names, in its order."""
+    """The images that a text refers to, in order."""
     if "#sha256=" not in text:
         return []
     return [part for part in parts_of(text) if isinstance(part, Image)]
 
 
 def read_image(path: Path, name: str) -> Image:
-    """An image of a file, whole and of a size as it is looked at.
+    """Read and validate an image file; its size is that of the upright picture.
 
     Args:
         path: The file.
-        name: What it is called in the message and in errors.
+        name: Name in the message and in errors.
 
     Raises:
-        ImageError: it cannot be read, is too large, cut off, or none of the formats.
+        ImageError: it cannot be read, is too large, truncated, or of an unsupported format.
     """
     data = _bytes_of(path, name, "check the path")
     digest = hashlib.sha256(data).hexdigest()
@@ -198,10 +198,10 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
 
 @contextmanager
 def _opened(data: bytes, name: str) -> Iterator["Picture"]:
-    """An image of which the header is read; whatever fails within is damage of the file.
+    """Open an image; any failure within the block counts as damage of the file.
 
     Raises:
-        ImageError: it is damaged, has too many pixels, or is none of the formats.
+        ImageError: it is damaged, has too many pixels, or an unsupported format.
     """
     import PIL.Image
 
@@ -219,23 +219,23 @@ def _opened(data: bytes, name: str) -> Iterator["Picture"]:
         raise ImageError(
             f"{name} has far more pixels than the limit of {MAX_PIXELS:,}: make a smaller copy"
         ) from error
-    except Exception as error:  # each format fails in ways of its own
+    except Exception as error:  # formats raise different errors
         raise ImageError(f"{name} is truncated or damaged: download or save it again") from error
 
 
 def _upright(opened: "Picture") -> "Picture":
-    """The decoded picture, turned as its EXIF says; itself where it stands upright."""
+    """Decode a picture and rotate it by its EXIF orientation; return it unchanged if upright."""
     opened.load()
     try:
         turn = _TURNS.get(opened.getexif().get(0x112, 1))
-    except Exception:  # noqa: BLE001  a picture may be whole beside EXIF that is not
+    except Exception:  # noqa: BLE001  damaged EXIF data does not make the picture unusable
         turn = None
     return opened if turn is None else opened.transpose(turn)  # type: ignore[arg-type]  # an IntEnum
 
 
 def _opaque(picture: "Picture") -> "Picture":
-    """A picture of 8 bits without transparency: white shows through."""
-    if picture.mode == "I;16":  # Pillow itself would make all above 255 white
+    """Convert to 8 bits and put transparent pixels on white."""
+    if picture.mode == "I;16":  # Pillow's own conversion clips at 255
         return picture.point(lambda value: value / 256).convert("L")
     if not picture.has_transparency_data:
         return picture
@@ -251,11 +251,11 @@ def _opaque(picture: "Picture") -> "Picture":
 
 
 def image_tokens(seed: str, n_tokens: int) -> tuple[int, ...]:
-    """The tokens of one stretch of an image.
+    """Negative token ids for one segment of an image; `starts_image` is true for the first.
 
     Args:
-        seed: Names the image, the projector, which stretch of it this is, and how pixels are read.
-        n_tokens: Its length; the first one is told by `starts_image`.
+        seed: Identifies the image, the projector, the segment and the preprocessing.
+        n_tokens: Length of the segment.
     """
     data = hashlib.shake_256(seed.encode()).digest(4 * n_tokens)
     words = struct.unpack(f"<{n_tokens}I", data)
@@ -263,27 +263,27 @@ def image_tokens(seed: str, n_tokens: int) -> tuple[int, ...]:
 
 
 def starts_image(token: int) -> bool:
-    """Whether a token is the first of a stretch of an image."""
+    """Whether a token is the first of an image segment."""
     return token < -1 and token % 2 == 0
 
 
-def before_image(tokens: Tokens[int], at: int) -> int:
-    """The place itself, or the start of the stretch of an image that it lies within."""
+def image_start_at(tokens: Tokens[int], at: int) -> int:
+    """Start of the image segment that contains index `at`, or `at` outside images."""
     start = at
     while 0 < start < len(tokens) and tokens[start] < 0 and not starts_image(tokens[start]):
         start -= 1
     return start
 
 
-def behind_image(tokens: Tokens[int], at: int) -> int:
-    """The place itself, or the end of the stretch of an image that it lies within."""
+def image_end_at(tokens: Tokens[int], at: int) -> int:
+    """End of the image segment that contains index `at`, or `at` outside images."""
     while 0 < at < len(tokens) and tokens[at] < 0 and not starts_image(tokens[at]):
         at += 1
     return at
 
 
-def behind_images(tokens: Tokens[int]) -> int:
-    """Where the text behind the last image of a line begins; 0 where it has none."""
+def end_of_images(tokens: Tokens[int]) -> int:
+    """Index after the last image token; 0 without images."""
     if min(tokens, default=0) >= 0:
         return 0
     return next(n for n in range(len(tokens), 0, -1) if tokens[n - 1] < 0)

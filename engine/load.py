@@ -1,4 +1,4 @@
-"""Configuration to session or laboratory: the module that names concrete classes."""
+"""Create sessions and laboratories from a configuration; imports the concrete classes."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -25,11 +25,11 @@ from engine.speculation.pairs import check_is_no_head
 
 
 class ModelBackend(Backend, Protocol):
-    """A backend that has loaded a model's file, and what that says."""
+    """A backend that has loaded a model file, with facts about the file."""
 
     @property
     def model_name(self) -> str:
-        """Name that the file gives the model, or nothing."""
+        """Model name in the file; may be empty."""
         ...
 
     @property
@@ -44,22 +44,22 @@ class ModelBackend(Backend, Protocol):
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens that the model was trained on."""
+        """Training context in tokens."""
         ...
 
     @property
     def buffers(self) -> tuple[BufferSize, ...]:
-        """What it has allocated."""
+        """Allocated buffers."""
         ...
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What its user should know that loading and trying it out found."""
+        """Messages for the user from loading and the trial decode."""
         ...
 
     @property
     def blindness(self) -> str:
-        """Why it reads no images; empty where it does."""
+        """Why it cannot process images; empty if it can."""
         ...
 
     def warm_up(self) -> None:
@@ -69,7 +69,7 @@ class ModelBackend(Backend, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedSession:
-    """A session that has decoded something once, and what to tell about it."""
+    """A session after a trial decode, with its `Loaded` event."""
 
     session: Session
     loaded: Loaded
@@ -82,14 +82,12 @@ def load_session(
 ) -> LoadedSession:
     """Open the models of a configuration and decode a few tokens as a trial.
 
-    `costs` are those of an earlier run.
-
-    A badly built llama.cpp crashes at its first decode; here that happens while loading, where the
-    process that watches knows what to try next.
+    A badly built llama.cpp crashes at its first decode; the trial makes that a crash while loading,
+    which the client handles with a fallback. `costs` come from an earlier run.
 
     Raises:
-        ModelLoadError: the backend refused a model or a context, or is not installed.
-        IncompatiblePairError: the draft does not fit its target.
+        ModelLoadError: the backend cannot load a model or context, or is not installed.
+        IncompatiblePairError: the draft model does not fit the target.
         TemplateError: the model's chat template is not valid.
     """
     watch, log = Stopwatch(), NativeLog()
@@ -155,17 +153,17 @@ def _open_backend(
 
 
 def open_laboratory(request: LaboratoryRequest) -> Laboratory:
-    """A measurement of cache types that is ready to run; closing it frees the model.
+    """Prepare a measurement of cache types; closing it frees the model.
 
     Raises:
-        EngineError: as `laboratory_of` does.
+        EngineError: as `laboratory_of`.
     """
     is_torch = request.configuration.backend == "torch"
     return laboratory_of(request, TorchContexts if is_torch else LlamaCppContexts)
 
 
 def _check_projector(configuration: Configuration) -> None:
-    """Raise `ModelFileError` where the file that images are to be read with is of another kind."""
+    """Raise `ModelFileError` if the projector file is not a projector."""
     path = configuration.mmproj_path
     if path is None or not path.is_file():
         return
@@ -174,7 +172,7 @@ def _check_projector(configuration: Configuration) -> None:
 
 
 def _check_not_torch(configuration: Configuration) -> None:
-    """Raise `ModelLoadError` where something is asked of llama.cpp that only torch has."""
+    """Raise `ModelLoadError` for settings that llama.cpp in kvchat does not support."""
     if configuration.rpc_workers:
         raise ModelLoadError(
             f"rpc_workers is set to {', '.join(configuration.rpc_workers)}, but only "
@@ -200,7 +198,7 @@ def _check_not_torch(configuration: Configuration) -> None:
 
 
 def _follows(configuration: Configuration) -> tuple[bool, bool]:
-    """Whether the threads of decode steps and of prefills were left open."""
+    """Whether kvchat may adapt the threads of decode steps and of prefills."""
     is_open = configuration.n_threads is None
     return is_open, is_open and configuration.n_threads_batch is None
 
@@ -209,12 +207,12 @@ def _template(backend: ModelBackend) -> ChatTemplate:
     vocabulary = backend.vocabulary
     return ChatTemplate(
         backend.chat_template,
-        bos=_spelling(vocabulary.bos, backend),
-        eos=_spelling(vocabulary.eos, backend),
+        bos=_token_text(vocabulary.bos, backend),
+        eos=_token_text(vocabulary.eos, backend),
     )
 
 
-def _spelling(token: int | None, backend: ModelBackend) -> str:
+def _token_text(token: int | None, backend: ModelBackend) -> str:
     return "" if token is None else backend.vocabulary.text(token).decode("utf-8", "replace")
 
 

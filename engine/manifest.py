@@ -1,8 +1,7 @@
-"""A run that can be made again: model, settings and prompts in one TOML file, and what came out.
+"""Reproducible runs: model, settings, prompts and recorded replies in one TOML file.
 
-Settings stand there as numbers, nothing is left to the machine; files are named by path and by the
-BLAKE2b digest of their content, so that a file that moved is found again and one that was replaced
-is not taken.
+All settings are numbers, none depends on the machine. Files have a path and the BLAKE2b digest of
+their content, so that a moved file can be found again and a replaced one is refused.
 """
 
 import hashlib
@@ -27,7 +26,7 @@ from engine.validation import faults_of
 
 MAX_PROMPTS = 10_000
 SHOWN_DIGITS = 12
-"""Of a digest in a message."""
+"""Digits of a digest in a message."""
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """BLAKE2b of a whole file, 256 bits in hexadecimal."""
@@ -35,13 +34,13 @@ HashFile = Callable[[Path], str]
 
 
 class ManifestError(EngineError):
-    """A manifest that cannot be read, or whose files are not the ones it was made with."""
+    """A manifest cannot be read, or its files have changed."""
 
     title = "The manifest cannot be run"
 
 
 class UnwrittenManifestError(ManifestError):
-    """A manifest cannot be written; the run it is of was made."""
+    """The manifest of a completed run cannot be written."""
 
     title = "The manifest cannot be written"
 
@@ -50,19 +49,19 @@ class Hashes(Strict, frozen=True):
     """Digests of the files of a run."""
 
     model: tuple[Digest, ...] = Field(min_length=1)
-    """Of each part of the model."""
+    """One per file of the model."""
     lora: tuple[Digest, ...] = ()
-    """Of each adapter."""
+    """One per adapter."""
     grammar: tuple[Digest, ...] = ()
-    """Of the JSON schema or grammar."""
+    """Digests of the JSON schema and the grammar."""
 
 
 class RecordedReply(Strict, frozen=True):
-    """What a prompt was answered with."""
+    """The recorded reply to a prompt."""
 
     finish_reason: str
     token_ids: tuple[Count, ...]
-    """Without the token that ended the turn."""
+    """Generated ids without the end token."""
 
 
 class Manifest(Strict, frozen=True):
@@ -72,33 +71,33 @@ class Manifest(Strict, frozen=True):
     made_with: str = ""
     """Programs and their versions, in words."""
     prompts: Annotated[tuple[str, ...], Field(min_length=1, max_length=MAX_PROMPTS)]
-    """Each is answered on its own, in this order."""
+    """Prompts of separate chats, answered in this order."""
     system: str = ""
-    """The system prompt of each; empty is none."""
+    """System prompt of all chats; empty is none."""
     raw: bool = False
-    """Whether the prompts go without the model's chat template."""
+    """Whether the prompts are used without the chat template."""
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    """Of the noise of each reply."""
+    """Sampling seed of each reply."""
     max_tokens: Annotated[Count, Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
     """Texts that end a reply."""
     hashes: Hashes
     preset: Preset
-    """Everything else, as numbers."""
+    """All other settings, as numbers."""
     replies: tuple[RecordedReply, ...] = ()
-    """What came out, one for each prompt; empty asks for no comparison."""
+    """Recorded replies, one per prompt; empty skips the comparison."""
     asked: Digest | None = None
-    """`digest` when the replies were recorded."""
+    """Value of `digest` when the replies were recorded."""
 
     @property
     def digest(self) -> str:
-        """The digest of everything that decides the replies."""
+        """Digest of everything that determines the replies."""
         decisive = self.model_dump_json(exclude={"made_with", "replies", "asked"})
         return hashlib.blake2b(decisive.encode(), digest_size=32).hexdigest()
 
     @property
     def requests(self) -> tuple[GenerationRequest, ...]:
-        """What is asked, in order."""
+        """One request per prompt, in order."""
         system = (Message("system", self.system),) if self.system else ()
         return tuple(
             GenerationRequest(
@@ -113,14 +112,14 @@ class Manifest(Strict, frozen=True):
         )
 
     def configuration(self, find: Callable[[str], Path]) -> Configuration:
-        """The configuration of the run, without drafts: the text then follows from the model alone.
+        """The configuration of the run, without drafts, so that only the model decides the text.
 
         Args:
-            find: Gives the file of a model that is named by path; raises where it is not there.
+            find: Returns the file for a model path, or raises if it is missing.
 
         Raises:
-            PresetError: a setting is left to the machine, or they contradict each other.
-            ManifestError: the preset names no model.
+            PresetError: a setting depends on the machine, or settings contradict each other.
+            ManifestError: the preset has no model.
         """
         if self.preset.model is None:
             raise ManifestError("preset.model is missing: set it to the path of the model file")
@@ -137,18 +136,18 @@ def made_manifest(
     hashes: Hashes,
     made_with: str,
 ) -> Manifest:
-    """The manifest of a run that is about to be made.
+    """Create the manifest of a run, without replies.
 
     Args:
-        configuration: What was loaded, with its threads as numbers.
-        prompts: As they were asked.
-        system: The system prompt, empty where there is none.
-        request: Of one of the prompts; it has a seed.
-        hashes: Of the configuration's files.
+        configuration: The loaded configuration, with thread counts as numbers.
+        prompts: The prompts.
+        system: The system prompt; empty is none.
+        request: The request of any of the prompts, with a seed.
+        hashes: Digests of the configuration's files.
         made_with: Programs and versions.
 
     Raises:
-        ManifestError: a text has half of a character, or the request has no seed.
+        ManifestError: a text is not valid Unicode, or the request has no seed.
     """
     try:
         for text in (*prompts, system, *request.stop):
@@ -171,10 +170,10 @@ def made_manifest(
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a file.
+    """Read and validate a manifest file.
 
     Raises:
-        ManifestError: it cannot be read or is not valid; every bad key and value is named.
+        ManifestError: it cannot be read or is invalid; the message lists all bad keys and values.
     """
     try:
         data = parse_toml(read_text(path, limit=RECORDS_BYTES))
@@ -195,7 +194,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Write a manifest, its defaults too: another version may have others.
+    """Write a manifest including defaults, which another version may change.
 
     Raises:
         UnwrittenManifestError: the file cannot be written.
@@ -208,7 +207,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
 
 
 def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:
-    """The digests of a configuration's files.
+    """Compute the digests of a configuration's files.
 
     Raises:
         ModelFileError: a file cannot be read.
@@ -225,10 +224,10 @@ def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:
 
 
 def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: HashFile) -> None:
-    """Make sure that the files are those that a manifest was made with.
+    """Check that the files have the digests of the manifest.
 
     Raises:
-        ManifestError: one is another; it is named with both digests.
+        ManifestError: a file differs; the message has both digests.
         ModelFileError: a file cannot be read.
     """
     found, wanted = hashes_of(configuration, hash_file), manifest.hashes
@@ -244,8 +243,8 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
             )
 
 
-def parted_at(recorded: RecordedReply, token_ids: tuple[int, ...]) -> int | None:
-    """The index of the first token that is another than was recorded; None where all are equal."""
+def divergence_at(recorded: RecordedReply, token_ids: tuple[int, ...]) -> int | None:
+    """Index of the first token that differs from the recorded reply; None if all are equal."""
     return first_divergence(recorded.token_ids, token_ids)
 
 

@@ -1,6 +1,6 @@
-"""Counters and gauges of a running engine, from its events and the sums of `Finished.stats`.
+"""Counters and gauges of a running engine, computed from its events.
 
-A `Metrics` is handed each event as it comes; a scrape finds the text of `prometheus()` (exposition
+Pass each event to `Metrics.observe`; `prometheus()` returns the text for a scrape (exposition
 format 0.0.4, https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
@@ -24,17 +24,17 @@ PREFIX = "kvchat_"
 
 
 class MetricKind(StrEnum):
-    """What a number means over time."""
+    """The type of a Prometheus metric."""
 
     COUNTER = "counter"
-    """Only rises, until the engine is started again."""
+    """Only increases, until the engine restarts."""
     GAUGE = "gauge"
-    """The value of now, or of the last reply."""
+    """The current value, or that of the last reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One named figure."""
+    """Name, type, help text and label names of a metric."""
 
     name: str
     kind: MetricKind
@@ -82,30 +82,30 @@ SPEEDUP = _gauge("speedup_ratio", "Speedup over decoding without drafts, last re
 SAVED = _gauge("saved_seconds", "Time saved by drafts in the last reply; negative: a loss.")
 
 METRICS = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))
-"""Every figure, in the order of the text."""
+"""All metrics in the order of the exposition."""
 
 Labels = tuple[str, ...]
 Sample = tuple[Metric, Labels, float | None]
 
 
 class Metrics:
-    """The figures as far as events have told; a counter without labels begins at 0.
+    """Metric values from the observed events; counters without labels start at 0.
 
-    What replies count is the sum of `Finished.stats`.
+    Counters of replies are sums of `Finished.stats`.
     """
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin again."""
+        """Reset all metrics."""
         self._of_engine: dict[tuple[Metric, Labels], float] = {}
         self._stats = GenerationStats()
         self._last = GenerationStats()
         self._n_prompt = self._n_reused = 0
 
     def observe(self, event: Event) -> None:
-        """Take an event of a session, a worker or a client; those without a figure are ignored."""
+        """Update the metrics from an event of a session, a worker or a client."""
         match event:
             case Finished(reason=reason, stats=stats):
                 self._add(REPLIES, (reason,))
@@ -117,7 +117,7 @@ class Metrics:
             case WorkerStopped():
                 self._add(STOPS)
             case _:
-                for metric, labels, value in _told(event):
+                for metric, labels, value in _samples_of(event):
                     self._of_engine[metric, labels] = value or 0.0
 
     def _add(self, metric: Metric, labels: Labels = ()) -> None:
@@ -157,21 +157,21 @@ class Metrics:
         yield SAVED, (), last.saved_s
 
     def value(self, metric: Metric, **labels: str) -> float | None:
-        """A figure under its labels; None before any event told it."""
+        """Value of a metric with these labels; None if no event has set it."""
         return self._values()[metric].get(tuple(labels[name] for name in metric.labels))
 
     def total(self, metric: Metric) -> float:
-        """The sum of a figure over its labels."""
+        """Sum of a metric over its labels."""
         return sum(self._values()[metric].values())
 
     def samples(self) -> Iterator[tuple[Metric, Mapping[str, str], float]]:
-        """Every figure that there is, with its labels."""
+        """Iterate over all values with their metric and labels."""
         for metric, values in self._values().items():
             for labels, value in values.items():
                 yield metric, dict(zip(metric.labels, labels, strict=True)), value
 
     def summary(self) -> str:
-        """What was generated and what drafts brought, as a few lines to show."""
+        """Text of four lines about the generated tokens and the effect of drafts."""
         stats, speedup = self._stats, self._last.speedup
         rate, n_tokens = stats.acceptance_rate, stats.n_emitted or 0
         return "\n".join(
@@ -192,20 +192,20 @@ class Metrics:
         )
 
     def prometheus(self) -> str:
-        """The figures in Prometheus' text format, ending with a newline."""
+        """The metrics in Prometheus text format, ending with a newline."""
         lines: list[str] = []
-        told: Metric | None = None
+        previous: Metric | None = None
         for metric, labels, value in self.samples():
-            if metric is not told:
+            if metric is not previous:
                 lines.append(f"# HELP {metric.name} {metric.help}")
                 lines.append(f"# TYPE {metric.name} {metric.kind}")
-                told = metric
-            lines.append(f"{metric.name}{_spelled(labels)} {_number(value)}")
+                previous = metric
+            lines.append(f"{metric.name}{_label_text(labels)} {_number(value)}")
         return "\n".join((*lines, ""))
 
 
-def _told(event: Event) -> Iterator[Sample]:
-    """What an event says of the engine itself."""
+def _samples_of(event: Event) -> Iterator[Sample]:
+    """Values that an event of the engine sets."""
     match event:
         case Loaded():
             yield from _loaded(event)
@@ -244,7 +244,7 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if float(value).is_integer() else repr(float(value))
 
 
-def _spelled(labels: Mapping[str, str]) -> str:
+def _label_text(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"

@@ -1,7 +1,7 @@
-"""JSON and TOML of others, read within bounds.
+"""Parse untrusted JSON and TOML within limits.
 
-The values can be computed with, walked through and written again: numbers are finite and have 64
-bits, texts are complete characters, and the depth is at most `MAX_DEPTH`.
+The values are safe to compute with, traverse and write: numbers are finite and fit 64 bits, strings
+are valid Unicode, and the depth is at most `MAX_DEPTH`.
 """
 
 import json
@@ -11,11 +11,11 @@ import tomllib
 from collections.abc import Iterable, Iterator
 
 MAX_DEPTH = 64
-"""Levels of lists and tables: every file of kvchat has fewer than ten."""
+"""Maximum nesting of lists and tables: files of kvchat have fewer than ten levels."""
 MAX_JSON = 1 << 23
-"""Default limit of a JSON text in characters: Python needs up to 27 bytes for each."""
+"""Default limit of a JSON text in characters: Python needs up to 27 bytes per character."""
 MAX_KEY_PARTS = 32
-"""Parts of a dotted key: Python's parser needs time by the square of their number."""
+"""Maximum parts of a dotted key: Python's parser needs quadratic time."""
 MAX_INTEGER = 2**64
 
 _STRING = re.compile(
@@ -26,19 +26,19 @@ _STRING = re.compile(
     r"|#[^\n]*+",
     re.DOTALL,
 )
-"""Strings and comments of TOML, whose dots separate no key; an unclosed one reaches to the end.
+"""Strings and comments of TOML, whose dots separate no key parts; unclosed ones match to the end.
 
-No alternative can fail after its opening, so nothing is tried twice. Groups with alternatives are
-not possessive: those match wrongly before Python 3.11.5 (python/cpython#106052).
+No alternative can fail after its opening, so there is no backtracking. Groups with alternatives are
+not possessive, because those match wrongly before Python 3.11.5 (python/cpython#106052).
 """
 _BETWEEN_KEYS = re.compile(r"[\n=\[\]{},]")
 
 
 def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
-    """The value of a JSON text.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: it is no JSON, or exceeds the bounds.
+        ValueError: it is not valid JSON, or exceeds the limits.
     """
     if len(text) > limit:
         raise ValueError(f"it has more than {limit:,} characters")
@@ -51,10 +51,10 @@ def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """The tables of a TOML text.
+    """Parse a TOML text.
 
     Raises:
-        ValueError: it is no TOML, or exceeds the bounds.
+        ValueError: it is not valid TOML, or exceeds the limits.
     """
     keys = _BETWEEN_KEYS.split(_STRING.sub("", text))
     if any(key.count(".") >= MAX_KEY_PARTS for key in keys):
@@ -68,7 +68,7 @@ def parse_toml(text: str) -> dict[str, object]:
 
 
 def check_text(text: str) -> None:
-    """Raise `ValueError` for a text with half of a surrogate pair, which is no UTF-8."""
+    """Raise `ValueError` for a text with a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
@@ -85,7 +85,7 @@ def _check(value: object) -> None:
 
 
 def _inner(values: Iterable[object]) -> Iterator[list[object]]:
-    """The content of the lists and tables among values; checks numbers and texts."""
+    """Yield the contents of lists and tables; check numbers and strings."""
     for value in values:
         if isinstance(value, str):
             check_text(value)
@@ -102,7 +102,7 @@ def _inner(values: Iterable[object]) -> Iterator[list[object]]:
 
 
 def _reason(error: Exception) -> ValueError:
-    """The error of a parser; it raises a bare `ValueError` only for numbers with many digits."""
+    """Translate a parser's error; only numbers with many digits raise a bare `ValueError`."""
     match error:
         case RecursionError():
             return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")

@@ -1,4 +1,4 @@
-"""What a reply is asked for with, and how it is stopped."""
+"""Requests for replies, and their cancellation."""
 
 import threading
 from collections.abc import Callable
@@ -15,8 +15,8 @@ Role = Literal["system", "user", "assistant"]
 class Message:
     """One message of a chat.
 
-    `token_ids` are those that an assistant's message was generated as. They are used again as long
-    as they still spell `content` and `vocabulary_id` is that of the loaded model.
+    `token_ids` are the generated ids of an assistant's message. They are reused if they detokenize
+    to `content` and `vocabulary_id` is that of the loaded model.
     """
 
     role: Role
@@ -24,70 +24,69 @@ class Message:
     token_ids: tuple[int, ...] | None = None
     vocabulary_id: str | None = None
     thought: str = ""
-    """What an assistant's message was thought out with, where the content does not have it."""
+    """Reasoning of an assistant's message, unless the content has it."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A chat goes through the engine's pipe with every turn: this takes a tenth of the time
-        # that a frozen dataclass with slots takes by itself.
+        # Every turn sends the whole chat through the engine's pipe: this takes a tenth of the time
+        # of the default pickling of a frozen dataclass with slots.
         fields = (self.role, self.content, self.token_ids, self.vocabulary_id, self.thought)
         return Message, fields
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a reply may be; `engine.grammar.source` reads and checks it."""
+    """A schema or grammar of a reply; `engine.grammar.source` parses it."""
 
     text: str
     is_schema: bool = True
-    """Whether it is a JSON schema, else a grammar in GBNF or Lark."""
+    """Whether the text is a JSON schema, else a GBNF or Lark grammar."""
     name: str = "of the request"
-    """What messages call it, such as the name of its file."""
+    """Name in messages, such as the file name."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One reply to make.
+    """A request for one reply.
 
-    With `raw_prompt` the text is used as it is, without a chat template, and with `prompt_tokens`
-    these are the prompt; `messages` is empty then.
+    The prompt is `messages` rendered by the chat template, or `raw_prompt` as plain text, or
+    `prompt_tokens`.
     """
 
     messages: tuple[Message, ...] = ()
     raw_prompt: str | None = None
     prompt_tokens: tuple[int, ...] | None = None
-    """Ids of the model's vocabulary, which stand for themselves: no BOS token is put before them.
-    """
+    """Token ids of the prompt; no BOS token is added."""
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     max_tokens: int | None = None
-    """Tokens to generate at most; None is until the context is full."""
+    """Maximum tokens to generate; None is until the context is full."""
     stop: tuple[str, ...] = ()
     grammar: Grammar | None = None
-    """What the reply may be; None leaves it to the file that `sampling` names, if it names one."""
+    """Schema or grammar of the reply; None uses the file in `sampling`, if any."""
     seed: int | None = None
-    """Seed of the noise; None draws a fresh one. With a seed the first token is computed as it will
-    be when the prompt is in the cache, which takes a pass more and makes the reply repeatable."""
+    """Sampling seed; None draws a new one. With a seed the first token is computed as if the prompt
+    was cached, which costs one more pass and makes the reply reproducible."""
     owner: str = ""
-    """Whose tokens these are, such as `chat:12`: names kept states; empty names nobody."""
+    """Owner of the saved states, such as `chat:12`; empty is none."""
     continues: tuple[int, ...] = ()
-    """Ids of a reply that was cut: it goes on behind them, and they are part of `Finished`."""
+    """Ids of an interrupted reply to continue; `Finished` includes them."""
     continues_text: str = ""
-    """The text that the reply goes on behind where `continues` may not be its ids, as after an edit
-    or under another model: those that still spell its start are used, the rest is tokenised."""
+    """Text of the reply to continue, if `continues` may not match it, as after an edit or with
+    another model: ids that match its start are reused, the rest is tokenised."""
     adapters: tuple[Adapter, ...] | None = None
-    """Low-rank adapters that the reply is made with; None is those that the model was loaded with.
-    What is computed with others is kept in the context only."""
+    """Low-rank adapters of the reply; None is those that the model was loaded with. States computed
+    with other adapters are never saved outside the context."""
     is_trimmed: bool = False
-    """Whether the oldest turns were dropped from `messages`: the cause of a new prefill."""
+    """Whether the oldest turns were dropped from `messages`, which causes a new prefill."""
     speculation: SpeculationSettings | None = None
-    """How it is drafted for, whatever the session is set to meanwhile; None is as that is set."""
+    """Speculation settings of this reply; None uses those of the session."""
 
     reads_only: bool = False
-    """Whether nothing is said, and of the prompt that is read which stays whatever is asked behind
-    `messages`: the next request finds it in the cache."""
+    """Whether to only prefill the part of the prompt that does not depend on the next message; no
+    token is generated."""
 
     @classmethod
     def preload(cls, messages: tuple[Message, ...], owner: str = "") -> "GenerationRequest":
-        """Read the start of a chat, such as its system prompt, before the next question is there.
+        """A request to prefill the start of a chat, such as its system prompt, in advance.
 
         The reply is empty and ends with `FinishReason.LENGTH`.
         """
@@ -95,12 +94,12 @@ class GenerationRequest:
 
     @property
     def has_template(self) -> bool:
-        """Whether the model's chat template makes the prompt."""
+        """Whether the prompt is rendered by the chat template."""
         return self.raw_prompt is None and self.prompt_tokens is None
 
 
 class Cancellation:
-    """Belongs to one reply; cancelling is final, and may come before the reply has started."""
+    """Cancellation of one reply; final, and possible before the reply starts."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -119,20 +118,20 @@ class Cancellation:
                 self._on_cancel()
 
     def check(self) -> None:
-        """End the reply between two steps if it was cancelled.
+        """Check for a cancellation between two steps.
 
         Raises:
-            DecodeAborted: it was.
+            DecodeAborted: the reply was cancelled.
         """
         if self.is_cancelled:
             raise DecodeAborted("stopped between two decode steps")
 
     def attach(self, on_cancel: Callable[[], None]) -> None:
-        """Name what interrupts a running decode; who attaches asks `is_cancelled` before each."""
+        """Set the function that interrupts a running decode; check `is_cancelled` before each."""
         with self._lock:
             self._on_cancel = on_cancel
 
     def detach(self) -> None:
-        """The reply is over: a late cancel must not stop the next one."""
+        """Remove the function after the reply: a late cancel must not stop the next one."""
         with self._lock:
             self._on_cancel = None

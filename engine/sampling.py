@@ -1,9 +1,9 @@
-"""From logits to a token: the one place where a distribution is made, and what draws from it.
+"""Sampling: logits to a distribution, and draws from it.
 
-Drawing `argmax(log p + g)` with Gumbel noise g samples from p. When the noise comes from a counter
-instead of a stream, draft and target can share it, and the drawn token depends on nothing but the
-seed, the position and the target's distribution: the text is the same with speculation on or off
-(Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+Drawing `argmax(log p + g)` with Gumbel noise g samples from p. With counter-based noise, draft and
+target share it, and the token depends only on the seed, the position and the target's
+distribution: the text is the same with speculation on or off (Daliri, Musco and Suresh 2024,
+arXiv 2408.07978).
 """
 
 from collections.abc import Sequence as Tokens
@@ -23,7 +23,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 _WORD = (1 << 64) - 1
 
 ROWS_OF_PEAKS = 64
-"""Of so many logits one is compared first in a search for the largest; 16 to 128 take the same."""
+"""Rows of the matrix whose column maxima bound the top k; 16 to 128 take the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +37,25 @@ class Distribution:
     probs: NDArray[np.float64]
 
     def probability(self, token: int) -> float:
-        """The probability of one token, 0 where it was cut."""
+        """The probability of one token; 0 if it was filtered out."""
         found = self.probs[self.tokens == token]
         return float(found[0]) if found.size else 0.0
 
     def probabilities(self, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The probabilities of tokens, `[len(tokens)]` float64, 0 for those that were cut."""
+        """The probabilities of tokens, `[len(tokens)]` float64; 0 for those filtered out."""
         dense = np.zeros(1 + max(self.tokens.max(), tokens.max()))
         dense[self.tokens] = self.probs
         chosen: NDArray[np.float64] = dense[tokens]
         return chosen
 
     def draw(self, seed: int, position: int) -> int:
-        """One token, drawn with the noise of seed and position."""
+        """Draw one token with the noise of seed and position."""
         if self.tokens.size == 1:
             return int(self.tokens[0])
         return int(self.tokens[int(self.scores(seed, position).argmax())])
 
     def scores(self, seed: int, position: int) -> NDArray[np.float64]:
-        """Log p and the noise of each token together, `[k]`; the largest is drawn."""
+        """Log probability plus noise of each token, `[k]` float64; the largest is drawn."""
         noise = gumbel(seed, position, self.tokens)
         with np.errstate(divide="ignore"):
             scores: NDArray[np.float64] = np.log(self.probs) + noise
@@ -63,12 +63,12 @@ class Distribution:
 
 
 def certain(token: int) -> Distribution:
-    """The law of a token that was not drawn but chosen."""
+    """The distribution with probability 1 for one token."""
     return Distribution(np.array([token], dtype=np.int64), np.ones(1))
 
 
 class _Stream(IntEnum):
-    """Which of a round's chances: none may tell anything about another."""
+    """Independent random streams of a round."""
 
     DRAFT = 1
     ACCEPT = 2
@@ -76,14 +76,13 @@ class _Stream(IntEnum):
 
 
 class Dice:
-    """What rejection and block verification draw in one round.
+    """Random numbers of rejection and block verification in one round.
 
-    They are exact only if the draft's draws, the acceptance tests and the target's draws are
-    independent, and if no round uses chances that an earlier one has seen: block verification may
-    refuse a token because of a later one, so that what was drawn for a refused position is no
-    longer free. Therefore the seed is forked by stream and by the position where the round starts,
-    which never comes twice. The draft model and the verifier each make the dice of a round from
-    the same two numbers.
+    Both are exact only if the draft's draws, the acceptance tests and the target's draws are
+    independent and no round reuses an earlier round's numbers: block verification may refuse a
+    token because of a later one, so the numbers of a refused position are no longer independent.
+    Therefore the seed is forked by stream and by the start position of the round, which is unique.
+    The draft model and the verifier create the same dice from these two numbers.
     """
 
     def __init__(self, seed: int, round_start: int) -> None:
@@ -94,19 +93,19 @@ class Dice:
         return distribution.draw(self._seeds[_Stream.DRAFT], position)
 
     def accepts(self, probability: float, position: int) -> bool:
-        """True with the given probability."""
+        """Whether to accept, true with the given probability."""
         return uniform(self._seeds[_Stream.ACCEPT], position) <= probability
 
     def draw(self, distribution: Distribution, position: int) -> int:
-        """Draw the token of the target behind the accepted ones."""
+        """Draw the target's token after the accepted ones."""
         return distribution.draw(self._seeds[_Stream.TARGET], position)
 
 
 def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The noise of tokens at a position, `[len(tokens)]` float64.
+    """Gumbel noise of tokens at a position, `[len(tokens)]` float64.
 
-    The counter is mixed by splitmix64 (Steele, Lea and Flood 2014), first over seed and position,
-    then over the token; 53 bits of it become a uniform number inside (0, 1).
+    splitmix64 (Steele, Lea and Flood 2014) hashes seed and position, then the token; 53 bits of the
+    result become a uniform number inside (0, 1).
     """
     stream = _mix(np.array([(seed * 0x9E3779B97F4A7C15 + position) & _WORD], dtype=np.uint64))
     words = _mix(stream ^ _mix(tokens.astype(np.uint64)))
@@ -120,7 +119,7 @@ def uniform(seed: int, position: int) -> float:
 
 
 def fork(seed: int, *words: int) -> int:
-    """A seed of its own for a stream that must share no noise with another."""
+    """Derive an independent seed for a stream."""
     for word in words:
         mixed = _mix(np.array([seed & _WORD], dtype=np.uint64))
         seed = int(_mix(mixed ^ np.uint64(word & _WORD))[0])
@@ -128,7 +127,7 @@ def fork(seed: int, *words: int) -> int:
 
 
 def _unit(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Make numbers inside (0, 1) of the upper 53 bits."""
+    """Convert the upper 53 bits to numbers inside (0, 1)."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
@@ -140,38 +139,38 @@ def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 class TokenMask(Protocol):
-    """Which tokens may follow, as a grammar says."""
+    """The tokens that a grammar allows next."""
 
     def __call__(self, history: Tokens[int], /) -> NDArray[np.bool_]:
-        """`[n_vocab]` bool, true for each token that may stand behind `history`.
+        """`[n_vocab]` bool, true for each token allowed after `history`; at least one is.
 
-        `history` is the whole line, the prompt included; one token at least must be allowed.
+        `history` is the whole sequence, including the prompt.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The token that a row gives, and how firmly."""
+    """The token chosen from a row and its margin."""
 
     token: int
     margin: float
-    """By how much it leads the next best, in logits; infinite where no other is left.
+    """Lead over the second best token in logits; infinite if there is no other.
 
-    The row may be off by less and still give the same token, as long as the same ones pass the
-    filters. Above temperature 0 the noise of the position is part of the lead.
+    An error of the logits below the margin does not change the token if the same tokens pass the
+    filters. Above temperature 0 the lead includes the noise of the position.
     """
 
 
 class Sampler:
-    """Turns logits into a distribution and draws from it by shared noise.
+    """Converts logits to a distribution and draws from it with shared noise.
 
-    Order: mask, repetition penalty, then temperature, top-k, top-p, min-p, each on what the one
-    before left. At temperature 0 the distribution is a one-hot at the largest penalised logit.
-    Drawing is deterministic: it depends on seed, position and distribution (see `distribution`).
+    Order: mask, repetition penalty, temperature, top-k, top-p, min-p, each applied to the previous
+    result. At temperature 0 the distribution is a one-hot at the largest penalised logit. Draws
+    are deterministic: they depend on seed, position and distribution.
 
     Raises:
-        PresetError: a setting outside its range; the message names value and range.
+        PresetError: a setting is outside its range; the message has value and range.
     """
 
     def __init__(
@@ -188,22 +187,22 @@ class Sampler:
 
     @property
     def history_window(self) -> int | None:
-        """How many tokens of the history change the distribution; None is all of them."""
+        """Number of last history tokens that affect the distribution; None is all."""
         if self.mask is not None:
             return None
         return self._penalty_window
 
     def sample(self, logits: NDArray[np.float32], history: Tokens[int], position: int) -> int:
-        """The token for `position` from its `[n_vocab]` logits and all tokens before it."""
+        """Sample the token at `position` from `[n_vocab]` logits and all tokens before it."""
         if self.is_greedy:
             return self.likeliest(logits, history)
         return self.draw(self.distribution(logits, history), position)
 
     def likeliest(self, logits: NDArray[np.float32], history: Tokens[int]) -> int:
-        """The token of the largest logit that mask and penalty leave.
+        """The token with the largest logit after mask and penalty.
 
         Raises:
-            LogitsError: the logits are no numbers.
+            LogitsError: the logits are NaN or infinite.
         """
         adjusted = self._adjusted(logits, history)
         token = int(adjusted.argmax())
@@ -217,7 +216,7 @@ class Sampler:
         return self.pick(self.distribution(logits, history), position)
 
     def pick(self, distribution: Distribution, position: int) -> Choice:
-        """Draw one token with the noise of the position, and give its margin."""
+        """Draw one token with the noise of the position; return it with its margin."""
         best = _best(distribution.scores(self.seed, position))
         token = int(distribution.tokens[best.token])
         return Choice(token, self.settings.temperature * best.margin)
@@ -227,11 +226,11 @@ class Sampler:
         return self.pick(distribution, position).token
 
     def dice(self, round_start: int) -> Dice:
-        """The chances of the round whose first new token has position `round_start`."""
+        """Random numbers of the round whose first new token has position `round_start`."""
         return Dice(self.seed, round_start)
 
     def distribution(self, logits: NDArray[np.float32], history: Tokens[int]) -> Distribution:
-        """The distribution behind `history` from `[n_vocab]` logits."""
+        """The distribution after `history` from `[n_vocab]` logits."""
         adjusted = self._adjusted(logits, history)
         _check_number(adjusted.max())
         if self.is_greedy:
@@ -254,7 +253,7 @@ class Sampler:
         return self._penalised(self._allowed(logits, history), history)
 
     def _allowed(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
-        """The logits with minus infinity for each token that the mask forbids."""
+        """The logits with forbidden tokens set to minus infinity."""
         if self.mask is None:
             return logits
         allowed = self.mask(history)[: logits.shape[0]]
@@ -263,15 +262,15 @@ class Sampler:
         return np.where(allowed, logits, np.float32(-np.inf))
 
     def _penalised(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
-        """Weaken the tokens of the window (Keskar et al. 2019, arXiv 1909.05858, section 4.1).
+        """Penalise the tokens of the window (Keskar et al. 2019, arXiv 1909.05858, section 4.1).
 
-        As usual in this field a negative logit is multiplied, so that both signs get less likely.
+        As usual, a negative logit is multiplied, so that tokens of either sign get less likely.
         """
         penalty, window = self.settings.repetition_penalty, self._penalty_window
         if window == 0 or not history:
             return logits
         recent = np.unique(np.asarray(history[-window:], dtype=np.int64))
-        # Those of images, and those that a draft's smaller vocabulary lacks, have no logit.
+        # Image tokens and tokens missing in a draft model's smaller vocabulary have no logit.
         recent = recent[(recent >= 0) & (recent < logits.shape[0])]
         penalised = logits.copy()
         values = penalised[recent]
@@ -280,10 +279,10 @@ class Sampler:
 
 
 def _check_number(largest: np.floating) -> None:
-    """Refuse logits by their largest: one that is not a number counts as larger than all others.
+    """Check logits by their largest value, which is NaN if any logit is NaN.
 
     Raises:
-        LogitsError: some logit is none, or none is finite.
+        LogitsError: a logit is NaN, or the largest is infinite.
     """
     if not np.isfinite(largest):
         raise LogitsError(
@@ -294,9 +293,9 @@ def _check_number(largest: np.floating) -> None:
 
 
 def _best(scores: NDArray[np.floating]) -> Choice:
-    """The index of the largest score and its lead; the scores are as before afterwards.
+    """Index of the largest score and its lead.
 
-    The best is taken out while the second is looked for: two fast passes and no slices.
+    Masks the best score during the search for the second, then restores it: two passes, no copy.
     """
     best = int(scores.argmax())
     largest = scores[best]
@@ -323,10 +322,10 @@ def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
 
 
 def _under_the_top_k(logits: NDArray[np.float32], k: int) -> np.float32:
-    """A bound that the k largest logits reach and few others do, in one fast pass.
+    """A lower bound of the k largest logits that few others reach, in one pass.
 
-    The columns of the logits as a matrix have k peaks of at least the k-th largest peak, so the
-    k-th largest logit is no smaller.
+    Reshape the logits to a matrix: k columns have a maximum of at least the k-th largest column
+    maximum, so the k-th largest logit is not smaller than that.
     """
     n_columns = logits.shape[0] // ROWS_OF_PEAKS
     matrix = logits[: ROWS_OF_PEAKS * n_columns].reshape(ROWS_OF_PEAKS, n_columns)
@@ -337,18 +336,18 @@ def _under_the_top_k(logits: NDArray[np.float32], k: int) -> np.float32:
 def _top_p(
     tokens: NDArray[np.int64], probs: NDArray[np.float64], p: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Keep the fewest likeliest tokens that reach p (Holtzman et al. 2019, arXiv 1904.09751)."""
+    """Keep the fewest top tokens that reach p (Holtzman et al. 2019, arXiv 1904.09751)."""
     if p >= 1.0:
         return tokens, probs
     order = np.argsort(-probs, kind="stable")
-    n_kept = int(np.searchsorted(np.cumsum(probs[order]), p)) + 1
-    kept = order[:n_kept]
-    return tokens[kept], probs[kept] / probs[kept].sum()
+    n_top = int(np.searchsorted(np.cumsum(probs[order]), p)) + 1
+    top = order[:n_top]
+    return tokens[top], probs[top] / probs[top].sum()
 
 
 def _min_p(tokens: NDArray[np.int64], probs: NDArray[np.float64], p: float) -> Distribution:
     """Keep tokens of at least p times the largest probability (Nguyen et al., 2407.01082)."""
     if p > 0.0:
-        kept = probs >= p * probs.max()
-        tokens, probs = tokens[kept], probs[kept]
+        is_likely = probs >= p * probs.max()
+        tokens, probs = tokens[is_likely], probs[is_likely]
     return Distribution(tokens, probs / probs.sum())

@@ -1,4 +1,4 @@
-"""Addresses of servers that compute replies, and the key of each."""
+"""Addresses and API keys of servers that compute replies."""
 
 import os
 from urllib.parse import urlsplit, urlunsplit
@@ -7,28 +7,28 @@ from engine.errors import ServerError
 
 KEY_VARIABLE = "KVCHAT_SERVER_KEY"
 KEYRING_SERVICE = "kvchat"
-"""What the keyring files keys under; the user name there is the server's origin."""
+"""Service name in the keyring; the user name is the server's origin."""
 MAX_KEY = 4096
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def parse_server(text: str) -> str:
-    """The address of a server as everything else takes it: scheme, host, port, path; no end slash.
+    """Normalise a server address to scheme, host, port and path, without a final slash.
 
-    A missing scheme is http, and the `/v1` that other programs want is left out.
+    The default scheme is http; a final `/v1` is removed.
 
     Raises:
-        ServerError: it is no address, or holds what must not be kept.
+        ServerError: it is not an address, or has a user name, query or fragment.
     """
-    spelled = text.strip()
-    if "://" not in spelled:
-        spelled = f"http://{spelled}"
+    url = text.strip()
+    if "://" not in url:
+        url = f"http://{url}"
     try:
-        parts = urlsplit(spelled)
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise ServerError(f"{text!r} is not the address of a server: {error}") from error
-    if parts.scheme not in ("http", "https") or not host or not spelled.isprintable():
+    if parts.scheme not in ("http", "https") or not host or not url.isprintable():
         raise ServerError(f"{text!r} is not the address of a server: write it as http://host:8080")
     if parts.username is not None or parts.query or parts.fragment:
         raise ServerError(
@@ -41,10 +41,7 @@ def parse_server(text: str) -> str:
 
 
 def saved_server(address: str) -> tuple[str, str | None] | None:
-    """The server and the model that a chat was made with; None where that is a file.
-
-    It is what `Configuration.address` wrote.
-    """
+    """Parse a `Configuration.address` to server and model; None if it is the path of a file."""
     if not address.startswith(("http://", "https://")):
         return None
     url, _, model = address.partition("#")
@@ -52,41 +49,41 @@ def saved_server(address: str) -> tuple[str, str | None] | None:
 
 
 def origin_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port: whom a key or a token is for."""
+    """Scheme, host and port of a URL, which decide whether a key may be sent."""
     try:
         parts = urlsplit(url)
     except ValueError:
-        return "", url, -1  # no address: nobody's
+        return "", url, -1  # invalid address: matches no origin
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:
-        port = -1  # no number: nobody's
+        port = -1  # invalid port: matches no origin
     return parts.scheme.lower(), (parts.hostname or "").lower(), port
 
 
 def shown_origin(url: str) -> str:
-    """The host with its port, as it is shown."""
+    """Host and port for display."""
     return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def goes_unencrypted(url: str) -> bool:
-    """Whether what is sent can be read on the way."""
+    """Whether requests are sent unencrypted to another machine."""
     scheme, host, _ = origin_of(url)
     return scheme == "http" and host not in LOOPBACK
 
 
 def key_of(url: str, *, is_trusted: bool = False) -> str | None:
-    """The key of a server: of the environment if the user named the address, else of the keyring.
+    """API key of a server: from the environment if `is_trusted`, else from the keyring.
 
-    A key in the keyring belongs to one origin; that of the environment is for any. It is never
-    written anywhere by kvchat.
+    A key in the keyring belongs to one origin, that of the environment to any. kvchat never writes
+    keys.
 
     Args:
         url: Address of the server.
         is_trusted: As `Configuration.is_server_trusted`.
 
     Raises:
-        ServerError: it has characters that no request can carry.
+        ServerError: the key has characters that an HTTP header cannot have.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip() if is_trusted else ""
     source = KEY_VARIABLE
@@ -104,9 +101,9 @@ def _of_keyring(url: str) -> str:
         import keyring
         from keyring.errors import KeyringError
     except ImportError:
-        return ""  # without the package there is the environment
+        return ""  # without the package only the environment has keys
     scheme, host, port = origin_of(url)
     try:
         return (keyring.get_password(KEYRING_SERVICE, f"{scheme}://{host}:{port}") or "").strip()
     except KeyringError:
-        return ""  # a locked or missing keyring is one without a key
+        return ""  # a locked or missing keyring has no key

@@ -1,6 +1,6 @@
-"""Doubles for tests: a language model small enough to enumerate, with the backend's whole promise.
+"""Test doubles: a tiny language model that implements the whole backend interface.
 
-Nothing of kvchat imports this module; packages that bring predictors or backends test with it.
+kvchat does not import this module; it is for tests of predictor and backend packages.
 """
 
 import struct
@@ -31,7 +31,7 @@ TEMPLATE = (
 
 
 class FakeVocabulary:
-    """Tokens 0 to n_plain - 1 are bytes from `a` on, behind them come control tokens."""
+    """Tokens 0 to n_plain - 1 are bytes from `first_byte` on, followed by control tokens."""
 
     kind = "FAKE"
     adds_bos = True
@@ -73,9 +73,9 @@ class FakeVocabulary:
 class FakeBackend(BaseBackend):
     """Logits are a fixed function of the last `order` tokens and the seed.
 
-    `sharpness` scales them; two backends of one seed and different noise are target and draft.
-    Without `can_crop` it is like a recurrent model: its saved states cannot be cut either. A state
-    holds the tokens that were decoded, so that one restored under other tokens gives itself away.
+    `sharpness` scales the logits. Two backends with the same seed and different noise serve as
+    target and draft. Without `can_crop` it acts as a recurrent model, whose states cannot be split
+    either. A state holds the decoded tokens, so tests detect one restored for other tokens.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class FakeBackend(BaseBackend):
         self.n_loaded = 0
         self.opened: list[FakeSequence] = []
         self.batches: list[tuple[int, ...]] = []
-        """Tokens of each step of the batches that several sequences shared."""
+        """Tokens per step of each `verify_batch`."""
         self.n_decodes = 0
         self.n_decoded = 0
         self.is_closed = False
         self.mark = 0
-        """What adapters add to the tokens of cells, so that what they changed gives itself away."""
+        """Offset that adapters add to the tokens of cells, so that tests can detect it."""
         self._seed, self._order, self._sharpness = seed, order, sharpness
         self._noise, self._end_bias = noise, end_bias
         self._row = lru_cache(maxsize=None)(self._make_row)
@@ -137,7 +137,7 @@ class FakeBackend(BaseBackend):
         return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
 
     def n_free(self, sequence: "FakeSequence") -> int:
-        """The cells that a sequence can still take."""
+        """Free cells of a sequence."""
         return self.n_ctx - len(sequence.cells)
 
     def set_threads(self, n_threads: int) -> None:
@@ -164,8 +164,8 @@ class FakeBackend(BaseBackend):
     def close(self) -> None:
         self.is_closed = True
 
-    def logits_behind(self, tokens: Tokens[int]) -> Logits:
-        """What the model says behind a line: `[n_vocab]` float32."""
+    def logits_after(self, tokens: Tokens[int]) -> Logits:
+        """Logits after a sequence: `[n_vocab]` float32."""
         return self._row(tuple(tokens[-self._order :]))
 
     def _make_row(self, context: tuple[int, ...]) -> Logits:
@@ -180,22 +180,22 @@ class FakeBackend(BaseBackend):
 
 
 class FakeCell:
-    """One cell: the token that was decoded into it."""
+    """A cell with its decoded token."""
 
     def __init__(self, token: int) -> None:
         self.token = token
 
 
 def fake_state(start: int, tokens: Tokens[int]) -> bytes:
-    """A state of the tokens that begin at `start`, as a `FakeSequence` saves it."""
+    """State of the tokens from position `start` on, as saved by a `FakeSequence`."""
     return STATE.pack(STATE_MAGIC, start, len(tokens)) + struct.pack(f"<{len(tokens)}i", *tokens)
 
 
 def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
-    """Where a state begins, and its tokens.
+    """Parse a state to its start position and its tokens.
 
     Raises:
-        StateError: it is cut off or damaged.
+        StateError: it is truncated or damaged.
     """
     if len(state) < STATE.size:
         raise StateError("the state is cut off")
@@ -206,14 +206,14 @@ def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
 
 
 class FakeSequence(BaseSequence):
-    """A line of tokens in a `FakeBackend`; its cells tell what was really decoded."""
+    """A sequence of a `FakeBackend`; its cells have the tokens that were really decoded."""
 
     _backend: FakeBackend
 
     def __init__(self, backend: FakeBackend) -> None:
         super().__init__(backend)
         self.cells: list[FakeCell] = []
-        """What is really held; `tokens` is what it was said to be."""
+        """Decoded tokens; `tokens` has those that the caller passed."""
 
     def prefill(self, tokens: Tokens[int]) -> None:
         if len(tokens) > self._backend.n_batch:
@@ -228,7 +228,7 @@ class FakeSequence(BaseSequence):
         start = len(self._tokens) + len(unread)
         self._decode((*unread, *tokens))
         held = [cell.token for cell in self.cells]
-        rows = [self._backend.logits_behind(held[: start + n + 1]) for n in range(len(tokens))]
+        rows = [self._backend.logits_after(held[: start + n + 1]) for n in range(len(tokens))]
         return Forward(np.stack(rows))
 
     def can_crop(self, length: int) -> bool:
@@ -254,10 +254,10 @@ class FakeSequence(BaseSequence):
             raise ContextFullError(f"{len(tokens)} tokens do not fit")
         held: list[int] = []
         for state in states:
-            start, stretch = read_fake_state(state)
+            start, decoded = read_fake_state(state)
             if start != len(held):
                 raise StateError(f"a state begins at {start} after {len(held)} tokens")
-            held += stretch
+            held += decoded
         if len(held) != len(tokens):
             raise StateError(f"the states hold {len(held)} tokens and {len(tokens)} were asked")
         self._backend.n_loaded += 1
@@ -284,22 +284,22 @@ class FakeSequence(BaseSequence):
 def target_function(
     backend: FakeBackend,
 ) -> Callable[[Tokens[int], Tokens[int]], Logits]:
-    """What a `CallbackDecoder` asks for a verdict, answered by a fake model."""
+    """Target function of a `CallbackDecoder` that uses a fake model."""
 
     def target(line: Tokens[int], draft: Tokens[int]) -> Logits:
         lines = ((*line, *draft[:n]) for n in range(len(draft) + 1))
-        return np.stack([backend.logits_behind(each) for each in lines])
+        return np.stack([backend.logits_after(each) for each in lines])
 
     return target
 
 
 def draft_function(backend: FakeBackend) -> Callable[[Tokens[int], int], Iterator[int]]:
-    """What a `CallbackDecoder` asks for guesses, answered by a fake model's likeliest tokens."""
+    """Draft function of a `CallbackDecoder` that returns a fake model's top tokens."""
 
     def draft(line: Tokens[int], n_max: int) -> Iterator[int]:
         tokens = list(line)
         for _ in range(n_max):
-            tokens.append(int(backend.logits_behind(tokens).argmax()))
+            tokens.append(int(backend.logits_after(tokens).argmax()))
             yield tokens[-1]
 
     return draft

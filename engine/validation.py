@@ -1,4 +1,4 @@
-"""What is wrong with what a user wrote, and what was probably meant."""
+"""Explain errors in user files and suggest corrections."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
@@ -11,45 +11,45 @@ from engine.parsing import MAX_JSON, parse_json
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-Kept = TypeVar("Kept")
-MOST_FAULTS = 20
-"""Faults of one file that are named."""
+Value = TypeVar("Value")
+MAX_FAULTS = 20
+"""Maximum number of faults in a message."""
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 def nearest(wanted: str, names: Iterable[str], *, n: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The names most like a wrong one, the most like first.
+    """The names most similar to a wrong one, best first.
 
     Args:
-        wanted: What was written.
-        names: What there is.
-        n: Most names.
-        cutoff: Least likeness, from 0 to 1.
+        wanted: The wrong name.
+        names: Valid names.
+        n: Maximum number of names.
+        cutoff: Minimum similarity from 0 to 1.
     """
-    import difflib  # for mistakes only
+    import difflib  # needed after mistakes only
 
     return difflib.get_close_matches(wanted, list(names), n=n, cutoff=cutoff)
 
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
-    """`, did you mean NAME?` with the name most like a wrong one; empty where none is like it."""
+    """`, did you mean NAME?` with the most similar name; empty if none is similar."""
     return "".join(f", did you mean {name}?" for name in nearest(wanted, names))
 
 
 def read_versioned(
-    text: str, kind: type[Kept], version: int, *, key: str = "version", limit: int = MAX_JSON
-) -> Kept:
-    """The object of a JSON text that says its version.
+    text: str, kind: type[Value], version: int, *, key: str = "version", limit: int = MAX_JSON
+) -> Value:
+    """Parse and validate a versioned JSON text.
 
     Args:
         text: The text.
-        kind: A data class; what it holds is checked.
-        version: Of what is read here.
-        key: Under which the text says its own.
+        kind: Data class of the result.
+        version: The supported version.
+        key: Key of the version in the text.
         limit: Maximum characters of the text.
 
     Raises:
-        ValueError: it is no JSON, of another version or damaged; the message says where.
+        ValueError: it is not JSON, of another version or invalid; the message has the location.
     """
     from pydantic import TypeAdapter, ValidationError  # takes longer to import than most commands
 
@@ -68,19 +68,19 @@ def read_versioned(
 def explain(
     error: "ValidationError", model: "type[BaseModel]", *, unknown: str = "an unknown key"
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Where each fault is, and the rest of a sentence that begins with that key.
+    """Yield the location of each fault, and the rest of a sentence that begins with its key.
 
     Args:
-        error: What `model` raised.
-        model: The model that was validated.
-        unknown: What a key is that the model does not have.
+        error: The validation error.
+        model: The validated model.
+        unknown: Description of an unknown key.
     """
     faults: dict[tuple[str, ...], str] = {}
     for item in error.errors(include_url=False):
         where, names = _known(tuple(map(str, item["loc"])), model)
         if item["type"] in _UNKNOWN:
-            # A file may hold any number of them, and only the first are shown.
-            hint = did_you_mean(where[-1], names) if len(faults) < MOST_FAULTS else ""
+            # A file may have any number of unknown keys; only the first are shown.
+            hint = did_you_mean(where[-1], names) if len(faults) < MAX_FAULTS else ""
             listed = hint or f" (known: {', '.join(names)})"
             faults.setdefault(where, f" is {unknown}{listed}")
         elif item["type"] == "missing":
@@ -96,35 +96,35 @@ def explain(
 
 
 def explain_faults(faults: Iterable[tuple[tuple[str, ...], str]], *, between: str = "; ") -> str:
-    """The first faults, each with its key, and how many more there are."""
+    """Text with the first `MAX_FAULTS` faults and the number of further ones."""
     lines = [f"{'.'.join(where)}{reason}" for where, reason in faults]
-    more = [f"and {len(lines) - MOST_FAULTS:,} more"] if len(lines) > MOST_FAULTS else []
-    return between.join([*lines[:MOST_FAULTS], *more])
+    more = [f"and {len(lines) - MAX_FAULTS:,} more"] if len(lines) > MAX_FAULTS else []
+    return between.join([*lines[:MAX_FAULTS], *more])
 
 
 def faults_of(error: "ValidationError", model: "type[BaseModel]", source: str) -> str:
-    """All faults of a file that `source` names, a line for each."""
+    """Message about the faults of the file `source`, one per line."""
     faults = list(explain(error, model))
     count = f"{len(faults)} faults" if len(faults) > 1 else "one fault"
     return f"{source} has {count}:\n  " + explain_faults(faults, between="\n  ")
 
 
 def _known(where: tuple[str, ...], model: object) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """A location without the members of unions, which pydantic appends, and the keys beside it."""
-    kept: list[str] = []
+    """A location without the union members that pydantic appends, and its sibling keys."""
+    known: list[str] = []
     names: tuple[str, ...] = ()
     for part in where:
         inner = _fields_of(model)
         if inner is None:
             break
         names = tuple(inner)
-        kept.append(part)
+        known.append(part)
         model = inner.get(part, inner.get(""))
-    return tuple(kept), names
+    return tuple(known), names
 
 
 def _fields_of(model: object) -> dict[str, object] | None:
-    """The types of the fields of a model or data class; "" is any key of a collection."""
+    """Field types of a model or data class; the key "" stands for all keys of a collection."""
     origin = get_origin(model)
     if origin is Annotated:
         return _fields_of(get_args(model)[0])

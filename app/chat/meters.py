@@ -26,7 +26,7 @@ from engine.events import (
     PromptProgress,
     PromptReady,
     RoundFinished,
-    ServerTold,
+    ServerFigures,
     SpeculationChanged,
     Thinking,
     ThreadsChanged,
@@ -313,7 +313,7 @@ class Meters:
                 )
             case ThreadsChanged():
                 self._engine = replace(self._engine, threads=event)
-            case ServerTold(figures):
+            case ServerFigures(figures):
                 self._engine = replace(self._engine, server=figures)
             case Waiting(text):
                 self._engine = replace(self._engine, waiting=text)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
     from app.store.search import SearchHit
 
-MOST_SHOWN = 10_000
+MAX_SHOWN = 10_000
 STANDARD = "-"
 ALL = 1_000_000
 N_NAMED = 8
@@ -96,7 +96,7 @@ def show(chat: str, *, stats: bool) -> None:
 
 @command.command(name="search")
 @click.argument("words", nargs=-1, required=True)
-@click.option("-n", "--limit", default=20, show_default=True, type=Count(1, MOST_SHOWN))
+@click.option("-n", "--limit", default=20, show_default=True, type=Count(1, MAX_SHOWN))
 @json_option
 def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     """Find messages and titles that contain all WORDS; quote a phrase."""
@@ -115,7 +115,7 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
 
 
 def _tell_of_more(limit: int) -> None:
-    more = "" if limit >= MOST_SHOWN else f": -n {min(2 * limit, MOST_SHOWN)} shows more"
+    more = "" if limit >= MAX_SHOWN else f": -n {min(2 * limit, MAX_SHOWN)} shows more"
     tell(f"the first {limit:,} matches{more}")
 
 

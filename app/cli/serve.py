@@ -178,7 +178,7 @@ def _show(server: "ServerProcess") -> None:
     from engine.configuration import Configuration
     from engine.errors import ServerError
 
-    session = ServerSession(Configuration.at_server(server.url, is_trusted=True), tell=note_waiting)
+    session = ServerSession(Configuration.at_server(server.url, is_trusted=True), emit=note_waiting)
     note("Ctrl+C stops the server")
     shown = ""
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from app import paths
-from engine.files import FileLock, take_lock
+from engine.files import FileLock, acquire_lock
 from engine.process.laboratory import LaboratoryProcess
 from engine.quality.laboratory import LaboratoryEvent, LaboratoryFinished, Note, ReportChanged
 from engine.quality.records import QualityError, Report, read_report, write_report
@@ -164,7 +164,7 @@ class MeasurementRun:
 
 def _lock(path: Path) -> FileLock:
     try:
-        lock = take_lock(path.with_name(f"{path.name}{LOCK_SUFFIX}"))
+        lock = acquire_lock(path.with_name(f"{path.name}{LOCK_SUFFIX}"))
     except OSError as error:
         raise QualityError(
             f"{path} cannot be written ({error.strerror or error}): use another file"

@@ -18,11 +18,11 @@ from app.format import moment
 from app.store import search, sql
 from app.store.database import (
     Backup,
+    acquire_lock,
     expire_backup,
     hold_database,
     open_database,
     release_database,
-    take_lock,
 )
 from app.store.errors import ChatInUseError, StoreError
 from app.store.readers import Readers
@@ -418,7 +418,7 @@ class ChatStore:
         return self._lock(f"chat-{chat_id}")
 
     def _lock(self, name: str) -> FileLock | None:
-        return take_lock(self.path.with_name(self.path.name + ".locks") / name)
+        return acquire_lock(self.path.with_name(self.path.name + ".locks") / name)
 
     def close(self) -> None:
         """Write what is kept back and close every connection."""

@@ -24,14 +24,14 @@ BACKUP_EVERY_S = 24 * 3600.0
 COPY_BYTES = 1 << 20
 
 
-def take_lock(path: Path) -> FileLock | None:
+def acquire_lock(path: Path) -> FileLock | None:
     """A lock on the file at `path`; None while someone else holds it.
 
     Raises:
         StoreError: If the lock file cannot be made.
     """
     try:
-        return files.take_lock(path)
+        return files.acquire_lock(path)
     except OSError as error:
         raise StoreError(f"{path} cannot be created ({error.strerror})") from error
 
@@ -144,7 +144,7 @@ class Backup:
 
     def _work(self) -> None:
         with suppress(OSError, sqlite3.Error, UnicodeDecodeError, StoreError):
-            lock = take_lock(self._path.with_name(f"{self._path.name}.locks") / "backup")
+            lock = acquire_lock(self._path.with_name(f"{self._path.name}.locks") / "backup")
             if lock is not None:
                 with lock:
                     self._copy()

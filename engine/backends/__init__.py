@@ -1,8 +1,8 @@
-"""Who computes: the promise (`base`) and the programs that keep it."""
+"""Compute backends: their interface (`base`) and the implementations."""
 
 TORCH_MISSING = (
     "the torch backend needs PyTorch, which is not installed ({reason}): install it with "
     "`pip install 'kvchat[torch]'` (from a checkout: `.venv/bin/python -m pip install -e "
     "'.[torch]'`), or use the llama.cpp backend"
 )
-"""What to say where torch or gguf cannot be imported."""
+"""Message if torch or gguf cannot be imported."""

@@ -1,4 +1,4 @@
-"""What a backend promises: one model, one context, sequences of tokens in it."""
+"""The backend interface: one model, one context, token sequences in it."""
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from engine.configuration import Adapter
 from engine.errors import ContextFullError
-from engine.images import Image, before_image
+from engine.images import Image, image_start_at
 
 Logits = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The outcome of decoding n tokens.
+    """The result of decoding n tokens.
 
     `logits` is `[n, n_vocab]` float32 and may be a view of the backend's memory: it is valid until
     the next call on the same backend.
@@ -26,14 +26,14 @@ class Forward:
 
 
 class Vocabulary(Protocol):
-    """Text to tokens and back."""
+    """A tokenizer."""
 
     @property
     def n_tokens(self) -> int: ...
 
     @property
     def identifier(self) -> str:
-        """Fingerprint: equal where token ids mean the same."""
+        """Fingerprint; equal if token ids have the same meaning."""
         ...
 
     @property
@@ -62,7 +62,7 @@ class Vocabulary(Protocol):
         ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """The tokens of a text; `parse_special` reads control tokens out of it."""
+        """Tokenize a text; with `parse_special` control tokens in it are recognised."""
         ...
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -70,16 +70,16 @@ class Vocabulary(Protocol):
         ...
 
     def text(self, token: int) -> bytes:
-        """The entry of the vocabulary as the model's file spells it."""
+        """The vocabulary entry of a token as in the model file."""
         ...
 
 
 class Sequence(Protocol):
-    """One line of tokens whose keys and values the backend holds."""
+    """A token sequence whose keys and values are in the cache."""
 
     @property
     def tokens(self) -> Tokens[int]:
-        """The tokens that were decoded and are still held."""
+        """Tokens in the cache."""
         ...
 
     def prefill(self, tokens: Tokens[int]) -> None:
@@ -87,56 +87,56 @@ class Sequence(Protocol):
 
         Raises:
             ContextFullError: more tokens than free cells; nothing was decoded.
-            DecodeAborted: stopped by `Backend.abort`; `tokens` says what is held.
-            DecodeError: the backend failed; `tokens` says what is held.
+            DecodeAborted: stopped by `Backend.abort`; `tokens` are those in the cache.
+            DecodeError: the backend failed; `tokens` are those in the cache.
         """
         ...
 
     def decode(self, token: int) -> Forward:
-        """Decode one token; the same as `verify([token])`."""
+        """Decode one token, as `verify([token])`."""
         ...
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
-        """Decode tokens and give the logits after each of them, in one batch.
+        """Decode tokens in one batch and return the logits after each of them.
 
         Args:
-            tokens: At most `Backend.n_rows`.
-            unread: Tokens that go before them in the same batch, without logits.
+            tokens: At most `Backend.n_rows` tokens.
+            unread: Tokens before them in the same batch, without logits.
 
         Raises:
             ContextFullError: more tokens than free cells, more rows than `Backend.n_rows`, or with
                 `unread` more tokens than `Backend.n_batch`; nothing was decoded.
-            DecodeAborted: stopped by `Backend.abort`; `tokens` says what is held.
-            DecodeError: the backend failed; `tokens` says what is held.
+            DecodeAborted: stopped by `Backend.abort`; `tokens` are those in the cache.
+            DecodeError: the backend failed; `tokens` are those in the cache.
         """
         ...
 
     def can_crop(self, length: int) -> bool:
-        """Whether `crop(length)` would leave a cache that is as if never longer."""
+        """Whether `crop(length)` restores the cache exactly as it was at that length."""
         ...
 
     def crop(self, length: int) -> None:
-        """Hold the first `length` tokens only; absolute, and `crop(0)` always works.
+        """Truncate to the first `length` tokens; `crop(0)` always works.
 
         Raises:
-            CropUnsupportedError: the cache does not hold what the shorter line needs (a sliding
-                window has moved on, a recurrent state has no past); it is unchanged.
+            CropUnsupportedError: the cache lacks older data (a sliding window has moved on, a
+                recurrent state has no history); it is unchanged.
         """
         ...
 
     def save(self, start: int = 0) -> bytes | memoryview:
-        """The state of the tokens from `start` on, in the backend's own format.
+        """Save the state of the tokens from `start` on, in the backend's own format.
 
-        `start` other than 0 needs `Backend.can_slice`. Nothing in it names the model or the tokens:
-        whoever keeps it must.
+        `start` other than 0 needs `Backend.can_slice`. The state does not identify the model or the
+        tokens; the caller stores both.
         """
         ...
 
     def load(self, tokens: Tokens[int], states: Tokens[bytes | memoryview]) -> None:
-        """Hold `tokens` instead of what is held, from saved states that follow one another.
+        """Replace the content by `tokens`, restored from consecutive saved states.
 
         Raises:
-            StateError: the backend refuses the states; the sequence is empty then.
+            StateError: the backend refuses the states; the sequence is then empty.
             ContextFullError: more tokens than free cells.
         """
         ...
@@ -148,17 +148,17 @@ class Sequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one sequence decodes in a batch that others share."""
+    """The tokens of one sequence in a batch of several."""
 
     sequence: Sequence
     tokens: Tokens[int] = ()
-    """Those that get a row of logits each."""
+    """Tokens with a row of logits each."""
     unread: Tokens[int] = ()
-    """Those that go before them without logits; a step of these alone is a part of a prefill."""
+    """Tokens before them without logits; a step with only these is a prefill chunk."""
 
     @property
     def n_tokens(self) -> int:
-        """Tokens that it decodes."""
+        """Number of tokens of both kinds."""
         return len(self.unread) + len(self.tokens)
 
 
@@ -175,76 +175,75 @@ class Backend(Protocol):
 
     @property
     def n_batch(self) -> int:
-        """Most tokens of one batch, whosever they are."""
+        """Maximum tokens of a batch, over all sequences."""
         ...
 
     @property
     def n_rows(self) -> int:
-        """Most rows of logits of one batch, whosever they are.
+        """Maximum rows of logits of a batch, over all sequences.
 
-        At least one more than the longest draft has, and one for each sequence.
+        At least one more than the longest draft, and one per sequence.
         """
         ...
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the KV cache as allocated."""
+        """Allocated bytes of the KV cache."""
         ...
 
     @property
     def can_crop(self) -> bool:
-        """Whether sequences can be cut back by a draft's length, so that speculation works."""
+        """Whether sequences can be truncated by a draft's length, as speculation needs."""
         ...
 
     @property
     def n_sequences(self) -> int:
-        """Most sequences that are open at once."""
+        """Maximum number of open sequences."""
         ...
 
     @property
     def can_slice(self) -> bool:
-        """Whether saved states can be cut at any token: full attention and nothing else."""
+        """Whether saved states can be split at any token: only with full attention."""
         ...
 
     @property
     def state_format(self) -> str:
-        """Name of the format of saved states, build of the library included.
+        """Name of the format of saved states, including the build of the library.
 
-        Backends with equal names read each other's, as far as model and settings agree.
+        Backends with equal names can load each other's states if model and settings are equal.
         """
         ...
 
     @property
     def n_threads(self) -> tuple[int, int]:
-        """Threads that it was opened with: of decode steps, of prefills."""
+        """Initial threads of decode steps and of prefills."""
         ...
 
     def set_threads(self, n_threads: int) -> None:
-        """Compute with another number of threads from the next call on, whatever its batch."""
+        """Set the number of threads for all batches from the next call on."""
         ...
 
     def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
-        """Decode with these low-rank adapters and no others from now on, in every sequence.
+        """Set the low-rank adapters of all sequences; None is the initial ones.
 
-        None is those that it was opened with. What sequences hold stays as the adapters before
-        made it.
+        Cached tokens are not recomputed.
 
         Raises:
-            AdapterError: a file is missing or no adapter of this model, or the backend has none;
-                those before stay.
+            AdapterError: a file is missing or not an adapter of this model, or the backend supports
+                none; the adapters are unchanged.
         """
         ...
 
     def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        """Cut a saved state after its first `at` tokens; needs `can_slice`. Any thread may ask.
+        """Split a saved state after its first `at` tokens; needs `can_slice`. Thread-safe.
 
         Raises:
-            StateError: the state is damaged, or has not more than `at` tokens.
+            StateError: the state is damaged, or has at most `at` tokens.
         """
         ...
 
     def open(self) -> Sequence:
-        """An empty sequence; a backend with room for one only empties that one.
+        """Open an empty sequence; a backend with a single sequence empties that one.
 
         Raises:
             ContextFullError: all `n_sequences` are open.
@@ -252,43 +251,43 @@ class Backend(Protocol):
         ...
 
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
-        """Decode steps of several sequences at once; each has its rows in the order of `steps`.
+        """Decode steps of several sequences in one batch; return one `Forward` per step, in order.
 
-        A step alone is the same as `verify` of its sequence.
+        A single step is the same as `verify` of its sequence.
 
         Args:
-            steps: Each of another sequence; together at most `n_rows` rows and, unless they are
-                rows alone, `n_batch` tokens.
+            steps: Steps of different sequences with at most `n_rows` rows and, if any token has no
+                row, at most `n_batch` tokens in total.
 
         Raises:
-            ContextFullError: they are more, or there are no cells for them; nothing was decoded.
-            DecodeAborted: stopped by `abort`; each sequence's `tokens` say what is held.
-            DecodeError: the backend failed; each sequence's `tokens` say what is held.
+            ContextFullError: these limits or the free cells are exceeded; nothing was decoded.
+            DecodeAborted: stopped by `abort`; `tokens` of each sequence are those in the cache.
+            DecodeError: the backend failed; `tokens` of each sequence are those in the cache.
         """
         ...
 
     def abort(self) -> None:
-        """Stop the decode that runs now, from another thread; it raises `DecodeAborted`."""
+        """Stop the running decode, which raises `DecodeAborted`; called from another thread."""
         ...
 
     def clear_abort(self) -> None:
-        """Let decodes run again."""
+        """Allow decodes again."""
         ...
 
     def close(self) -> None:
-        """Free model and context; closing twice is harmless."""
+        """Free model and context; a second call does nothing."""
         ...
 
 
 @runtime_checkable
 class ReadsImages(Protocol):
-    """A vocabulary that has tokens for images, because a projector lies beside the model."""
+    """A vocabulary with tokens for images, of a model with a projector."""
 
     def image_tokens(self, image: Image) -> tuple[int, ...]:
-        """What stands for an image in a line: negative numbers, and tokens of words between them.
+        """Tokens of an image: negative numbers, with tokens of words between them.
 
-        Equal images have equal tokens, as far as the projector is the same. The file need not be
-        there: it is read where its tokens are decoded.
+        Equal images have equal tokens with the same projector. The file is not read until the
+        tokens are decoded.
 
         Raises:
             ImageError: there is no projector, or it refuses the image.
@@ -297,10 +296,10 @@ class ReadsImages(Protocol):
 
 
 def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:
-    """The rows of logits that steps ask for, where these and their tokens fit into a batch.
+    """Check that steps fit into a batch; return their number of rows.
 
     Raises:
-        ContextFullError: they are more than `Backend.n_rows` or `Backend.n_batch`.
+        ContextFullError: they exceed `Backend.n_rows` or `Backend.n_batch`.
     """
     n_asked = sum(len(step.tokens) for step in steps)
     n_tokens = sum(step.n_tokens for step in steps)
@@ -318,7 +317,7 @@ def check_steps(steps: Tokens[Step], *, n_rows: int, n_batch: int) -> int:
 
 
 def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) -> int:
-    """The number of leading tokens that two lines share, of which `known` are not compared."""
+    """Length of the common prefix of two sequences; the first `known` tokens are not compared."""
     n_max = min(len(first), len(second))
     for index in range(min(known, n_max), n_max):
         if first[index] != second[index]:
@@ -327,15 +326,14 @@ def common_prefix(first: Tokens[int], second: Tokens[int], *, known: int = 0) ->
 
 
 def rewind(sequence: Sequence, tokens: Tokens[int], *, known: int = 0) -> int:
-    """Cut a sequence back to what it shares with `tokens`, and give that length.
+    """Crop a sequence to its common prefix with `tokens`; return that length.
 
-    The first `known` tokens are known to agree and are not compared. An image is held up to a
-    stretch's end or not at all.
+    The first `known` tokens are not compared. An image segment is never cropped in the middle.
 
-    This one function serves reuse of a prefix, regenerate, edit, branch and the roll-back of a
-    draft. Where the shared part cannot be kept (sliding window, recurrent state), everything goes.
+    Prefix reuse, regenerate, edit, branch and the roll-back of a draft use this function. If the
+    prefix cannot be restored (sliding window, recurrent state), the sequence is emptied.
     """
-    length = before_image(tokens, common_prefix(sequence.tokens, tokens, known=known))
+    length = image_start_at(tokens, common_prefix(sequence.tokens, tokens, known=known))
     if length == len(sequence.tokens):
         return length
     if not sequence.can_crop(length):

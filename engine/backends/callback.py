@@ -1,4 +1,4 @@
-"""A function of the caller as a backend: every pass through the model is a call of it."""
+"""A backend whose forward passes are calls of a user's function."""
 
 import asyncio
 import inspect
@@ -24,18 +24,18 @@ from engine.configuration import MAX_DRAFT
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 
 TargetCallback = Callable[[Tokens[int], Tokens[int]], ArrayLike | Awaitable[ArrayLike]]
-"""Called with the line and a draft; gives `[len(draft) + 1, n_vocab]` logits: row `i` is what the
-model says after the line and the first `i` drafted tokens. A caller that keeps a cache finds in
-the length of the line how much of the last draft was accepted."""
+"""Called with the sequence and a draft; returns `[len(draft) + 1, n_vocab]` logits: row `i` is for
+the token after the sequence and the first `i` drafted tokens. A function with a cache can see from
+the length of the sequence how much of the last draft was accepted."""
 
 N_BATCH = MAX_DRAFT
-"""Tokens of a prompt at once."""
+"""Prompt tokens per call."""
 
 T = TypeVar("T")
 
 
 class CallbackVocabulary:
-    """Numbers without a spelling."""
+    """Token ids without text."""
 
     kind = "CALLBACK"
     bos: int | None = None
@@ -64,7 +64,7 @@ class CallbackVocabulary:
 
 
 class CallbackBackend(BaseBackend):
-    """A backend whose every pass through the model is a call of the target function."""
+    """A backend that calls the target function for every forward pass."""
 
     kv_bytes = 0
     can_slice = False
@@ -92,7 +92,7 @@ class CallbackBackend(BaseBackend):
 
         Raises:
             DecodeAborted: the reply was cancelled while the function was awaited.
-            DecodeError: it gave another shape, or a row in which no token can be drawn.
+            DecodeError: its result has another shape, or a row with NaN or without a finite logit.
         """
         given = self._target(tuple(line), tuple(draft))
         given = np.asarray(self._loop.outcome(given) if inspect.isawaitable(given) else given)
@@ -115,7 +115,7 @@ class CallbackBackend(BaseBackend):
 
 
 class CallbackSequence(BaseSequence):
-    """The line of a reply; what its tokens were computed to is the caller's business."""
+    """The tokens of a reply; any cache is up to the target function."""
 
     no_states = CallbackBackend.no_states
     _backend: CallbackBackend
@@ -143,17 +143,17 @@ class CallbackSequence(BaseSequence):
 
 
 class EventLoop:
-    """Waits in the decoder's thread for what runs on the caller's event loop."""
+    """Waits in the decoder's thread for coroutines on the caller's event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: Future[object] | None = None
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run what is asynchronous on this loop from now on.
+        """Set the loop that runs coroutines.
 
         Raises:
-            EngineError: a reply runs on a loop already.
+            EngineError: a reply already runs on a loop.
         """
         if self._loop is not None:
             raise EngineError(
@@ -162,16 +162,16 @@ class EventLoop:
         self._loop = loop
 
     def end(self) -> None:
-        """Wait no longer, from the loop's thread: what is awaited is cancelled."""
+        """Cancel the awaited coroutine and remove the loop; called from the loop's thread."""
         self._loop = None
         if self._waiting is not None:
             self._waiting.cancel()
 
     def outcome(self, awaitable: Awaitable[T]) -> T:
-        """What an asynchronous function gives.
+        """Run an awaitable on the loop and return its result.
 
         Raises:
-            DecodeError: no loop runs it.
+            DecodeError: there is no loop.
             DecodeAborted: the reply was cancelled.
         """
         loop = self._loop
@@ -195,7 +195,7 @@ class EventLoop:
             self._waiting = None
 
     def each(self, guesses: Iterable[T] | AsyncIterable[T]) -> Iterator[T]:
-        """The items of a generator, pulled one at a time and closed at the end."""
+        """Iterate over a sync or async generator and close it at the end."""
         if not isinstance(guesses, AsyncIterable):
             yield from guesses
             return

@@ -1,4 +1,4 @@
-"""The answers of a backend that cannot: implementations inherit them and replace those they can."""
+"""Base classes of backends and sequences, without optional features."""
 
 from collections.abc import Container
 from collections.abc import Sequence as Tokens
@@ -13,10 +13,9 @@ State = bytes | memoryview
 
 
 class BaseBackend:
-    """A backend with one sequence at a time, without saved states, adapters and threads.
+    """A backend with one sequence and without saved states, adapters and threads.
 
-    Its sequences decode by `verify_batch`, or it decodes by their `prefill` and `verify`: an
-    implementation replaces one of both.
+    Subclasses implement either `verify_batch`, or `prefill` and `verify` of their sequences.
     """
 
     can_crop = True
@@ -47,11 +46,11 @@ class BaseBackend:
         self.is_aborted = False
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to free."""
 
 
 class BaseSequence:
-    """A line of tokens that can be cut anywhere, and neither saved nor moved."""
+    """A sequence that can be cropped to any length but not saved or loaded."""
 
     no_states = BaseBackend.no_states
 
@@ -98,9 +97,9 @@ class BaseSequence:
 
 
 def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
-    """The forwards of steps that are decoded one after the other, as `Backend.verify_batch` says.
+    """Decode steps one after the other, as an implementation of `Backend.verify_batch`.
 
-    Their logits are copies: the backend is called again before the first of them is read.
+    The logits are copies, because each call on the backend invalidates the previous ones.
     """
     forwards: list[Forward] = []
     for step in steps:
@@ -114,10 +113,10 @@ def verify_in_turn(steps: Tokens[Step]) -> list[Forward]:
 
 
 def free_number(opened: Container[int], n_sequences: int) -> int | None:
-    """The first sequence that is not open; None where the only one is, which is to be emptied.
+    """Number of the first closed sequence; None if the backend has only one and it is open.
 
     Raises:
-        ContextFullError: all of several are open.
+        ContextFullError: all of several sequences are open.
     """
     number = next((each for each in range(n_sequences) if each not in opened), None)
     if number is None and n_sequences > 1:
@@ -129,7 +128,7 @@ def free_number(opened: Container[int], n_sequences: int) -> int | None:
 
 
 def check_cells(n_tokens: int, n_held: int, n_ctx: int) -> None:
-    """Raise `ContextFullError` where tokens do not fit after those that are held."""
+    """Raise `ContextFullError` if more than the free cells are needed."""
     if n_tokens > n_ctx - n_held:
         raise ContextFullError(
             f"{n_tokens} more tokens were requested, but only {n_ctx - n_held} of {n_ctx} "

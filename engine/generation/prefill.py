@@ -14,7 +14,7 @@ from engine.events import PromptProgress, PromptReady, ThreadsChanged
 from engine.generation.reply import Reply
 from engine.generation.scheduler import Computed, Scheduler, compute_step
 from engine.generation.threads import Threads
-from engine.images import before_image, behind_image
+from engine.images import image_end_at, image_start_at
 from engine.requests import Cancellation
 from engine.speculation.costs import Costs
 
@@ -162,5 +162,5 @@ class Prefill:
 
 def _whole(tokens: Tokens[int], start: int, end: int) -> int:
     """The end of a batch, moved so that it splits no image."""
-    before = before_image(tokens, end)
-    return before if before > start else behind_image(tokens, end)
+    before = image_start_at(tokens, end)
+    return before if before > start else image_end_at(tokens, end)

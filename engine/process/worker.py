@@ -179,7 +179,7 @@ class Worker:
     def _load_server(self, configuration: Configuration) -> None:
         from engine.backends.server.session import ServerSession
 
-        session = ServerSession(configuration, tell=lambda event: self._send((event,)))
+        session = ServerSession(configuration, emit=lambda event: self._send((event,)))
         self._session = session
         self._send((session.loaded,))
         session.watch()

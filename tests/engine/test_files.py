@@ -13,13 +13,13 @@ import pytest
 from engine.configuration import Configuration
 from engine.files import (
     NewestEntries,
+    acquire_lock,
     is_file,
     open_file,
     read_bytes,
     read_file_or_pipe,
     read_text,
     replace_file,
-    take_lock,
 )
 from engine.presets.export import ExportRequest, write
 from engine.presets.formats import FORMATS
@@ -157,8 +157,8 @@ def test_a_file_is_read_up_to_its_limit_and_no_byte_further(tmp_path: Path) -> N
 HOLD = """
 import sys, time
 from pathlib import Path
-from engine.files import take_lock
-lock = take_lock(Path(sys.argv[1]))
+from engine.files import acquire_lock
+lock = acquire_lock(Path(sys.argv[1]))
 print("held" if lock else "refused", flush=True)
 time.sleep(60)
 """
@@ -171,12 +171,12 @@ def test_a_name_is_held_until_its_process_ends_however_it_ends(tmp_path: Path) -
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        assert take_lock(path) is None
+        assert acquire_lock(path) is None
         process.kill()
-    lock = take_lock(path)
+    lock = acquire_lock(path)
     assert lock is not None
     with lock:
-        assert take_lock(path) is None
+        assert acquire_lock(path) is None
     lock.close()
     assert not path.exists()
 
@@ -184,7 +184,7 @@ def test_a_name_is_held_until_its_process_ends_however_it_ends(tmp_path: Path) -
 def test_a_name_in_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(OSError, match="taken"):
-        take_lock(tmp_path / "taken" / "name.lock")
+        acquire_lock(tmp_path / "taken" / "name.lock")
 
 
 def test_a_name_that_no_file_can_have_has_none(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from engine.images import (
     READ,
     Image,
     ImageError,
-    before_image,
-    behind_image,
-    behind_images,
+    end_of_images,
+    image_end_at,
+    image_start_at,
     image_tokens,
     images_in,
     parts_of,
@@ -228,8 +228,8 @@ def test_a_place_within_a_stretch_moves_to_its_ends(sizes: list[int], data: st.D
         line += image_tokens(str(index), size) if size else (index,)
         ends.add(len(line))
     at = data.draw(st.integers(0, len(line)))
-    assert before_image(line, at) == max(end for end in ends if end <= at)
-    assert behind_image(line, at) == min(end for end in ends if end >= at)
-    start = behind_images(line)
+    assert image_start_at(line, at) == max(end for end in ends if end <= at)
+    assert image_end_at(line, at) == min(end for end in ends if end >= at)
+    start = end_of_images(line)
     assert all(token >= 0 for token in line[start:])
     assert start == 0 or line[start - 1] < 0

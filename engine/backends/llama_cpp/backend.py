@@ -24,7 +24,7 @@ from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 from engine.events import BufferSize
-from engine.images import ImageError, behind_images
+from engine.images import ImageError, end_of_images
 from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
@@ -33,15 +33,15 @@ DECODED, NO_CELLS, ABORTED = 0, 1, 2
 
 
 ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
-"""Variable of llama.cpp that keeps quantised keys and values as they are."""
+"""Environment variable of llama.cpp that turns off the rotation of quantised caches."""
 
 
 class AbortFlag:
     """A flag that native code polls without entering Python.
 
     llama.cpp calls the abort callback with a pointer before every node of the graph. `strlen` has
-    the callback's shape: over an empty string it gives 0 (go on), over one character 1 (stop). A
-    Python callback in its place would take the interpreter's lock a thousand times a token.
+    the callback's signature: for an empty string it returns 0 (continue), for one character 1
+    (stop). A Python callback would acquire the interpreter's lock a thousand times per token.
     """
 
     def __init__(self) -> None:
@@ -60,24 +60,24 @@ class AbortFlag:
         return self._flag[0] != b"\0"
 
     def clear(self) -> None:
-        """Let decodes run."""
+        """Allow decodes again."""
         self._flag[0] = b"\x00"
 
 
 class LlamaCppBackend(BaseBackend):
     """A model, its context and the sequences in it.
 
-    A draft computes one row of logits at a time; the slots divide the cells.
+    A draft model computes one row of logits at a time; the slots divide the cells.
 
     Args:
-        configuration: What to open.
+        configuration: Settings of model and context.
         log: The log of this process.
-        role: What the context is for.
-        model: Loaded weights to open one more context of; None loads them.
-        n_rows: Most rows of logits in a batch; None is what the role needs.
+        role: Whether the model is target or draft.
+        model: Loaded weights for a further context; None loads them.
+        n_rows: Maximum rows of logits in a batch; None is what the role needs.
 
     Raises:
-        ModelLoadError: llama.cpp refused the file or the context.
+        ModelLoadError: llama.cpp cannot load the file or create the context.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class LlamaCppBackend(BaseBackend):
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
         self.opened: dict[int, LlamaCppSequence] = {}
-        """The sequences that are open, by their ids."""
+        """Open sequences by id."""
         self.projector: Projector | None = None
         if role == "target" and model is None and configuration.mmproj_path is not None:
             self._open_projector(configuration, configuration.mmproj_path)
@@ -147,7 +147,7 @@ class LlamaCppBackend(BaseBackend):
         if not self.states.is_learned:
             self._learn_states()
         if self.projector is not None and self.projector.has_rows:
-            return False  # positions of tokens are no places in the line
+            return False  # with M-RoPE positions are not token indices
         return self.states.slice_layout is not None
 
     @property
@@ -162,7 +162,7 @@ class LlamaCppBackend(BaseBackend):
 
     @property
     def model_name(self) -> str:
-        """Name that the file gives the model, or nothing."""
+        """Model name in the file; may be empty."""
         return self._metadata("general.name") or ""
 
     @property
@@ -189,10 +189,10 @@ class LlamaCppBackend(BaseBackend):
         return bytes(front), bytes(back)
 
     def open(self) -> LlamaCppSequence:
-        """An empty sequence; where there is only one, that one is emptied.
+        """Open an empty sequence; a backend with a single one empties that.
 
         Raises:
-            ContextFullError: all are open.
+            ContextFullError: all sequences are open.
         """
         self.check_open()
         number = free_number(self.opened, self.n_sequences)
@@ -203,7 +203,7 @@ class LlamaCppBackend(BaseBackend):
         return self.opened[0]
 
     def warm_up(self) -> None:
-        """Decode a few tokens, and learn from them what saved states look like.
+        """Decode a few tokens and learn the layout of saved states.
 
         A badly built llama.cpp crashes at its first decode.
         """
@@ -251,11 +251,11 @@ class LlamaCppBackend(BaseBackend):
         return [forwards[sequence.id] for _, sequence in pairs]
 
     def _check(self, steps: Sequence[Step]) -> int:
-        """The rows of logits that steps ask for, where all of the steps can be decoded.
+        """Check that all steps can be decoded; return their rows of logits.
 
-        What goes before the last image of a step is decoded in batches of its own.
+        Tokens up to the last image of a step are decoded in separate batches.
         """
-        last = [replace(step, unread=step.unread[behind_images(step.unread) :]) for step in steps]
+        last = [replace(step, unread=step.unread[end_of_images(step.unread) :]) for step in steps]
         n_rows = check_steps(last, n_rows=self.n_rows, n_batch=self.n_batch)
         for step in steps:
             check_cells(step.n_tokens, len(step.sequence.tokens), self.n_ctx)
@@ -290,7 +290,7 @@ class LlamaCppBackend(BaseBackend):
         return sequence
 
     def _after_images(self, step: Step) -> Step:
-        """What is left of a step when its images are decoded, and the text before them."""
+        """Decode a step up to its last image; return the remaining step."""
         unread = step.unread
         while min(unread, default=0) < 0:
             sequence = self._own(step)
@@ -300,11 +300,11 @@ class LlamaCppBackend(BaseBackend):
         return replace(step, unread=unread)
 
     def _decode_image(self, sequence: LlamaCppSequence, tokens: Sequence[int]) -> int:
-        """Decode the part of an image that tokens begin with, and give its number of tokens.
+        """Decode the image segment at the start of `tokens`; return its number of tokens.
 
         Raises:
-            ImageError: the image is gone, or cannot be read.
-            ContextFullError, DecodeAborted, DecodeError: as `verify_batch` does.
+            ImageError: the image is missing, or cannot be read.
+            ContextFullError, DecodeAborted, DecodeError: as `verify_batch`.
         """
 
         def check_stopped() -> None:
@@ -361,7 +361,7 @@ class LlamaCppBackend(BaseBackend):
         self.buffers += projector.buffers
 
     def _learn_states(self) -> None:
-        """Learn what saved states look like from any sequence."""
+        """Learn the layout of saved states from any sequence."""
         opened = list(self.opened.values())
         if opened:
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()

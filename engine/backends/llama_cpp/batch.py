@@ -1,4 +1,4 @@
-"""What goes into one `llama_decode`: tokens of one sequence or of several."""
+"""The input of one `llama_decode`: tokens of one or several sequences."""
 
 import ctypes
 from array import array
@@ -18,9 +18,9 @@ ID_BYTES = ctypes.sizeof(llama_cpp.llama_seq_id)
 
 
 class TokenBatch:
-    """At most `capacity` tokens, each of one of `n_sequences` sequences.
+    """A batch of at most `capacity` tokens of `n_sequences` sequences.
 
-    The arrays are this object's own: llama.cpp reads them and frees nothing.
+    This object owns the arrays; llama.cpp only reads them.
     """
 
     def __init__(self, capacity: int, n_sequences: int) -> None:
@@ -43,14 +43,11 @@ class TokenBatch:
         )
 
     def clear(self) -> None:
-        """Hold no token."""
+        """Remove all tokens."""
         self.native.n_tokens = 0
 
     def add(self, sequence_id: int, tokens: Tokens[int], position: int, *, n_rows: int) -> None:
-        """Put tokens of a sequence at consecutive positions after what is there.
-
-        The last `n_rows` of them are flagged for logits.
-        """
+        """Append tokens of a sequence at consecutive positions; the last `n_rows` get logits."""
         start: int = self.native.n_tokens
         n = len(tokens)
         end = start + n
@@ -62,21 +59,21 @@ class TokenBatch:
 
 
 class LogitsRows:
-    """The rows of logits after the last decode, as a view of llama.cpp's memory."""
+    """The rows of logits of the last decode, as a view of llama.cpp's memory."""
 
     def __init__(self, context: object, n_rows: int, n_vocab: int) -> None:
         self._context = context
         self._shape = (n_rows, n_vocab)
         self.none: Logits
-        """What a prefill gives, `[0, n_vocab]`."""
+        """Logits of a prefill, `[0, n_vocab]`."""
         self._address = 0
         self._logits = self.none = np.empty((0, n_vocab), dtype=np.float32)
 
     def read(self) -> Logits:
-        """All rows that there is room for, `[n_rows, n_vocab]`; made anew when they moved.
+        """The whole buffer, `[n_rows, n_vocab]`; a new view if llama.cpp moved it.
 
         Raises:
-            DecodeError: llama.cpp has none.
+            DecodeError: llama.cpp has no logits.
         """
         pointer = llama_cpp.llama_get_logits(self._context)
         address = ctypes.c_void_p.from_buffer(pointer).value
@@ -91,7 +88,7 @@ class LogitsRows:
 
 
 def _memory(capacity: int, dtype: "np.dtype[Any]") -> "tuple[memoryview[int], NDArray[Any]]":
-    """An array, and a view of it that takes other arrays' elements quickly."""
+    """An array, and a memoryview of it for fast copies from other arrays."""
     values = np.zeros(capacity, dtype)
     return values.data, values
 

@@ -1,7 +1,7 @@
-"""How llama.cpp was built.
+"""Build information of llama.cpp.
 
-`python -m engine.backends.llama_cpp.build` prints it as one JSON object: a build for
-another processor can end the process that only loads it, so whoever asks starts one for it.
+`python -m engine.backends.llama_cpp.build` prints it as one JSON object. It runs in a separate
+process, because loading a build for another processor can crash.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""llama.cpp's own dry run: what it would allocate, asked in a process of its own.
+"""llama.cpp's dry run: buffer sizes of a configuration, computed in a separate process.
 
-`python -m engine.backends.llama_cpp.dry_run` reads one JSON request a line and answers with one
-JSON line. With `no_alloc` llama.cpp reads the header only and lays out cache and graph without
-memory for them, 3 to 8 ms a configuration; the model stays open between requests of one file and
-placement. Recurrent state is really allocated, so the process limits its own memory.
+`python -m engine.backends.llama_cpp.dry_run` reads one JSON request per line and answers with one
+JSON line. With `no_alloc` llama.cpp reads only the header and lays out cache and graph without
+allocating, 3 to 8 ms per configuration; the model stays open between requests with the same file
+and placement. Recurrent states are really allocated, so the process limits its memory.
 
-What weights take the header says to the byte, and no dry run is asked for.
+Sizes of weights come exactly from the header, without a dry run.
 """
 
 import json
@@ -28,20 +28,20 @@ from engine.errors import EngineError, ModelLoadError
 from engine.events import BufferSize
 
 Request = dict[str, Any]
-"""One question: a `configuration` of plain values, its `n_rows` of logits in one batch, and the
-`n_rollback` rows that its recurrent state keeps to take drafted tokens back."""
+"""A request: `configuration` as plain values, `n_rows` of logits per batch, and `n_rollback` rows
+that the recurrent state stores to roll back drafted tokens."""
 MEMORY_LIMIT_BYTES = 4 * 1024**3
 MAX_MODELS = 2
 LAID_OUT_ON_CPU = ("n_cpu_moe", "tensor_overrides")
 LAID_OUT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *LAID_OUT_ON_CPU)
-"""What decides where the weights of a model lie."""
+"""Settings that determine the placement of weights."""
 NOT_LAID_OUT = ("draft", "speculation", "sampling", "adapters", "mmproj_path")
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
-"""What llama.cpp 0c1e57098 logs where memory ends."""
+"""What llama.cpp 0c1e57098 logs if memory runs out."""
 
 
 class DryRunner:
-    """Measures contexts; the models of the last requests stay open, a target and its draft."""
+    """Measures contexts; keeps the last models open, a target and its draft."""
 
     def __init__(self, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
         self._log = NativeLog()
@@ -50,10 +50,10 @@ class DryRunner:
         llama_cpp.llama_backend_init()
 
     def buffers(self, request: Request) -> list[dict[str, str | int]]:
-        """The buffers of one context.
+        """Compute the buffers of one context.
 
         Raises:
-            ModelLoadError: llama.cpp refuses the model or the context.
+            ModelLoadError: llama.cpp cannot load the model or create the context.
         """
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind not in ("KV", "model")]
@@ -93,7 +93,7 @@ class DryRunner:
         return f"llama.cpp refused this context: {errors}"
 
     def _opened(self, configuration: Configuration) -> object:
-        """The model of a configuration: one for all that lie alike, as all do without a GPU."""
+        """The model of a configuration, shared by those with the same placement."""
         plain = Configuration(configuration.model_path, 0)
         names = LAID_OUT if llama_cpp.llama_supports_gpu_offload() else LAID_OUT_ON_CPU
         laid_out = replace(plain, **{name: getattr(configuration, name) for name in names})
@@ -116,7 +116,7 @@ class DryRunner:
 
 
 def configuration_of(values: Mapping[str, Any]) -> Configuration:
-    """A configuration out of plain values; what lays out no memory is left as usual."""
+    """Configuration from plain values; settings that do not affect memory have defaults."""
     overrides = tuple(TensorOverride(**each) for each in values["tensor_overrides"])
     own: dict[str, Any] = {
         **values,
@@ -129,9 +129,9 @@ def configuration_of(values: Mapping[str, Any]) -> Configuration:
 
 
 def limit_memory() -> int:
-    """Let this process allocate 4 GiB at most, or a quarter of a small machine, and say how much.
+    """Limit this process to 4 GiB or a quarter of a small machine; return the limit in bytes.
 
-    Data of the process only: files that are mapped do not count. A crash leaves no core file.
+    Mapped files do not count. Core dumps are turned off.
     """
     limit = min(MEMORY_LIMIT_BYTES, psutil.virtual_memory().total // 4)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -142,10 +142,10 @@ def limit_memory() -> int:
 
 
 def answer_channel() -> TextIO:
-    """The standard output of this process; what native code prints goes to the errors instead.
+    """The standard output of this process; output of native code is redirected to stderr.
 
-    A failed assertion of ggml prints its stack, through a debugger where there is one: both would
-    come between the answers.
+    A failed assertion of ggml prints its stack, possibly through a debugger, which would mix with
+    the answers.
     """
     os.environ["GGML_NO_BACKTRACE"] = "1"
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""llama.cpp's log: kept for error messages, and read for the sizes of its buffers."""
+"""llama.cpp's log, as the source of error messages and buffer sizes."""
 
 import ctypes
 import re
@@ -19,20 +19,20 @@ BUFFER_LINE = re.compile(
     r"(?P<mib>[\d.]+)\s*MiB"
 )
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
-"""The size of a cache over all devices; in a dry run its buffers are printed as empty."""
+"""Size of a cache over all devices; a dry run logs its buffers as empty."""
 PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
 COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
-"""State that DeepSeek V4 keeps beside its caches, one line for each kind."""
+"""Compressor states of DeepSeek V4, one line for each type."""
 
 
 class NativeLog:
-    """Collects what llama.cpp logs in this process; there is one log for all of it.
+    """Collects the log lines of llama.cpp; one log per process.
 
     Sizes are printed with two decimals, so each buffer is exact to 0.005 MiB.
     """
 
     _called: ClassVar["NativeLog | None"] = None
-    """The one that llama.cpp calls: it lives until another takes its place."""
+    """The callback in use, referenced here so that it is not freed."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=2000)
@@ -56,38 +56,38 @@ class NativeLog:
                 self._errors.append(line)
 
     def clear(self) -> None:
-        """Forget what was logged so far."""
+        """Drop all lines."""
         self._lines.clear()
         self._errors.clear()
 
     def errors(self) -> str:
-        """The last error lines as one sentence-like text, or nothing."""
+        """The last error lines as one text; empty without errors."""
         return "; ".join(line.strip() for line in list(self._errors)[-3:])
 
     def cache_sizes(self) -> tuple[int, ...]:
-        """The size in bytes of each KV cache that was logged since `clear`."""
+        """Bytes of each KV cache logged since `clear`."""
         matches = (CACHE_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def compressor_sizes(self) -> tuple[int, ...]:
-        """The bytes of each compressor state that was logged since `clear`."""
+        """Bytes of each compressor state logged since `clear`."""
         matches = (COMPRESSOR_LINE.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def projector_buffers(self) -> tuple[BufferSize, ...]:
-        """Those of a projector: libmtmd logs its weights without the device of its graph."""
+        """Buffers of a projector; libmtmd logs its weights without the device of its graph."""
         graph = self.buffers("projector")
         sizes = [match for line in self._lines if (match := PROJECTOR_LINE.search(line))]
         nbytes = round(sum(float(match["mib"]) for match in sizes[:1]) * MIB)
         return (*(replace(each, kind="model", nbytes=nbytes) for each in graph[:1]), *graph[-1:])
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:
-        """The buffers that were logged since `clear`."""
+        """Buffers logged since `clear`."""
         return read_buffers(self._lines, owner)
 
 
 def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
-    """Every buffer size in log lines, in their order."""
+    """Parse the buffer sizes in log lines, in order."""
     matches = (BUFFER_LINE.search(line) for line in lines)
     return tuple(
         BufferSize(match["device"], match["kind"], round(float(match["mib"]) * MIB), owner)
@@ -99,10 +99,10 @@ def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
 def with_all_rows(
     buffers: tuple[BufferSize, ...], n_rows: int, n_sequences: int
 ) -> tuple[BufferSize, ...]:
-    """Buffers with that of the output as large as a batch of `n_rows` rows makes it.
+    """Buffers with the output buffer enlarged to a batch of `n_rows` rows.
 
-    It starts with a row for each sequence and grows with the first batch that asks for more
-    (`output_reserve` in llama.cpp 0c1e57098).
+    It starts with one row per sequence and grows with the first larger batch (`output_reserve` in
+    llama.cpp 0c1e57098).
     """
     growth = max(n_rows / n_sequences, 1.0)
     return tuple(

@@ -1,4 +1,4 @@
-"""What several contexts of llama.cpp share: a loaded model, its vocabulary, its adapters."""
+"""A loaded llama.cpp model, its vocabulary and its adapters, shared by several contexts."""
 
 import ctypes
 import hashlib
@@ -28,15 +28,15 @@ PIECE_BYTES = 256
 
 
 class LoadedModel:
-    """The weights of a file, which several contexts may use; freed with the last of them.
+    """The reference-counted weights of a file, shared by several contexts.
 
     Args:
-        configuration: What to open.
+        configuration: Settings of the model.
         log: The log of this process.
-        vocab_only: Whether the vocabulary is loaded and no weights, for another backend.
+        vocab_only: Whether to load only the vocabulary, for another backend.
 
     Raises:
-        ModelLoadError: llama.cpp refused the file.
+        ModelLoadError: llama.cpp cannot load the file.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class LoadedModel:
         self._n_users = 0
 
     def take(self) -> object:
-        """llama.cpp's handle, for one more user."""
+        """Increment the reference count; return llama.cpp's handle."""
         self._n_users += 1
         return self.native
 
     def release(self) -> None:
-        """One user less."""
+        """Decrement the reference count; free the weights at zero."""
         self._n_users -= 1
         if self._n_users == 0:
             llama_cpp.llama_model_free(self.native)
@@ -61,7 +61,7 @@ class LoadedModel:
 
 
 class LlamaCppVocabulary:
-    """The vocabulary of one loaded model, to be closed before the model is freed."""
+    """The vocabulary of a loaded model; close it before the model is freed."""
 
     def __init__(self, model: object) -> None:
         self._open_vocab: object = llama_cpp.llama_model_get_vocab(model)
@@ -72,15 +72,15 @@ class LlamaCppVocabulary:
         self.adds_bos = bool(llama_cpp.llama_vocab_get_add_bos(self._vocab))
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
         self.projector: Projector | None = None
-        """What reads images beside the model."""
+        """Projector for images; None without one."""
         self.blindness = NO_PROJECTOR
-        """Why nothing does; empty where something does."""
+        """Why there is no projector; empty if there is one."""
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
 
     def close(self) -> None:
-        """Answer no more questions; closing twice is harmless."""
+        """Refuse further calls; a second call does nothing."""
         self._open_vocab = None
 
     @property
@@ -124,11 +124,11 @@ class LlamaCppVocabulary:
         return cached
 
     def text(self, token: int) -> bytes:
-        """The entry of the vocabulary as the file spells it."""
+        """The vocabulary entry as in the file."""
         return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
-        """Ask llama.cpp, with a buffer of its own: prompts are read in two threads at once."""
+        """Call llama.cpp with a new buffer, because two threads may call this."""
         nbytes = PIECE_BYTES
         while True:
             buffer = ctypes.create_string_buffer(nbytes)
@@ -140,8 +140,8 @@ class LlamaCppVocabulary:
     def _fingerprint(self) -> str:
         """Hash the rules and about a thousand entries spread over the vocabulary.
 
-        Stored token ids are also checked against the text that they spell, so a collision of two
-        vocabularies that differ elsewhere costs a re-tokenisation and no wrong text.
+        Stored token ids are also checked against their text, so a collision costs a
+        re-tokenisation but never gives wrong text.
         """
         facts = (self.kind, self.n_tokens, self.bos, self.eos, self.adds_bos)
         digest = hashlib.sha256(repr(facts).encode())
@@ -152,10 +152,10 @@ class LlamaCppVocabulary:
 
 
 class Adapters:
-    """The adapters of one context, of which some are in use.
+    """The loaded adapters of one context, some of them active.
 
-    llama.cpp frees an adapter with its model. Those in use work on every sequence of the context,
-    and a change of them makes the next decode lay its graph out anew.
+    llama.cpp frees adapters with the model. Active adapters apply to all sequences of the context;
+    after a change the next decode rebuilds the graph.
     """
 
     def __init__(self, model: object, context: object, log: NativeLog) -> None:
@@ -166,10 +166,10 @@ class Adapters:
         self.used: tuple[Adapter, ...] = ()
 
     def use(self, adapters: Sequence[Adapter]) -> None:
-        """Decode with these adapters and no others from now on.
+        """Set the active adapters.
 
         Raises:
-            AdapterError: a file is missing, or is no adapter of this model; those before stay.
+            AdapterError: a file is missing or not an adapter of this model; nothing changes.
         """
         wanted = tuple(adapters)
         if wanted == self.used:
@@ -223,7 +223,7 @@ def _load_model(configuration: Configuration, log: NativeLog, *, vocab_only: boo
 
 
 def _has_vocabulary(model: object) -> bool:
-    """Whether a loaded model came with a tokenizer; llama.cpp ends the process without one."""
+    """Whether a model has a tokenizer; without one llama.cpp ends the process."""
     kind: int = llama_cpp.llama_vocab_type(llama_cpp.llama_model_get_vocab(model))
     return KINDS.get(kind) != "none"
 

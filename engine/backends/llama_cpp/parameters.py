@@ -1,4 +1,4 @@
-"""A configuration as llama.cpp's parameters of a model and of a context."""
+"""Convert a configuration to llama.cpp's parameters of model and context."""
 
 import ctypes
 import re
@@ -18,15 +18,15 @@ ALL_LAYERS = 10_000
 SPLIT_MODES: dict[SplitMode, int] = {"none": 0, "layer": 1}
 FLASH_ATTENTION: dict[FlashAttention, int] = {"auto": -1, "off": 0, "on": 1}
 LOAD_AUTO, LOAD_UNMAPPED = -1, 0
-"""`llama_load_mode`: `auto` maps the file unless a device cannot have that."""
+"""`llama_load_mode`: `auto` maps the file unless a device does not support that."""
 DEVICE_TYPE_CPU, DEVICE_TYPE_GPU = 0, 1
 
 
 class ModelParameters:
-    """`params` as llama.cpp wants them; what they point to lives as long as this object.
+    """llama.cpp's parameters of a model; owns the memory that `params` points to.
 
     Raises:
-        ModelLoadError: there is no such file or device.
+        ModelLoadError: the file or a device does not exist.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -52,9 +52,9 @@ def context_parameters(configuration: Configuration, n_rows: int, n_rollback: in
     """llama.cpp's parameters of a context.
 
     Args:
-        configuration: What the context is opened with.
-        n_rows: Rows of logits that one batch may ask for.
-        n_rollback: Rows that each slot of a recurrent state keeps to take drafted tokens back.
+        configuration: Settings of the context.
+        n_rows: Maximum rows of logits of a batch.
+        n_rollback: Rows per slot that a recurrent state stores to roll back drafted tokens.
     """
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = configuration.n_ctx
@@ -75,15 +75,15 @@ def context_parameters(configuration: Configuration, n_rows: int, n_rollback: in
 def open_context(
     model: object, configuration: Configuration, n_rows: int, log: NativeLog
 ) -> object:
-    """A context of a loaded model, with room for `n_rows` rows of logits in a batch.
+    """Create a context of a loaded model for batches of up to `n_rows` rows of logits.
 
     Raises:
-        ModelLoadError: llama.cpp refused it; the message has the reason that it logged.
+        ModelLoadError: llama.cpp failed; the message has the reason that it logged.
     """
     batched = replace(
         configuration,
         n_batch=max(n_rows, configuration.n_batch_of_kvchat),
-        kv_unified=False,  # which is llama-server's: slots have cells of their own here
+        kv_unified=False,  # only llama-server shares cells: slots are separate here
     )
     params = context_parameters(batched, n_rows)
     params.n_threads = configuration.n_threads
@@ -163,7 +163,7 @@ def _buffer_type_of(device: int) -> int:
 
 
 def _library() -> ctypes.CDLL:
-    """The library that llama.cpp itself uses: it is installed under several names."""
+    """The ggml library that llama.cpp uses, which is installed under several names."""
     library = llama_cpp.llama_cpp._lib
     assert isinstance(library, ctypes.CDLL)
     return library

@@ -1,9 +1,9 @@
-"""A projector (mmproj) beside a model: images as rows of embeddings that stand for tokens.
+"""A projector (mmproj) of a model: images as rows of embeddings in place of tokens.
 
-llama.cpp's libmtmd reads and cuts the image, encodes it and says where words go between its parts.
-Those words are tokens of the vocabulary; each stretch of embeddings gets tokens of its own
-(`engine.images`), so that a line of tokens says all that the cache holds. Its layout follows from
-the image's size alone: a file is read when its embeddings are needed, and not before.
+llama.cpp's libmtmd splits and encodes the image and inserts words between its segments. The words
+are tokens of the vocabulary; each segment of embeddings gets its own token ids (`engine.images`),
+so that a token sequence describes the whole cache. The layout depends only on the image's size: a
+file is read when its embeddings are needed.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ from engine.model.identity import not_a_file
 
 MARKER = b"<__media__>"
 READING = "upright on white"
-"""How pixels are read; it goes into an image's tokens, so that states of another reading differ."""
+"""Version of the preprocessing, part of an image's token ids, so that states of others differ."""
 NO_TOKEN = -1
-"""Where libmtmd looked for a word in the vocabulary that is not there."""
+"""Result of libmtmd for a word that is not in the vocabulary."""
 MAX_IMAGES = 1024
-"""Images whose layout is known, those named last: what a line holds is named with each prompt."""
-KEPT_BYTES = 256 << 20
-"""Embeddings that are kept, of the images used last: reading an image again takes seconds."""
+"""Maximum number of cached layouts, of the images used last; each prompt uses all of its images."""
+MAX_EMBEDDING_BYTES = 256 << 20
+"""Limit of the cached embeddings, of the images used last: encoding an image takes seconds."""
 UNKNOWN_IMAGE = "the prompt contains an image that is not attached"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
@@ -44,35 +44,35 @@ NO_LIBRARY = (
 
 @dataclass(frozen=True, slots=True)
 class ImageChunk:
-    """The tokens of an image between two words."""
+    """A segment of an image: its tokens between two words."""
 
     image: str
     """Key of the image."""
     index: int
-    """Which of the image's parts it is."""
+    """Index of the segment in the image."""
     chunk: object
-    """libmtmd's description of it, without pixels."""
+    """libmtmd's handle of the segment, without pixels."""
     n_tokens: int
     positions: NDArray[np.int32]
-    """Of its tokens, counted from the first one's."""
+    """Positions of its tokens relative to the first one."""
     n_positions: int
-    """How much further the position of the token after it is than that of its first one."""
+    """Position of the next token relative to the first one."""
 
 
 class Projector:
-    """One projector and what it knows of images; `tokens` may be asked from any thread.
+    """A projector with caches of layouts and embeddings; `tokens` is thread-safe.
 
     Args:
-        path: Its file.
-        model: llama.cpp's handle of the model that it belongs to.
+        path: File of the projector.
+        model: llama.cpp's handle of its model.
         log: The log of this process.
-        on_gpu: Whether it goes to the first GPU, if there is one.
-        n_threads: Threads while an image is encoded.
-        n_ubatch: Tokens that the context computes at once.
+        on_gpu: Whether to use the first GPU, if there is one.
+        n_threads: Threads for encoding.
+        n_ubatch: Tokens per ubatch of the context.
 
     Raises:
-        ImageError: libmtmd is missing or refused the file, or the model counts the rows and
-            columns of an image as positions (M-RoPE) and has a sliding window too.
+        ImageError: libmtmd is missing or cannot load the file, or the model has both M-RoPE
+            positions and a sliding window.
     """
 
     def __init__(
@@ -101,24 +101,24 @@ class Projector:
                 f"{log.errors() or 'llama.cpp gave no reason'}"
             )
         self.buffers = log.projector_buffers()
-        """What it has allocated."""
+        """Allocated buffers."""
         self.has_rows = bool(mtmd.mtmd_decode_use_mrope(self._native))
-        """Whether rows and columns of images are positions, so that tokens share one."""
+        """Whether the model uses M-RoPE: image tokens share a position."""
         self._digest = ""
         self._images: dict[str, Image] = {}
-        """Images by key, each where it was named last."""
+        """Images by key, with the path used last."""
         self._known: OrderedDict[str, tuple[tuple[int, ...], object]] = OrderedDict()
-        """What stands for an image, and libmtmd's parts of it, which `_stretches` names."""
-        self._stretches: dict[int, ImageChunk] = {}
-        """Stretches by their first token."""
-        self._kept: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
+        """Tokens of each image, and libmtmd's chunks, to which `_segments` refers."""
+        self._segments: dict[int, ImageChunk] = {}
+        """Image segments by their first token."""
+        self._embedded: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
         self._check(model)
 
     def tokens(self, image: Image) -> tuple[int, ...]:
-        """What stands for an image in a line, words around and between its parts included.
+        """Tokens of an image, including the words around and between its segments.
 
         Raises:
-            ImageError: its size is refused, or it wants words that the vocabulary lacks.
+            ImageError: its size is refused, or the vocabulary lacks words that it needs.
         """
         key = f"{image.sha256} {image.width}x{image.height}"
         known = self._known.get(key)
@@ -130,10 +130,10 @@ class Projector:
         mtmd, found = self._mtmd, []
         bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, None)
         try:
-            chunks = self._cut(bitmap, image)  # stays: decoding names its parts
+            chunks = self._cut(bitmap, image)  # not freed: decoding refers to it
         finally:
             mtmd.mtmd_bitmap_free(bitmap)
-        stretches: dict[int, ImageChunk] = {}
+        segmentes: dict[int, ImageChunk] = {}
         for index in range(mtmd.mtmd_input_chunks_size(chunks)):
             chunk = mtmd.mtmd_input_chunks_get(chunks, index)
             n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
@@ -144,7 +144,7 @@ class Projector:
             places = (mtmd.mtmd_decoder_pos * n_tokens)()
             parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
             mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
-            stretches[own[0]] = ImageChunk(
+            segmentes[own[0]] = ImageChunk(
                 key, index, chunk, n_tokens,
                 np.array([place.t for place in places], np.int32),
                 int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
@@ -156,7 +156,7 @@ class Projector:
                 f"{self._path.name} belongs to another model: it marks images with tokens "
                 "that are not in this model's vocabulary"
             )
-        self._stretches |= stretches
+        self._segments |= segmentes
         self._images[key] = image
         self._known[key] = tuple(found), chunks
         while len(self._known) > MAX_IMAGES:
@@ -164,36 +164,35 @@ class Projector:
         return tuple(found)
 
     def _forget(self, key: str, known: tuple[tuple[int, ...], object]) -> None:
-        """Forget an image whose layout is no longer known."""
+        """Drop a cached layout."""
         tokens, chunks = known
         for token in tokens:
-            self._stretches.pop(token, None)
+            self._segments.pop(token, None)
         self._images.pop(key, None)
         self._mtmd.mtmd_input_chunks_free(chunks)
 
     def positions(self, tokens: Tokens[int]) -> NDArray[np.int32] | None:
-        """The position of every token of a line, and of one after it, `[n_tokens + 1]`.
+        """Positions of all tokens and of the next one, `[n_tokens + 1]`.
 
-        Multimodal rotary positions (M-RoPE; Qwen2-VL, arXiv:2409.12191): an image's tokens have the
-        position of its first one, with rows and columns beside it, and what follows it begins
-        after the longer side.
+        With M-RoPE (Qwen2-VL, arXiv:2409.12191) all tokens of an image have the position of its
+        first one plus a row and a column; the next token's position follows the longer side.
 
         Returns:
-            None where every token's position is its place in the line.
+            None if every position is the token's index.
 
         Raises:
-            StateError: the line holds an image that was never asked for here.
+            StateError: the tokens contain an unknown image.
         """
         if not self.has_rows or min(tokens, default=0) >= 0:
             return None
         found = np.arange(len(tokens) + 1, dtype=np.int32)
         for start in (place for place, token in enumerate(tokens) if starts_image(token)):
-            stretch = self._stretches.get(tokens[start])
-            if stretch is None:
+            segment = self._segments.get(tokens[start])
+            if segment is None:
                 raise StateError(UNKNOWN_IMAGE)
-            end = start + stretch.n_tokens
-            found[end:] -= stretch.n_tokens - stretch.n_positions
-            found[start:end] = found[start] + stretch.positions[: len(found) - start]
+            end = start + segment.n_tokens
+            found[end:] -= segment.n_tokens - segment.n_positions
+            found[start:end] = found[start] + segment.positions[: len(found) - start]
         return found
 
     def decode(
@@ -206,41 +205,41 @@ class Projector:
         n_batch: int,
         check: Callable[[], None],
     ) -> tuple[int, int, int]:
-        """Decode the stretch that `tokens` begin with into a context.
+        """Decode the image segment at the start of `tokens` into a context.
 
         Args:
             context: llama.cpp's handle.
-            sequence_id: Of the sequence.
-            tokens: Of the line from the stretch's start on.
-            position: Of the first of them.
-            n_batch: Most tokens of one batch.
-            check: Raises `DecodeAborted` where it is to stop.
+            sequence_id: Id of the sequence.
+            tokens: Tokens of the sequence from the segment's start on.
+            position: Position of the first one.
+            n_batch: Maximum tokens of a batch.
+            check: Raises `DecodeAborted` to stop.
 
         Returns:
-            Tokens of the stretch, positions that it takes, and llama.cpp's status, 0 where all of
-            it was decoded.
+            Tokens of the segment, its number of positions, and llama.cpp's status: 0 if all of it
+            was decoded.
 
         Raises:
-            ImageError: the image is gone, or no image.
-            StateError: it was never asked for here, or so long ago that it is forgotten.
-            DecodeAborted: it was stopped before anything was decoded.
+            ImageError: the image is missing or invalid.
+            StateError: the image is unknown, or its layout was dropped.
+            DecodeAborted: stopped before anything was decoded.
         """
-        mtmd, stretch = self._mtmd, self._stretches.get(tokens[0])
-        if stretch is None:
+        mtmd, segment = self._mtmd, self._segments.get(tokens[0])
+        if segment is None:
             raise StateError(UNKNOWN_IMAGE)
-        is_whole = mtmd.mtmd_decode_use_non_causal(self._native, stretch.chunk)
-        if is_whole and stretch.n_tokens > min(self._n_ubatch, n_batch):
+        is_whole = mtmd.mtmd_decode_use_non_causal(self._native, segment.chunk)
+        if is_whole and segment.n_tokens > min(self._n_ubatch, n_batch):
             raise ImageError(
-                f"this model needs all {stretch.n_tokens} tokens of an image in one ubatch, "
+                f"this model needs all {segment.n_tokens} tokens of an image in one ubatch, "
                 f"but the ubatch size is {min(self._n_ubatch, n_batch)}: raise n_batch and "
                 "n_ubatch"
             )
-        rows = self._embeddings(stretch, check)
+        rows = self._embeddings(segment, check)
         end = llama_cpp.llama_pos()
         status = mtmd.mtmd_helper_decode_image_chunk(
             self._native,
             context,
-            stretch.chunk,
+            segment.chunk,
             rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
             position,
             sequence_id,
@@ -249,10 +248,10 @@ class Projector:
             mtmd.mtmd_helper_post_decode_callback(0),
             None,
         )
-        return stretch.n_tokens, stretch.n_positions, int(status)
+        return segment.n_tokens, segment.n_positions, int(status)
 
     def close(self) -> None:
-        """Free it; its model must still be there."""
+        """Free the projector; call it before the model is freed."""
         while self._known:
             self._forget(*self._known.popitem())
         self._mtmd.mtmd_free(self._native)
@@ -269,14 +268,14 @@ class Projector:
             raise ImageError(f"the projector {self._path.name} encodes audio, not images")
 
     def _hash(self) -> str:
-        """Digest of the projector's file: another one makes other embeddings."""
+        """Digest of the projector's file, which determines the embeddings."""
         if not self._digest:
             with self._path.open("rb") as file:
                 self._digest = hashlib.file_digest(file, "sha256").hexdigest()
         return self._digest
 
     def _cut(self, bitmap: object, image: Image) -> object:
-        """The parts of an image as libmtmd has them; whoever asked frees them."""
+        """Split an image into libmtmd's chunks; the caller frees them."""
         mtmd = self._mtmd
         chunks = mtmd.mtmd_input_chunks_init()
         text = mtmd.mtmd_input_text(MARKER, len(MARKER), False, True)
@@ -294,23 +293,23 @@ class Projector:
         words = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n_words))
         return [int(word) for word in words[: n_words.value]]
 
-    def _embeddings(self, stretch: ImageChunk, check: Callable[[], None]) -> NDArray[np.float32]:
-        """The rows of a stretch, `[n_tokens, d_hidden]`; all of its image are encoded at once."""
-        key = stretch.image
-        if key not in self._kept:
-            self._kept[key] = self._encoded(self._images[key], check)
-            while len(self._kept) > 1 and self._n_kept_bytes() > KEPT_BYTES:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        rows = self._kept[key][stretch.index]
-        assert len(rows) == stretch.n_tokens, "the pixels of an image do not change its layout"
+    def _embeddings(self, segment: ImageChunk, check: Callable[[], None]) -> NDArray[np.float32]:
+        """Embeddings of a segment, `[n_tokens, d_hidden]`; encodes the whole image."""
+        key = segment.image
+        if key not in self._embedded:
+            self._embedded[key] = self._encoded(self._images[key], check)
+            while len(self._embedded) > 1 and self._n_embedded_bytes() > MAX_EMBEDDING_BYTES:
+                self._embedded.popitem(last=False)
+        self._embedded.move_to_end(key)
+        rows = self._embedded[key][segment.index]
+        assert len(rows) == segment.n_tokens, "the pixels of an image do not change its layout"
         return rows
 
-    def _n_kept_bytes(self) -> int:
-        return sum(rows.nbytes for kept in self._kept.values() for rows in kept)
+    def _n_embedded_bytes(self) -> int:
+        return sum(rows.nbytes for image in self._embedded.values() for rows in image)
 
     def _encoded(self, image: Image, check: Callable[[], None]) -> list[NDArray[np.float32]]:
-        """A part of an image at each place, and nothing where words stand."""
+        """Embeddings per chunk of an image, empty for chunks of words."""
         mtmd, encoded = self._mtmd, []
         with self._bitmap(image) as bitmap:
             chunks = self._cut(bitmap, image)
@@ -343,7 +342,7 @@ class Projector:
 
 
 def _library(path: Path) -> Any:
-    """The binding of libmtmd, which not every build brings."""
+    """The binding of libmtmd, which some builds lack."""
     if not path.is_file():
         raise ImageError(f"the projector {path} {not_a_file(path)}")
     try:

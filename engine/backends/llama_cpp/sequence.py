@@ -1,4 +1,4 @@
-"""One of the lines of tokens in a llama.cpp context."""
+"""A token sequence in a llama.cpp context."""
 
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
@@ -11,18 +11,17 @@ from engine.backends.defaults import BaseSequence, check_cells
 from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
 from engine.errors import CropUnsupportedError, EngineError, StateError
-from engine.images import before_image, behind_images
+from engine.images import end_of_images, image_start_at
 
 if TYPE_CHECKING:
     from engine.backends.llama_cpp.backend import LlamaCppBackend
 
 
 class LlamaCppSequence(BaseSequence):
-    """Invariant: the backend holds exactly `tokens` for its id, at positions 0, 1, ….
+    """Invariant: llama.cpp's cache has exactly `tokens` for this id, at positions 0, 1, ….
 
-    Where rows and columns of images are positions, several tokens of an image have the same one
-    (`Projector.positions`). A sliding window has moved on from early tokens; `can_crop` knows how
-    far back is whole.
+    With M-RoPE, tokens of an image share a position (`Projector.positions`). A sliding window drops
+    early tokens; `can_crop` checks for that.
     """
 
     _backend: "LlamaCppBackend"
@@ -31,9 +30,9 @@ class LlamaCppSequence(BaseSequence):
         super().__init__(backend)
         self.id = sequence_id
         self._image_end = 0
-        """First tokens up to the end of the last image."""
+        """Number of tokens up to the end of the last image."""
         self._position_gap = 0
-        """How many more they are than their positions."""
+        """Number of those tokens minus their number of positions."""
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)
@@ -41,7 +40,7 @@ class LlamaCppSequence(BaseSequence):
             return True
         if length > held or self._backend.is_recurrent:
             return False
-        is_within_image = before_image(self._tokens, length) < length < self._image_end
+        is_within_image = image_start_at(self._tokens, length) < length < self._image_end
         return not is_within_image and self._window_is_whole(length)
 
     def crop(self, length: int) -> None:
@@ -63,10 +62,10 @@ class LlamaCppSequence(BaseSequence):
             )
         del self._tokens[length:]
         if length < self._image_end:
-            self._image_end, self._position_gap = behind_images(self._tokens), length - position
+            self._image_end, self._position_gap = end_of_images(self._tokens), length - position
 
     def learn_states(self) -> None:
-        """Learn the layout of this context's states, from a token of its own if it is empty."""
+        """Learn the layout of this context's states; an empty sequence decodes a token for it."""
         states = self._backend.states
         if states.is_learned:
             return
@@ -110,7 +109,7 @@ class LlamaCppSequence(BaseSequence):
         self._image_end = self._position_gap = 0
 
     def _hold(self, tokens: Tokens[int], states: Tokens[State]) -> None:
-        """Replace what is held; the sequence is empty where that fails."""
+        """Replace the content; the sequence is empty after an error."""
         try:
             positions = self._positions(tokens)
             if positions is None:
@@ -120,16 +119,16 @@ class LlamaCppSequence(BaseSequence):
             self._forget()
             raise
         self._tokens = list(tokens)
-        self._image_end = behind_images(tokens)
+        self._image_end = end_of_images(tokens)
         self._position_gap = len(tokens) - int(positions[-1])
 
     def _positions(self, tokens: Tokens[int]) -> Integers | None:
-        """The positions of a line's tokens and of one more; None where they are 0, 1, …."""
+        """Positions of the tokens and of the next one; None if they are 0, 1, …."""
         projector = self._backend.projector
         return None if projector is None else projector.positions(tokens)
 
     def _position(self, length: int) -> int:
-        """The position of a token that is held, or of the next one."""
+        """Position of a cached token, or of the next one."""
         if length >= self._image_end:
             return length - self._position_gap
         positions = self._positions(self._tokens)
@@ -137,14 +136,14 @@ class LlamaCppSequence(BaseSequence):
 
     @property
     def next_position(self) -> int:
-        """Where the next token goes."""
+        """Position of the next token."""
         return len(self._tokens) - self._position_gap
 
     def fill_batch(self, step: Step, batch: TokenBatch) -> None:
-        """Put what a step of this sequence decodes into a batch.
+        """Add the tokens of a step to a batch.
 
         Raises:
-            ContextFullError: it is more than there are free cells.
+            ContextFullError: the tokens exceed the free cells.
         """
         check_cells(step.n_tokens, len(self._tokens), self._backend.n_ctx)
         is_mixed = step.tokens and step.unread
@@ -152,7 +151,7 @@ class LlamaCppSequence(BaseSequence):
         batch.add(self.id, tokens, self.next_position, n_rows=len(step.tokens))
 
     def commit_step(self, step: Step, *, is_decoded: bool) -> None:
-        """Take that a step is over; where it failed, agree with what the memory holds."""
+        """Record a decoded step; after a failed one read the sequence's length from llama.cpp."""
         if not is_decoded:
             self._read_what_is_held((*step.unread, *step.tokens))
             return
@@ -160,12 +159,12 @@ class LlamaCppSequence(BaseSequence):
         self._tokens.extend(step.tokens)
 
     def commit_image(self, n_tokens: int, n_positions: int) -> None:
-        """Take that the last tokens are of an image, which has another number of positions."""
+        """Record that the last `n_tokens` tokens are an image with `n_positions` positions."""
         self._image_end = len(self._tokens)
         self._position_gap += n_tokens - n_positions
 
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
-        """Agree with the memory after a decode that stopped half-way."""
+        """Update `tokens` from llama.cpp's cache after a partial decode."""
         last = llama_cpp.llama_memory_seq_pos_max(self._backend.memory, self.id)
         line = [*self._tokens, *tokens]
         positions = self._positions(line)
@@ -177,9 +176,9 @@ class LlamaCppSequence(BaseSequence):
             self._forget()
 
     def _window_is_whole(self, length: int) -> bool:
-        """Whether every cell that token `length` attends to, itself included, is still there.
+        """Whether all cells that token `length` attends to, including itself, are in the cache.
 
-        `seq_rm` returns True on a sliding-window cache too that it leaves without those cells.
+        `seq_rm` returns true even if a sliding-window cache lacks those cells.
         """
         in_memory: int = llama_cpp.llama_memory_seq_pos_min(self._backend.memory, self.id)
         return 0 <= in_memory <= max(0, length + 1 - self._backend.n_swa)

@@ -1,7 +1,7 @@
-"""Saved states cut at any token and joined again.
+"""Split saved states at any token and join them.
 
-Cells are copied by ranges: a state of 30 layers takes 60 copies for each of its parts,
-however many tokens it has.
+Cells are copied by ranges: a state of 30 layers needs 60 copies per part, regardless of its number
+of tokens.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ CellIndex = slice | NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Some cells of a part, in an order of their own."""
+    """Some cells of a part, in any order."""
 
     state: State
     part: StatePart
     cells: CellIndex
-    """CellIndex of the part's tensors."""
+    """Indices of the cells in the part's tensors."""
     n_cells: int
 
     def rows(self, index: int, tensor: TensorLayout) -> Bytes:
@@ -48,11 +48,11 @@ class Cells:
 
 
 Placed = Sequence[tuple[CellIndex, Cells]]
-"""Cells, and the rows of the written part where they go."""
+"""Cells and their rows in the written part."""
 
 
 def follow_one_another(pieces: Sequence[Cells]) -> Placed:
-    """Place cells after those before."""
+    """Place the cells of each piece after those of the previous one."""
     placed = []
     row = 0
     for piece in pieces:
@@ -73,7 +73,7 @@ def attention_nbytes(shape: AttentionLayout, n_cells: int) -> int:
 def put_attention(
     state: Bytes, at: int, shape: AttentionLayout, n_cells: int, placed: Placed
 ) -> int:
-    """Write an attention part at a byte, all cells in the first stream, and give its end."""
+    """Write an attention part with all cells in the first stream; return its end offset."""
     end = at + attention_nbytes(shape, n_cells)
     COUNT.pack_into(state.data, at, shape.n_streams)
     COUNT.pack_into(state.data, at + COUNT.size, n_cells)
@@ -106,7 +106,7 @@ def _put_records(
 def _by_cell(data: Bytes, tensor: TensorLayout, n_cells: int) -> Bytes:
     """The data of a tensor as `[n_cells, n_columns, element_bytes]`, a view.
 
-    CellIndex that are not transposed have one column.
+    Tensors that are not transposed have one column.
     """
     if tensor.n_columns:
         return data.reshape(tensor.n_columns, n_cells, -1).transpose(1, 0, 2)
@@ -114,10 +114,10 @@ def _by_cell(data: Bytes, tensor: TensorLayout, n_cells: int) -> Bytes:
 
 
 def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None = None) -> Cells:
-    """The cells of positions `start` to `end`; the state must have them all.
+    """The cells of positions `start` to `end`, which must all be in the state.
 
     Raises:
-        StateError: the state is damaged, or its positions are others.
+        StateError: the state is damaged, or lacks positions.
     """
     (part,) = read_parts(state, (shape,))
     positions = part.positions
@@ -140,7 +140,7 @@ def cell_range(state: State, shape: AttentionLayout, start: int, end: int | None
 
 
 def first_position(state: State, shape: AttentionLayout) -> int:
-    """The position of the first token that a state holds.
+    """Position of the first token in a state.
 
     Raises:
         StateError: the state is damaged.
@@ -150,7 +150,7 @@ def first_position(state: State, shape: AttentionLayout) -> int:
 
 
 def join(shape: AttentionLayout, pieces: Sequence[Cells]) -> memoryview:
-    """One state with the cells of pieces that follow one another."""
+    """Join consecutive pieces to one state."""
     n_cells = sum(piece.n_cells for piece in pieces)
     state = np.empty(HEADER.size + attention_nbytes(shape, n_cells), np.uint8)
     HEADER.pack_into(state.data, 0, MAGIC, 0)

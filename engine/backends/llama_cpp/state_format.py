@@ -1,16 +1,16 @@
-"""Where things lie in a saved state of llama.cpp, so that it can be checked and cut.
+"""Layout of a saved state of llama.cpp, so that it can be checked and split.
 
 Source: `llama-kv-cache.cpp` and `llama-memory-recurrent.cpp`, `state_write`, of llama.cpp commit
 0c1e57098 (state version 3). All numbers are little-endian.
 
-- A state: magic, sequence id, then one part for each cache of the model (two where some layers have
-  a sliding window, an attention part and a recurrent one in hybrid models).
+- A state: magic, sequence id, then one part for each cache of the model (two if some layers have a
+  sliding window; an attention part and a recurrent one in hybrid models).
 - An attention part: number of streams; for each stream the number of cells and, unless that is 0, a
-  record for each cell (position, 1, sequence id, and three integers before the last where positions
-  are multi-dimensional), whether values are transposed, number of layers, then keys of each layer,
+  record for each cell (position, 1, sequence id; three integers before the last if positions are
+  multi-dimensional), whether values are transposed, number of layers, then keys of each layer,
   then values of each. Only the sequence's own stream has cells.
 - A recurrent part: number of cells, a record for each (position, 0), 0, number of layers, then two
-  kinds of rows for those layers that have a state.
+  types of rows for the layers with a state.
 """
 
 import struct
@@ -36,18 +36,18 @@ Integers = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class TensorLayout:
-    """Keys, values or a recurrent state of one layer, as a state holds them."""
+    """Format of keys, values or a recurrent state of one layer in a state."""
 
     type_id: int
     row_bytes: int
     """Bytes of one cell."""
     n_columns: int = 0
-    """Elements of one cell where values are transposed (`[n_columns, n_cells]`), else 0."""
+    """Elements of one cell if values are transposed (`[n_columns, n_cells]`), else 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayout:
-    """What is the same in the attention parts of all states of a context."""
+    """Format of the attention parts of all states of a context."""
 
     n_streams: int
     record_ints: int
@@ -60,7 +60,7 @@ class AttentionLayout:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLayout:
-    """What is the same in the recurrent parts of all states of a context."""
+    """Format of the recurrent parts of all states of a context."""
 
     n_layers: int
     tensors: tuple[TensorLayout, ...]
@@ -71,7 +71,7 @@ StateLayout = tuple[AttentionLayout | RecurrentLayout, ...]
 
 @dataclass(frozen=True, slots=True)
 class StatePart:
-    """One part of a state, and where its cells lie."""
+    """One part of a state with the offsets of its cells."""
 
     shape: AttentionLayout | RecurrentLayout
     start: int
@@ -80,7 +80,7 @@ class StatePart:
     records: Integers
     """`[n_cells, record_ints]`: position first."""
     offsets: tuple[int, ...]
-    """Byte at which the data of each tensor begins."""
+    """Byte offset of the data of each tensor."""
 
     @property
     def positions(self) -> Integers:
@@ -88,7 +88,7 @@ class StatePart:
 
 
 class Cursor:
-    """Reads numbers of a state one after the other; what lies outside is a `StateError`."""
+    """Reads numbers of a state in sequence; raises `StateError` beyond its end."""
 
     def __init__(self, state: State, at: int = 0) -> None:
         self.state = state
@@ -101,7 +101,7 @@ class Cursor:
         return form.unpack_from(self.state, start)
 
     def skip(self, nbytes: int) -> int:
-        """Go on by some bytes, and give where they begin."""
+        """Skip some bytes; return their offset."""
         if nbytes > len(self.state) - self.at:
             raise StateError(
                 f"the saved state is truncated: it has {len(self.state)} bytes instead of at "
@@ -126,10 +126,10 @@ MAX_PARTS = 4
 
 
 def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
-    """Where the parts of a state lie that has this shape.
+    """Locate the parts of a state with this layout.
 
     Raises:
-        StateError: it has another shape, or is longer or shorter than it says.
+        StateError: the state has another layout or length.
     """
     start = check_magic(state)
     for parts in _readings(state, start, len(shape)):
@@ -141,7 +141,7 @@ def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
 
 
 def find_parts(state: State) -> tuple[StatePart, ...] | None:
-    """The parts of a state of any shape, or None where its layout is not known."""
+    """The parts of a state of any layout; None if it is unknown or ambiguous."""
     try:
         return next(_readings(state, check_magic(state), MAX_PARTS), None)
     except StateError:
@@ -149,16 +149,16 @@ def find_parts(state: State) -> tuple[StatePart, ...] | None:
 
 
 def find_shape(state: State) -> StateLayout | None:
-    """The shape of a state that a context has just written, or None where it is not known."""
+    """The layout of a state that a context has just written; None if it is unknown."""
     parts = find_parts(state)
     return None if parts is None else tuple(part.shape for part in parts)
 
 
 def check_magic(state: State) -> int:
-    """The end of the header of a state.
+    """Check the header of a state; return its end offset.
 
     Raises:
-        StateError: it does not begin as states of llama.cpp do.
+        StateError: it is not a state of llama.cpp.
     """
     cursor = Cursor(state)
     magic, _ = cursor.take(HEADER)
@@ -168,7 +168,7 @@ def check_magic(state: State) -> int:
 
 
 def _readings(state: State, at: int, n_left: int) -> Iterator[tuple[StatePart, ...]]:
-    """Every way to read the rest of a state as parts."""
+    """All ways to parse the rest of a state as parts."""
     if at == len(state):
         yield ()
         return
@@ -213,7 +213,7 @@ def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> St
 
 
 def _read_recurrent(cursor: Cursor) -> Iterator[StatePart]:
-    """Each number of tensors is a reading: a header says for how many layers, not for which."""
+    """Try each number of tensors: the header has the number of layers, not which have a state."""
     start = cursor.at
     (n_cells,) = cursor.take(COUNT)
     _expect(n_cells == 1)
@@ -231,7 +231,7 @@ def _read_recurrent(cursor: Cursor) -> Iterator[StatePart]:
 def _read_tensor(
     cursor: Cursor, n_cells: int, *, columns: bool = False
 ) -> tuple[TensorLayout, int]:
-    """The kind of the rows at the cursor, and where their data begins."""
+    """Layout of the tensor at the cursor, and the offset of its data."""
     if columns:
         type_id, element_bytes, n_columns = cursor.take(COLUMNS)
         tensor = TensorLayout(type_id, element_bytes * n_columns, n_columns)
@@ -242,7 +242,7 @@ def _read_tensor(
 
 
 def tensor_header(tensor: TensorLayout) -> bytes:
-    """What stands before the data of a tensor."""
+    """The bytes before the data of a tensor."""
     if tensor.n_columns:
         element_bytes = tensor.row_bytes // tensor.n_columns
         return COLUMNS.pack(tensor.type_id, element_bytes, tensor.n_columns)

@@ -1,8 +1,8 @@
-"""Saving and restoring what a sequence holds; llama.cpp reads no state that was not checked.
+"""Save and restore states of sequences; llama.cpp only reads states that were checked.
 
-Where the context holds one sequence, a part of it is saved and restored too: a second id takes part
-in its cells for the moment, without a copy. llama.cpp accepts ids up to its limit of 256 there, and
-says so by writing cells of no sequence.
+With one sequence per context, a part of it can be saved and restored too: a second id temporarily
+shares its cells without a copy. llama.cpp accepts ids up to its limit of 256 there, and writes the
+cells without a sequence id.
 """
 
 import ctypes
@@ -35,15 +35,14 @@ from engine.backends.llama_cpp.state_format import (
 from engine.errors import StateError
 
 SCRATCH = 255
-"""The last id that llama.cpp has (LLAMA_MAX_SEQ - 1)."""
+"""The largest sequence id of llama.cpp (LLAMA_MAX_SEQ - 1)."""
 
 
 class States:
     """The states of one context.
 
-    llama.cpp ends the process, or accepts garbage, when it is given some states that it did not
-    write itself; so the layout is learned from a state of this very context, and others must have
-    the same.
+    llama.cpp may end the process or accept garbage for a foreign state. So the layout is learned
+    from a state of this context, and other states must have the same layout.
     """
 
     def __init__(
@@ -60,32 +59,32 @@ class States:
 
     @property
     def slice_layout(self) -> AttentionLayout | None:
-        """The layout where states can be cut at any token: full attention and nothing else."""
+        """The layout if states can be split at any token, which needs full attention only."""
         match self._shape:
             case (AttentionLayout() as shape,) if not self._n_swa:
                 return shape
         return None
 
     def learn(self, state: State) -> None:
-        """Learn the layout from a state that this context has just given."""
+        """Learn the layout from a state of this context."""
         self._shape = find_shape(state)
         self.is_learned = True
 
     def read(self, sequence_id: int) -> memoryview:
-        """The whole state of a sequence.
+        """Save the whole state of a sequence.
 
         Raises:
-            StateError: llama.cpp gave none.
+            StateError: llama.cpp returned none.
         """
         return self._read_native(sequence_id).data.toreadonly()
 
     def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
-        """The state of the tokens from `start` on, of a sequence of `n_tokens`.
+        """Save the state of tokens from `start` on, of a sequence of `n_tokens`.
 
-        With one pool of cells nothing before them is copied.
+        With one pool of cells, earlier cells are not copied.
 
         Raises:
-            StateError: states of this model cannot be cut, or llama.cpp gave none.
+            StateError: states of this model cannot be split, or llama.cpp returned none.
         """
         shape = self._needed()
         if shape.n_streams > 1:
@@ -101,16 +100,16 @@ class States:
         states: Sequence[State],
         positions: Integers,
     ) -> None:
-        """Replace what a sequence holds by tokens from states that follow one another.
+        """Replace the content of a sequence by consecutive states.
 
         Args:
-            sequence_id: Of the sequence.
-            states: Of the line from its start on.
-            positions: Of its tokens.
+            sequence_id: Id of the sequence.
+            states: States of the sequence from its start on.
+            positions: Positions of its tokens.
 
         Raises:
-            StateError: the states are damaged, of another layout, or do not hold these tokens;
-                what the sequence holds is unchanged unless llama.cpp itself refused.
+            StateError: the states are damaged, of another layout, or lack these tokens; the
+                sequence is unchanged unless llama.cpp itself refused.
         """
         n_tokens, expected = len(positions), int(positions[-1])
         if len(states) == 1:
@@ -155,19 +154,19 @@ class States:
         )
 
     def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
-        """The state of the tokens from `start` to `end` of the line.
+        """The state of tokens `start` to `end`, cut from a state.
 
         Raises:
-            StateError: it is damaged, does not hold them, or cannot be cut.
+            StateError: it is damaged, lacks the tokens, or cannot be split.
         """
         shape = self._needed()
         return join(shape, (cell_range(state, shape, start, end),))
 
     def first_position(self, state: State) -> int:
-        """Where in the line a state begins.
+        """Position of the first token of a state.
 
         Raises:
-            StateError: it is damaged, or of a kind that cannot be cut.
+            StateError: it is damaged, or cannot be split.
         """
         return first_position(state, self._needed())
 
@@ -200,10 +199,10 @@ class States:
                 )
 
     def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
-        """The state of a sequence, after some spare bytes.
+        """The state of a sequence, preceded by spare bytes.
 
         Raises:
-            StateError: llama.cpp gave none.
+            StateError: llama.cpp returned none.
         """
         nbytes = llama_cpp.llama_state_seq_get_size(self._context, sequence_id)
         buffer = np.empty(spare_bytes + nbytes, np.uint8)
@@ -218,7 +217,7 @@ class States:
         return buffer
 
     def _write_native(self, sequence_id: int, state: State) -> bool:
-        """Replace what a sequence holds; False where llama.cpp refuses, which has the reason."""
+        """Replace the content of a sequence; false if llama.cpp refuses and logs the reason."""
         data = np.frombuffer(state, np.uint8)
         n_read: int = llama_cpp.llama_state_seq_set_data(
             self._context, _pointer(data.ctypes.data), len(data), sequence_id
@@ -228,13 +227,13 @@ class States:
     def _read_native_end(
         self, sequence_id: int, n_cells: int, position: int, shape: AttentionLayout
     ) -> NDArray[np.uint8]:
-        """The state of the last tokens, from a position on; needs one pool of cells.
+        """The state of the tokens from a position on; needs one pool of cells.
 
-        llama.cpp leaves out the id of each cell, for the scratch id is none of the context's: the
-        records are written anew, and everything after them is where it belongs.
+        llama.cpp omits the id of each cell, because the scratch id is not one of the context: the
+        records are rewritten with ids.
 
         Raises:
-            StateError: llama.cpp gave none.
+            StateError: llama.cpp returned none.
         """
         llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, position, -1)
         try:
@@ -254,7 +253,7 @@ class States:
         return buffer
 
     def _append_native(self, sequence_id: int, state: State) -> bool:
-        """Put a part after what a sequence holds; needs one pool of cells."""
+        """Append a part to a sequence; needs one pool of cells."""
         is_taken = self._write_native(SCRATCH, state)
         if is_taken:
             llama_cpp.llama_memory_seq_cp(self._memory, SCRATCH, sequence_id, -1, -1)
@@ -271,7 +270,7 @@ def _pointer(address: int) -> object:
 
 
 def _follow(found: Integers, positions: Integers, n_swa: int) -> bool:
-    """Whether the positions of cells are those of a line, or of its sliding window, each once."""
+    """Whether the positions of cells are those of a sequence or its sliding window, each once."""
     n_tokens = len(positions)
     lowest = n_tokens - len(found)
     if lowest < 0:
@@ -283,6 +282,6 @@ def _follow(found: Integers, positions: Integers, n_swa: int) -> bool:
 
 
 def _opens_window(lowest: int, n_tokens: int, n_swa: int) -> bool:
-    """Whether the next token needs none before `lowest`; chunked windows begin at multiples."""
+    """Whether the next token needs no cell before `lowest`; chunked windows start at multiples."""
     chunk = (n_tokens - 1) // n_swa * n_swa
     return 0 < lowest <= n_tokens + 1 - n_swa or lowest == chunk

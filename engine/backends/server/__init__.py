@@ -1,1 +1,1 @@
-"""Replies that another program makes: llama-server, vLLM, SGLang, Ollama, any OpenAI endpoint."""
+"""Replies of servers: llama-server, vLLM, SGLang, Ollama and other OpenAI-compatible ones."""

@@ -1,4 +1,4 @@
-"""A server's slots and gauges, as lines of the panels, and what it does not tell.
+"""Lines for the panels about a server's slots and gauges, and about missing figures.
 
 Names are those of llama-server 0c1e570, vLLM 0.32.0 (`vllm/v1/metrics/loggers.py`; 0.6 to 0.9
 called the use of the cache `gpu_cache_usage_perc`) and SGLang 0.5.23
@@ -14,7 +14,7 @@ from engine.backends.server.facts import Program, ServerFacts, slots_of
 from engine.backends.server.http import Http
 from engine.backends.server.served_reply import bound_number, count_of
 from engine.errors import ServerError
-from engine.events import ServerFigure, ServerTold
+from engine.events import ServerFigure, ServerFigures
 
 SAMPLE = re.compile(r"(?P<name>[a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(?P<value>\S+)")
 MAX_SAMPLES = 20_000
@@ -60,7 +60,7 @@ NOT_REPORTED: Mapping[Program, tuple[ServerFigure, ...]] = {
 
 
 def read_samples(text: str) -> dict[str, float]:
-    """The figures of a Prometheus text (exposition format 0.0.4) by name, labels added up."""
+    """Parse a Prometheus text (exposition format 0.0.4) to values by name, summed over labels."""
     found: dict[str, float] = {}
     for number, line in enumerate(text.splitlines()):
         if number > MAX_SAMPLES:
@@ -80,25 +80,25 @@ def read_samples(text: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Counters:
-    """Asks a server what its slots and gauges say."""
+    """Reads the slots and gauges of a server."""
 
     http: Http
     facts: ServerFacts
     is_busy: bool = False
-    """Whether the server made replies when it was asked last."""
+    """Whether the server was making replies at the last request."""
 
-    def told(self) -> ServerTold:
-        """What slots and gauges say now, and what the server does not tell."""
+    def figures(self) -> ServerFigures:
+        """Request slots and gauges; return lines about them and about missing figures."""
         self.is_busy = False
         figures = [*self._of_slots(), *self._of_metrics()]
         has_speculation = any(figure.panel == "speculation" for figure in figures)
-        untold = NOT_REPORTED[self.facts.program]
+        missing = NOT_REPORTED[self.facts.program]
         if self.facts.program in ("vLLM", "SGLang") and not self.facts.has_metrics:
             figures.append(ServerFigure("cache", "/metrics is off"))
         if self.facts.program == "llama-server" and self.facts.speculates is False:
             figures.append(ServerFigure("speculation", "started without --spec-type: no drafts"))
-        kept = (each for each in untold if each.panel != "speculation" or not has_speculation)
-        return ServerTold((*figures, *kept))
+        reported = (each for each in missing if each.panel != "speculation" or not has_speculation)
+        return ServerFigures((*figures, *reported))
 
     def _of_slots(self) -> Iterator[ServerFigure]:
         if not self.facts.has_slots:
@@ -106,7 +106,7 @@ class Counters:
         try:
             slots = slots_of(self.http)
         except ServerError:
-            return  # its replies say what is wrong
+            return  # the replies report the error
         n_busy = sum(bool(slot.get("is_processing")) for slot in slots)
         held = [n for slot in slots if (n := count_of(slot, "n_prompt_tokens"))]
         self.is_busy |= n_busy > 0

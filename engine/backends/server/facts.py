@@ -1,4 +1,4 @@
-"""What a server is, found by asking it: its program, its models, and what it tells."""
+"""Detect a server's program, models and features."""
 
 import hashlib
 import time
@@ -20,7 +20,7 @@ from engine.http import REPORT_EVERY_S
 from engine.validation import did_you_mean
 
 Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
-"""`OpenAI` is any other that answers at `/v1/chat/completions`."""
+"""`OpenAI` is any other server with `/v1/chat/completions`."""
 LOOK_AGAIN_S = 0.5
 MAX_MODELS = 10_000
 MAX_PATH = 4096
@@ -41,57 +41,55 @@ MEDIA_MARKER = "<__media__>"
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """One model of a server, and what the server can be asked; None is what it does not tell."""
+    """Facts about a server and one of its models; None if the server does not report one."""
 
     program: Program
     models: tuple[str, ...]
-    """Names of all its models."""
+    """Names of all models of the server."""
     model: str
-    """The one that is used."""
+    """Name of the model in use."""
     version: str = ""
     file_type: str = ""
     n_vocab: int | None = None
     n_ctx: int | None = None
-    """Tokens that a reply and its prompt may have."""
+    """Maximum tokens of prompt and reply together."""
     n_ctx_train: int | None = None
     n_slots: int | None = None
-    """Replies that it makes at once."""
+    """Number of parallel replies."""
     has_template: bool = True
     has_slots: bool = False
-    """Whether llama-server says what each of its slots does."""
+    """Whether llama-server reports its slots."""
     has_metrics: bool = False
-    """Whether it has counters for Prometheus."""
+    """Whether the server has Prometheus metrics."""
     speculates: bool | None = None
-    """Whether it was started with something that drafts."""
+    """Whether the server drafts tokens."""
     sees_images: bool = False
-    """Whether it says that its model reads images."""
+    """Whether the model accepts images, as far as the server reports."""
     media_marker: str = MEDIA_MARKER
-    """What stands for an image in a text that llama-server is given."""
+    """Placeholder of an image in a prompt for llama-server."""
     notes: tuple[str, ...] = field(default=())
 
     @property
     def vocabulary_id(self) -> str:
-        """Fingerprint of the vocabulary as far as the server tells it; ids are used by it alone."""
-        told = (self.program, self.model, self.file_type, self.n_vocab)
-        return f"server-{hashlib.blake2b(repr(told).encode(), digest_size=8).hexdigest()}"
+        """Fingerprint of the server's vocabulary; token ids are only valid for this server."""
+        parts = (self.program, self.model, self.file_type, self.n_vocab)
+        return f"server-{hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()}"
 
     @property
-    def tells_ids(self) -> bool:
-        """Whether replies come with the ids of their tokens, and prompts may be made of ids."""
+    def has_ids(self) -> bool:
+        """Whether replies include token ids and prompts may consist of ids."""
         return self.program == "llama-server"
 
 
 def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
-    """What the server is.
-
-    A server that is loading its model is waited for.
+    """Detect program, model and features of a server; wait while it loads its model.
 
     Args:
         http: The server.
-        wanted: The model, or a part of its name that no other has; None is the first.
+        wanted: Name of the model or a unique part of it; None is the first model.
 
     Raises:
-        ServerError: it cannot be reached, is none, or has no such model.
+        ServerError: it cannot be reached, is not a model server, or lacks the model.
     """
     since, limit_s, n_reports = time.monotonic(), http.limits.loading_s, 0
     try:
@@ -131,17 +129,17 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
                 version=_version(http, program),
                 n_ctx=n_ctx,
                 has_metrics=program != "Ollama" and _answers(http, "/metrics"),
-                # Ollama does not list what its models read, and refuses an image by itself.
+                # Ollama does not list image support, and refuses an image by itself.
                 sees_images=program == "Ollama"
                 or _reads("image", _object(listed[model].get("architecture"))),
             )
 
 
 def chosen_model(names: Sequence[str], wanted: str | None, server: str) -> str:
-    """The model that a name means.
+    """The model that matches a name.
 
     Raises:
-        ServerError: none or several are meant.
+        ServerError: no model or several match.
     """
     if wanted is None or wanted in names:
         return names[0] if wanted is None else wanted
@@ -169,7 +167,7 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
 
 
 def _program(http: Http, entry: Mapping[str, object]) -> Program:
-    """Who answers: as the list of models says, else as its own address answers."""
+    """Detect the program from the list of models, else from a program-specific path."""
     known = PRODUCERS.get(str(entry.get("owned_by")))
     if known is not None and known != "Ollama":
         return known
@@ -225,31 +223,31 @@ def _llama_server(
 
 
 def slots_of(http: Http) -> list[Mapping[str, object]]:
-    """What each slot of a llama-server does.
+    """Request the state of each llama-server slot.
 
     Raises:
-        ServerError: it does not tell.
+        ServerError: the server does not report its slots.
     """
     from engine.parsing import parse_json
 
     try:
-        told = parse_json(http.get("/slots"))
+        slots = parse_json(http.get("/slots"))
     except ValueError as error:
         raise ServerError(f"{http.name} sent invalid JSON at /slots") from error
-    return [slot for slot in told if isinstance(slot, dict)] if isinstance(told, list) else []
+    return [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
 
 
 def _reads(what: str, architecture: Mapping[str, object]) -> bool:
-    """Whether a list of models, as OpenRouter's, has this among what a model takes."""
+    """Whether a model list like OpenRouter's has this among a model's input modalities."""
     return what in _list(architecture.get("input_modalities"))
 
 
 def _version(http: Http, program: Program) -> str:
-    """The version that a program tells at an address of its own."""
+    """The program's version from its version endpoint."""
     paths: Mapping[Program, tuple[str, ...]] = {
         "Ollama": ("/api/version",),
         "vLLM": ("/version",),
-        "SGLang": ("/server_info", "/get_server_info"),  # the name of today, and the one before
+        "SGLang": ("/server_info", "/get_server_info"),  # new name, then old name
     }
     for path in paths.get(program, ()):
         with suppress(ServerError):

@@ -83,7 +83,7 @@ class Http:
             url: Its address.
             limits: How long it may take.
             is_trusted: As `Configuration.is_server_trusted`.
-            report_wait: Called, from any thread, with what is waited for; empty at its end.
+            report_wait: Called from any thread with a text about the wait; empty at its end.
 
         Raises:
             ServerError: its key cannot be sent.
@@ -143,7 +143,7 @@ class Http:
             reply: Built from the events; reports progress.
 
         Raises:
-            ServerError: it cannot be requested, breaks off, or is no such stream.
+            ServerError: the request fails, the stream breaks off, or it is invalid.
             ContextFullError: the prompt is longer than the context.
         """
 
@@ -187,7 +187,7 @@ class Http:
         limit_s: float | None = None,
         attach: Callable[[Callable[[], None]], None] = lambda _: None,
     ) -> Iterator[Answer]:
-        """A good answer; errors of HTTP become those of servers."""
+        """A successful answer; translates HTTP errors to server errors."""
         try:
             with self._client.request(
                 method,
@@ -246,7 +246,7 @@ class Http:
         return found
 
     def error_text(self, error: object) -> str:
-        """A server's error message, for one of ours."""
+        """A server's error message as part of our message."""
         return self.masked(_message_in(error) or "no reason")
 
     def masked(self, text: str) -> str:
@@ -280,7 +280,7 @@ def _error_text(data: bytes) -> str:
 
 
 def _message_in(found: object) -> str:
-    """The message of an error as OpenAI's, Ollama's and FastAPI's servers write it."""
+    """The message in an error of OpenAI, Ollama or FastAPI servers."""
     for name in ("error", "message", "detail"):
         if isinstance(found, dict) and found.get(name):
             return _message_in(found[name])

@@ -1,4 +1,4 @@
-"""Replies of llama-server (llama.cpp 0c1e570): raw prompts, token ids, and counts as they come."""
+"""Replies of llama-server (llama.cpp 0c1e570), with raw prompts, token ids and counts."""
 
 import base64
 from collections import OrderedDict
@@ -25,9 +25,9 @@ from engine.images import Image, images_in, parts_of
 from engine.requests import Cancellation, GenerationRequest, Message
 
 MAX_SPELLED = 256
-"""Replies whose spelling is remembered."""
+"""Replies whose text is cached."""
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
-"""kvchat's own order; what is not named does nothing."""
+"""kvchat's order; samplers that are not listed are off."""
 MAX_HELD = 4
 """Tokens that one event stands for: a character of UTF-8 has no more bytes. What may begin a stop
 string is held back as well."""
@@ -36,11 +36,11 @@ LAST = ("stop_type", "stopping_word", "truncated", "timings", "tokens_predicted"
 """What the last event is to hold: with all of it, it would repeat the whole prompt."""
 
 MixedPrompt = list[str | int]
-"""A prompt as `/completion` takes it: texts that it tokenises, and ids between them."""
+"""A prompt for `/completion`: texts that it tokenises, and token ids between them."""
 
 
 class LlamaServer:
-    """Makes replies at one llama-server."""
+    """Requests replies from one llama-server."""
 
     def __init__(self, http: Http, facts: ServerFacts) -> None:
         self._http = http
@@ -50,10 +50,10 @@ class LlamaServer:
     def events(
         self, reply: ServedReply, cancellation: Cancellation
     ) -> Generator[Event, None, None]:
-        """What the reply tells.
+        """Request a reply and yield its events.
 
         Raises:
-            ServerError: it fails.
+            ServerError: the request fails.
             ContextFullError: the prompt is longer than a slot's context.
         """
         request = reply.request = self._with_known_ids(reply.request)
@@ -76,10 +76,10 @@ class LlamaServer:
             body["model"] = self._facts.model
         counted = _Rounds(reply)
         with closing(self._http.stream("/completion", body, cancellation, reply)) as stream:
-            for told in stream:
-                if (error := told.get("error")) is not None:
+            for chunk in stream:
+                if (error := chunk.get("error")) is not None:
                     raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-                yield from self._told(told, reply, counted)
+                yield from self._events_of(chunk, reply, counted)
                 if reply.reason is not None:
                     break
         if reply.reason is not None:
@@ -87,20 +87,20 @@ class LlamaServer:
                 self._complete_ids(reply)
 
     def spelling(self, token_ids: tuple[int, ...]) -> str:
-        """The text that ids spell, as the server says."""
+        """Detokenize ids on the server."""
         known = self._spelled.get(token_ids)
         if known is None:
-            told = self._http.post_json("/detokenize", {"tokens": list(token_ids)})
-            known = str(told.get("content", ""))
+            chunk = self._http.post_json("/detokenize", {"tokens": list(token_ids)})
+            known = str(chunk.get("content", ""))
             self._spelled[token_ids] = known
             if len(self._spelled) > MAX_SPELLED:
                 self._spelled.popitem(last=False)
         return known
 
-    # --- what is asked ---
+    # --- requests ---
 
     def _with_known_ids(self, request: GenerationRequest) -> GenerationRequest:
-        """A request whose ids are of the server's vocabulary; `continues` or its text is empty."""
+        """Convert the ids of a request to the server's; `continues` or its text becomes empty."""
         n_vocab, start = self._facts.n_vocab, request.continues_text
         messages = tuple(
             replace(message, token_ids=ids_within(message.token_ids or (), n_vocab))
@@ -145,9 +145,9 @@ class LlamaServer:
         return [*prompt, *([text] if text else []), *start]
 
     def _render(self, messages: Sequence[Message]) -> str:
-        """The prompt of messages by the server's own template."""
-        said = [{"role": message.role, "content": message.content} for message in messages]
-        prompt = self._http.post_json("/apply-template", {"messages": said}).get("prompt")
+        """Render messages with the server's chat template."""
+        rendered = [{"role": message.role, "content": message.content} for message in messages]
+        prompt = self._http.post_json("/apply-template", {"messages": rendered}).get("prompt")
         if not isinstance(prompt, str):
             raise ServerError(f"{self._http.name} returned no prompt from /apply-template")
         return prompt
@@ -177,46 +177,46 @@ class LlamaServer:
             )
         return {**asked, "grammar": grammar.text}
 
-    # --- what is told ---
+    # --- responses ---
 
-    def _told(
-        self, told: Mapping[str, object], reply: ServedReply, counted: "_Rounds"
+    def _events_of(
+        self, chunk: Mapping[str, object], reply: ServedReply, counted: "_Rounds"
     ) -> Iterator[Event]:
-        if isinstance(progress := told.get("prompt_progress"), dict):
+        if isinstance(progress := chunk.get("prompt_progress"), dict):
             n_done, n_total, n_reused = (
                 count_of(progress, name) for name in ("processed", "total", "cache")
             )
             yield reply.read(n_done, n_total, n_reused)
-            return  # the token beside it means nothing
-        timings = told.get("timings")
-        told_timings = timings if isinstance(timings, dict) else {}
-        _take_timings(reply, told_timings)
-        tokens, text = told.get("tokens"), told.get("content")
+            return  # ignore the token in a progress event
+        timings = chunk.get("timings")
+        known_timings = timings if isinstance(timings, dict) else {}
+        _read_timings(reply, known_timings)
+        tokens, text = chunk.get("tokens"), chunk.get("content")
         n_named = len(tokens) if isinstance(tokens, list) else 0
         if n_named or (text and isinstance(text, str)):
             token = id_of(tokens[-1]) if isinstance(tokens, list) and tokens else None
             n_before = reply.n_emitted
-            n_new = (count_of(told, "tokens_predicted") or n_before + n_named) - n_before
+            n_new = (count_of(chunk, "tokens_predicted") or n_before + n_named) - n_before
             most = max(MAX_HELD, n_named, *(len(each.encode()) for each in reply.request.stop))
             yield from reply.begun()
             yield from counted.token(
                 text if isinstance(text, str) else "",
                 token,
                 max(min(n_new, most), 1),
-                told_timings,
+                known_timings,
             )
             if token in reply.request.sampling.stop_tokens:
                 reply.reason, reply.end_token = FinishReason.STOP_TOKEN, token
-        if isinstance(told.get("stop_type"), str):
+        if isinstance(chunk.get("stop_type"), str):
             yield from counted.end()
-            _take_end(told, reply)
+            _read_end(chunk, reply)
 
     def _complete_ids(self, reply: ServedReply) -> None:
-        """Ask for ids that the stream left out: it names but the last one of a split character."""
+        """Request ids missing in the stream, which has only the last one of a split character."""
         if None not in reply.ids or not reply.n_text:
             return
-        told = self._http.post_json("/tokenize", {"content": reply.text, "parse_special": False})
-        found = told.get("tokens")
+        chunk = self._http.post_json("/tokenize", {"content": reply.text, "parse_special": False})
+        found = chunk.get("tokens")
         ids = [id_of(one) for one in found] if isinstance(found, list) else []
         known = reply.ids[:-1] if reply.reason is FinishReason.END else reply.ids
         agree = len(ids) == len(known) and all(
@@ -228,65 +228,65 @@ class LlamaServer:
 
 @dataclass(slots=True)
 class _Rounds:
-    """Puts the rounds together that the server's counters tell of.
+    """Reconstructs rounds from the server's counters.
 
-    A verified draft raises `draft_n`, by its length, with the first token of its round; those that
-    were accepted and one more follow with the same counts (`server-context.cpp`).
+    The first token of a round with a draft increases `draft_n` by the draft's length; the accepted
+    tokens and one more follow with the same counts (`server-context.cpp`).
     """
 
     reply: ServedReply
     n_drafted: int = 0
     n_accepted: int = 0
     of_round: tuple[int, int] = (0, 0)
-    """Drafted and accepted of the round that is being told."""
-    n_told: int = 0
-    """Tokens of it so far."""
-    told_at: float = 0.0
+    """Drafted and accepted tokens of the current round."""
+    n_seen: int = 0
+    """Tokens of the current round so far."""
+    seen_at: float = 0.0
     elapsed_s: float = 0.0
 
     def token(
         self, text: str, token: int | None, n_tokens: int, timings: Mapping[str, object]
     ) -> Iterator[Event]:
-        """The events of one told token, which may stand for some before it."""
+        """Events of one received token, which may represent several."""
         if count_of(timings, "draft_n") > self.n_drafted:
             yield from self.end()
         if timings:
             self._count(timings)
-        self.n_told += n_tokens
+        self.n_seen += n_tokens
         yield self.reply.commit_text(
             text, token, n_tokens=n_tokens, kind=self._kind(), source=self._source()
         )
-        if self.n_told > self.of_round[1]:
+        if self.n_seen > self.of_round[1]:
             yield from self.end()
 
     def end(self) -> Iterator[Event]:
-        """The round that was told, if one was; without a draft each token is a round."""
+        """Event of the current round, if any; without a draft each token is a round."""
         n_drafted, n_accepted = self.of_round
-        if n_drafted and self.n_told:
-            yield self.reply.round(n_drafted, n_accepted, self.n_told, self.elapsed_s)
+        if n_drafted and self.n_seen:
+            yield self.reply.round(n_drafted, n_accepted, self.n_seen, self.elapsed_s)
         else:
-            for _ in range(self.n_told):
-                yield self.reply.round(0, 0, 1, self.elapsed_s / self.n_told)
-        if self.n_told:
+            for _ in range(self.n_seen):
+                yield self.reply.round(0, 0, 1, self.elapsed_s / self.n_seen)
+        if self.n_seen:
             yield from self.reply.cells()
-        self.of_round, self.n_told = (0, 0), 0
+        self.of_round, self.n_seen = (0, 0), 0
 
     def _count(self, timings: Mapping[str, object]) -> None:
-        """Take the counts that come with a token; those of a draft come with its first one."""
+        """Record the counts of a token; those of a draft come with its first token."""
         drafted, accepted = (count_of(timings, name) for name in ("draft_n", "draft_n_accepted"))
         if drafted > self.n_drafted:
             n_drafted = min(drafted - self.n_drafted, MAX_DRAFT)
             self.of_round = (n_drafted, min(max(accepted - self.n_accepted, 0), n_drafted))
         self.n_drafted, self.n_accepted = drafted, accepted
-        if not self.n_told:
+        if not self.n_seen:
             decoded_s = seconds_of(timings, "predicted_ms", MILLI)
-            self.elapsed_s, self.told_at = max(decoded_s - self.told_at, 0.0), decoded_s
+            self.elapsed_s, self.seen_at = max(decoded_s - self.seen_at, 0.0), decoded_s
 
     def _kind(self) -> TokenKind:
         n_drafted, n_accepted = self.of_round
         if not n_drafted:
             return TokenKind.PLAIN
-        if self.n_told <= n_accepted:
+        if self.n_seen <= n_accepted:
             return TokenKind.DRAFT
         return TokenKind.BONUS if n_accepted == n_drafted else TokenKind.CORRECTION
 
@@ -302,7 +302,7 @@ def _limit(request: GenerationRequest) -> int:
     return -1 if request.max_tokens is None else request.max_tokens
 
 
-def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
+def _read_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
     if not timings:
         return
     reply.n_reused = count_of(timings, "cache_n")
@@ -314,20 +314,20 @@ def _take_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:
     reply.decode_tps = bound_number(timings.get("predicted_per_second"), MAX_TPS) or None
 
 
-def _take_end(told: Mapping[str, object], reply: ServedReply) -> None:
-    match told["stop_type"]:
+def _read_end(chunk: Mapping[str, object], reply: ServedReply) -> None:
+    match chunk["stop_type"]:
         case "eos":
             reply.reason = FinishReason.END
             reply.end_token = reply.ids[-1] if reply.ids else None
         case "word":
             reply.reason = FinishReason.STOP_STRING
         case _:
-            is_full = bool(told.get("truncated"))
+            is_full = bool(chunk.get("truncated"))
             reply.reason = FinishReason.CONTEXT if is_full else FinishReason.LENGTH
 
 
 def _with_markers(message: Message, marker: str) -> tuple[Message, list[Image]]:
-    """A question with the server's marker for each image that it names, and these images."""
+    """Replace images of a question by the server's marker; return the images too."""
     images = images_in(message.content) if message.role == "user" else []
     if not images:
         return message, []

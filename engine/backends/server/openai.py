@@ -1,7 +1,7 @@
-"""Replies of what speaks as OpenAI's servers do: vLLM, SGLang, and any other.
+"""Replies of OpenAI-compatible servers: vLLM, SGLang, and others.
 
-vLLM 0.11 and SGLang 0.5 take settings beside OpenAI's and count tokens in each chunk; of others the
-count comes at the end, or never.
+vLLM 0.11 and SGLang 0.5 accept further settings and count tokens in each chunk; other servers
+send the count at the end, or never.
 """
 
 import time
@@ -21,14 +21,13 @@ from engine.requests import Cancellation, GenerationRequest, Message
 CHAT = "/v1/chat/completions"
 RAW = "/v1/completions"
 MIN_TIMED_S = 0.05
-"""Shorter replies arrive in one piece, which shows no speed."""
+"""Shorter replies arrive in one chunk, which has no measurable speed."""
 REASONING = ("reasoning_content", "reasoning")
-"""Where thoughts come apart from the text: DeepSeek's, vLLM's and SGLang's name, and OpenRouter's.
-"""
+"""Keys of separate thinking: that of DeepSeek, vLLM and SGLang, and that of OpenRouter."""
 
 
 class OpenAI:
-    """Makes replies at one server."""
+    """Requests replies from one server."""
 
     def __init__(self, http: Http, facts: ServerFacts) -> None:
         self._http = http
@@ -38,37 +37,37 @@ class OpenAI:
     def events(
         self, reply: ServedReply, cancellation: Cancellation
     ) -> Generator[Event, None, None]:
-        """What the reply tells.
+        """Request a reply and yield its events.
 
         Raises:
-            EngineError: the server does not know what is asked, or fails.
+            EngineError: the server does not support the request, or fails.
             ContextFullError: the prompt is longer than the context.
         """
         request = reply.request
         path = CHAT if request.has_template else RAW
         body = self._body(request, reply.seed)
         first_at = last_at = 0.0
-        # Closed here: after an error its frame holds it, and with it the connection.
+        # Close the stream here: after an error the traceback would keep the connection open.
         with closing(self._http.stream(path, body, cancellation, reply)) as stream:
-            for told in stream:
-                if (error := told.get("error")) is not None:
+            for chunk in stream:
+                if (error := chunk.get("error")) is not None:
                     raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-                n_tokens = self._take_usage(told, reply)
-                thought, text, reason = _choice(told)
-                if said := reply.woven(thought, text):
+                n_tokens = self._read_usage(chunk, reply)
+                thought, text, reason = _choice(chunk)
+                if joined := reply.woven(thought, text):
                     last_at = time.monotonic()
                     first_at = first_at or last_at
                     yield from reply.begun()
-                    yield reply.commit_text(said, n_tokens=n_tokens)
+                    yield reply.commit_text(joined, n_tokens=n_tokens)
                     yield from reply.cells()
                 else:
-                    reply.n_emitted += n_tokens  # the count comes behind the text
+                    reply.n_emitted += n_tokens  # the count comes after the text
                 if reason:
-                    reply.reason = self._reason(reason, told)
+                    reply.reason = self._reason(reason, chunk)
         self._time(reply, last_at - first_at)
         yield from reply.cells()
 
-    # --- what is asked ---
+    # --- requests ---
 
     def _body(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
         sampling = request.sampling
@@ -116,25 +115,25 @@ class OpenAI:
             return {"prompt": list(request.prompt_tokens)}
         if request.raw_prompt is not None:
             return {"prompt": request.raw_prompt}
-        said = [{"role": each.role, "content": _content(each)} for each in request.messages]
-        return {"messages": said}
+        messages = [{"role": each.role, "content": _content(each)} for each in request.messages]
+        return {"messages": messages}
 
-    # --- what is told ---
+    # --- responses ---
 
-    def _take_usage(self, told: Mapping[str, object], reply: ServedReply) -> int:
-        """Take the counts of a chunk; gives how many tokens came with it, 0 where it says none."""
-        usage = told.get("usage")
+    def _read_usage(self, chunk: Mapping[str, object], reply: ServedReply) -> int:
+        """Record the counts of a chunk; return its new tokens, 0 if it has no counts."""
+        usage = chunk.get("usage")
         if not isinstance(usage, dict):
             return 0
         reply.n_prompt = count_of(usage, "prompt_tokens")
         details = usage.get("prompt_tokens_details")
         if isinstance(details, dict):
             reply.n_reused = count_of(details, "cached_tokens", reply.n_prompt)
-        return max(count_of(usage, "completion_tokens", reply.most_tokens) - reply.n_emitted, 0)
+        return max(count_of(usage, "completion_tokens", reply.max_tokens) - reply.n_emitted, 0)
 
-    def _reason(self, reason: str, told: Mapping[str, object]) -> FinishReason:
+    def _reason(self, reason: str, chunk: Mapping[str, object]) -> FinishReason:
         match reason:
-            case "stop" if _has_stop_string(told):
+            case "stop" if _has_stop_string(chunk):
                 return FinishReason.STOP_STRING
             case "length":
                 return FinishReason.LENGTH
@@ -144,16 +143,16 @@ class OpenAI:
                 return FinishReason.END
 
     def _time(self, reply: ServedReply, elapsed_s: float) -> None:
-        """Measure here what such servers do not tell."""
+        """Measure times that such servers do not report."""
         reply.decode_s = elapsed_s
         reply.prefill_s = reply.first_token_s or 0.0
         if elapsed_s > MIN_TIMED_S:
             reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
 
 
-def _choice(told: Mapping[str, object]) -> tuple[str, str, str]:
-    """Thoughts, text and reason to end of a chunk."""
-    choices = told.get("choices")
+def _choice(chunk: Mapping[str, object]) -> tuple[str, str, str]:
+    """Thinking, text and finish reason of a chunk."""
+    choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
     if not isinstance(first, dict):
         return "", "", ""
@@ -169,9 +168,9 @@ def _choice(told: Mapping[str, object]) -> tuple[str, str, str]:
     )
 
 
-def _has_stop_string(told: Mapping[str, object]) -> bool:
-    """Whether vLLM or SGLang name a text that ended the reply."""
-    choices = told.get("choices")
+def _has_stop_string(chunk: Mapping[str, object]) -> bool:
+    """Whether vLLM or SGLang report a stop string."""
+    choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
     if not isinstance(first, dict):
         return False
@@ -179,10 +178,10 @@ def _has_stop_string(told: Mapping[str, object]) -> bool:
 
 
 def _content(message: Message) -> str | list[dict[str, object]]:
-    """A message's text, with its images between the parts of it where it is a question with some.
+    """A message's text, or text and image parts of a question with images.
 
     Raises:
-        ImageError: one is gone.
+        ImageError: an image is missing.
     """
     if message.role != "user" or not images_in(message.content):
         return message.content

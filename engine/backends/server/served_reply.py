@@ -1,7 +1,7 @@
-"""One reply of a server: its text, the ids that came, and the server's own counts.
+"""One reply of a server: its text, token ids and the server's counts.
 
-A server may send anything as a number. What is taken is finite, not negative and at most what the
-reply's limit allows, so that no list of its length is long and every sum and rate is finite.
+Numbers from a server are untrusted: they are bounded to finite, non-negative values within the
+reply's limit, so that lists stay short and all sums and rates are finite.
 """
 
 import time
@@ -23,54 +23,54 @@ from engine.events import (
 )
 from engine.requests import GenerationRequest
 
-MOST_TOKENS = 1 << 24
-"""Tokens of a prompt or a reply."""
+MAX_TOKENS = 1 << 24
+"""Maximum tokens of a prompt or a reply."""
 MAX_S = 7 * 86_400.0
-"""Seconds that a server may say that it took."""
+"""Maximum duration in seconds that a server may report."""
 MAX_TPS = 1e6
 MAX_DRAFT = 128
-"""Tokens of one draft."""
+"""Maximum tokens of one draft."""
 MAX_TEXT = 1 << 24
-"""Characters of a reply behind which a server is taken for broken."""
+"""Maximum characters of a reply; a server that sends more is broken."""
 THINKS, ANSWERS = "<think>\n", "\n</think>\n\n"
 SERVER_DRAFTS = "drafting is fixed when the server is started"
 
 
 @dataclass(slots=True)
 class ServedReply:
-    """What comes of one request; it may end at any moment with what there is."""
+    """The received part of a reply; it may end at any moment."""
 
     request: GenerationRequest
     seed: int
     vocabulary_id: str
     program: str
-    """Who drafts, as panels call it."""
+    """Name of the predictor in the panels."""
     n_ctx: int | None = None
     start: str = ""
     """Text of the reply that is continued."""
     asked_at: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
-    """Texts as they came."""
+    """Received texts."""
     n_text: int = 0
-    """Characters of them."""
+    """Total characters of the texts."""
     n_read: int = 0
-    """Tokens of the prompt that the server says it has read."""
+    """Prompt tokens that the server has prefilled."""
     ids: list[int | None] = field(default_factory=list)
-    """Ids of the tokens in their order; None where the server left one out."""
+    """Token ids in order; None if the server omitted one."""
     has_nameless: bool = False
-    """Whether text came without the id of any token."""
+    """Whether a text came without token ids."""
     end_token: int | None = None
-    """The token that ended the turn, which is no part of the reply."""
+    """The end token, which is not part of the reply."""
     reason: FinishReason | None = None
     is_thinking: bool = False
-    """Whether its thoughts are not closed yet."""
+    """Whether the thinking is not closed yet."""
     n_prompt: int | None = None
     n_reused: int | None = None
     n_drafted: int = 0
     n_accepted: int = 0
     n_emitted: int = 0
     rounds: list[RoundFinished] = field(default_factory=list)
-    """What its counters told of each, where they do."""
+    """Rounds from the server's counters, if it has them."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_tps: float | None = None
@@ -78,11 +78,11 @@ class ServedReply:
 
     @property
     def text(self) -> str:
-        """Text that came, without `start`."""
+        """Received text, without `start`."""
         return "".join(self.parts)
 
     def woven(self, thought: str, text: str) -> str:
-        """Thoughts and text that came apart, as a template writes them into one reply."""
+        """Join separate thinking and text to one reply with thinking markers."""
         if thought and not self.is_thinking and not self.n_text:
             self.is_thinking, thought = True, THINKS + thought
         if text and self.is_thinking:
@@ -91,22 +91,22 @@ class ServedReply:
 
     @property
     def has_begun(self) -> bool:
-        """Whether something of the reply came: it is not asked for again then."""
+        """Whether a part of the reply was received; then the request is not repeated."""
         return bool(self.n_text or self.ids or self.n_emitted)
 
     @property
     def n_progress(self) -> int:
-        """Grows with what the server has done for the reply."""
+        """Measure of progress that grows with the server's work."""
         return self.n_read + self.n_text
 
     @property
-    def most_tokens(self) -> int:
-        """More than these no server counts rightly."""
+    def max_tokens(self) -> int:
+        """Upper bound of the tokens that a server can report."""
         limit = self.request.max_tokens
-        return MOST_TOKENS if limit is None else min(limit, MOST_TOKENS)
+        return MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
 
     def read(self, n_done: int, n_total: int, n_reused: int) -> PromptProgress:
-        """The server has read a part of the prompt."""
+        """Record progress of the prefill."""
         n_done, n_reused = min(n_done, n_total), min(n_reused, n_total)
         self.n_prompt, self.n_reused = n_total, n_reused
         self.n_read = max(self.n_read, n_done)
@@ -130,14 +130,14 @@ class ServedReply:
         kind: TokenKind = TokenKind.PLAIN,
         source: str | None = None,
     ) -> TokensCommitted:
-        """Text came, and the last of the `n_tokens` that spell it; `take` makes it the reply's."""
+        """Event of a text with `n_tokens` tokens, the last one `token`; `take` records it."""
         if token is None:
             return TokensCommitted((), text, n_unnamed=n_tokens)
-        told = CommittedToken(token, kind, source)
-        return TokensCommitted((told,), text, (len(text),), n_unnamed=n_tokens - 1)
+        committed = CommittedToken(token, kind, source)
+        return TokensCommitted((committed,), text, (len(text),), n_unnamed=n_tokens - 1)
 
     def round(self, n_drafted: int, n_accepted: int, n_emitted: int, elapsed_s: float) -> Event:
-        """The server has finished a round, as its counters say."""
+        """Event of a finished round from the server's counters."""
         is_missed = n_accepted < n_drafted
         return RoundFinished(
             n_drafted=n_drafted,
@@ -157,7 +157,7 @@ class ServedReply:
         )
 
     def take(self, event: Event) -> None:
-        """Make an event the reply's: what is not taken here is not in `finished`."""
+        """Record an event, so that `finish` includes it."""
         match event:
             case TokensCommitted():
                 self.parts.append(event.text)
@@ -173,14 +173,14 @@ class ServedReply:
                 pass
 
     def cells(self) -> list[Event]:
-        """How full the context is, where the server tells how large it is."""
+        """Events about the used cells, if the size of the context is known."""
         if self.n_ctx is None or self.n_prompt is None:
             return []
         n_used = min(self.n_prompt + self.n_emitted, self.n_ctx)
         return [CacheChanged(n_used, self.n_ctx, None)]
 
     def finish(self, reason: FinishReason) -> Finished:
-        """The reply as it is, whole or cut."""
+        """End the reply, complete or not."""
         ids = tuple(token for token in self.ids if token is not None)
         is_whole = len(ids) == len(self.ids) and not self.has_nameless
         if is_whole and ids and ids[-1] == self.end_token:
@@ -193,12 +193,12 @@ class ServedReply:
             self.vocabulary_id,
             self.seed,
             self.stats(),
-            n_used=min(n_prompt + self.n_emitted, self.n_ctx or MOST_TOKENS),
+            n_used=min(n_prompt + self.n_emitted, self.n_ctx or MAX_TOKENS),
             n_cells=self.n_ctx or n_prompt + self.n_emitted,
         )
 
     def stats(self) -> GenerationStats:
-        """The counts as the server gave them."""
+        """Statistics from the server's counts."""
         return replace(
             GenerationStats().with_rounds(self.rounds),
             n_prompt=self.n_prompt,
@@ -216,39 +216,39 @@ class ServedReply:
 
 
 def bound_number(value: object, most: float) -> float:
-    """A number from 0 to `most`; 0 where it is none."""
+    """Bound a number to 0 to `most`; 0 if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
     return float(min(max(value, 0), most))
 
 
-def count_of(sent: Mapping[str, object], name: str, most: int = MOST_TOKENS) -> int:
-    """A count, rounded down; 0 where there is none."""
+def count_of(sent: Mapping[str, object], name: str, most: int = MAX_TOKENS) -> int:
+    """A count, rounded down; 0 if missing."""
     return int(bound_number(sent.get(name), most))
 
 
 def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
-    """A time in seconds; 0 where there is none.
+    """A time in seconds; 0 if missing.
 
     Args:
-        sent: What a server sent.
-        name: Of the time.
-        unit_s: Seconds of the unit that it is in.
+        sent: JSON object of a server.
+        name: Key of the time.
+        unit_s: Its unit in seconds.
     """
     return bound_number(sent.get(name), MAX_S / unit_s) * unit_s
 
 
 def size_of(value: object) -> int | None:
-    """A size such as a context's; None where it is none that can be."""
+    """A size such as a context's; None if invalid."""
     return id_of(value) or None
 
 
 def id_of(value: object) -> int | None:
-    """A token's id; None where it is none that can be."""
+    """A token id; None if invalid."""
     is_id = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
     return value if is_id and isinstance(value, int) else None
 
 
 def rate_of(n: int, elapsed_s: float) -> float | None:
-    """Tokens a second; None where nothing was counted or timed."""
+    """Tokens per second; None if either is 0."""
     return min(n / elapsed_s, MAX_TPS) if n > 0 and elapsed_s > 0 else None

@@ -1,4 +1,4 @@
-"""A server behind what the worker asks of a session: replies that are made elsewhere."""
+"""A session whose replies come from a server."""
 
 import secrets
 import threading
@@ -31,7 +31,7 @@ from engine.events import (
     FinishReason,
     Loaded,
     ServerFigure,
-    ServerTold,
+    ServerFigures,
     SpeculationChanged,
     Waiting,
 )
@@ -41,19 +41,19 @@ from engine.requests import Cancellation, GenerationRequest
 from engine.servers import goes_unencrypted
 
 LOOK_S = 0.7
-"""How often a server's counters are asked for: figures of it are right within a second."""
+"""Interval of requests for a server's counters."""
 LOOK_LIMITS = TimeLimits(answer_s=5.0)
 IDLE_S = 60.0
-"""For how long counters are asked for while nothing runs: a server may sleep when it is left."""
+"""How long counters are requested while nothing runs: an idle server may sleep."""
 STEP_S = 0.05
-"""How long a step waits for something that replies tell: a stop is obeyed within it."""
+"""How long a step waits for events of replies, and so the delay of a stop."""
 SEED_BITS = 31
 """What every server keeps of a seed."""
 NO_SPECULATION = "drafting is fixed when the server is started: set it in the server's options"
 
 
 class _Program(Protocol):
-    """What makes replies at a program's servers."""
+    """Requests replies from servers of one program."""
 
     def events(
         self, reply: ServedReply, cancellation: Cancellation
@@ -62,57 +62,57 @@ class _Program(Protocol):
 
 @dataclass(slots=True)
 class ServedGeneration:
-    """One reply from its request to its end: what it tells, and how it ended."""
+    """One reply: its events, and how it ended."""
 
     reply: ServedReply
     cancellation: Cancellation
     events: deque[Event] = field(default_factory=deque)
-    """Told and not taken yet."""
+    """Events that were not consumed yet."""
     fault: EngineError | None = None
-    """Why it failed."""
+    """The error that ended the reply."""
     is_over: bool = False
     came: deque[Event] = field(default_factory=deque)
-    """What its thread has read; a step makes it the reply's."""
+    """Events from the reading thread, which a step records."""
     has_ended: bool = False
-    """Whether nothing more comes; a step makes it over."""
+    """Whether the thread has ended; the next step ends the reply."""
 
     def take(self) -> Iterator[Event]:
-        """The events that it has told, each once."""
+        """Consume the pending events."""
         while self.events:
             yield self.events.popleft()
 
 
 class ServerSession:
-    """Replies of one server's model, as many at once as are asked for; from one thread.
+    """Any number of parallel replies of one server's model; used from one thread.
 
-    Each is read by a thread of its own, which ends with it.
+    A separate thread reads each reply.
     """
 
     def __init__(
         self,
         configuration: Configuration,
         limits: TimeLimits | None = None,
-        tell: Callable[[Event], None] | None = None,
+        emit: Callable[[Event], None] | None = None,
     ) -> None:
-        """Ask the server what it is.
+        """Connect to the server and detect its features.
 
         Args:
-            configuration: Its address, and the model there.
-            limits: How long it may take.
-            tell: Called, from any thread, with what is told apart from replies.
+            configuration: Address of the server and name of the model.
+            limits: Time limits.
+            emit: Called from any thread with events that belong to no reply.
 
         Raises:
-            ServerError: it cannot be reached, is none, or has no such model.
+            ServerError: it cannot be reached, is not a model server, or lacks the model.
         """
         assert configuration.server is not None, "a server session needs an address"
         watch = Stopwatch()
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
-        self._tell = tell or (lambda _: None)
+        self._emit = emit or (lambda _: None)
         is_trusted = configuration.is_server_trusted
         self._http = Http(
             configuration.server,
             limits or TimeLimits(),
-            lambda text: self._tell(Waiting(text)),
+            lambda text: self._emit(Waiting(text)),
             is_trusted=is_trusted,
         )
         self._facts = ask_facts(self._http, self._wanted)
@@ -121,34 +121,34 @@ class ServerSession:
             Http(configuration.server, LOOK_LIMITS, is_trusted=is_trusted), self._facts
         )
         self._is_asked = threading.Event()
-        """A reply was asked for since counters were looked at."""
+        """Whether a reply was requested since the last look at the counters."""
         self._is_closed = False
         self._changed = threading.Condition()
-        """Guards what running replies tell."""
+        """Guards the events of running replies."""
         self._running: list[ServedGeneration] = []
         self._was_lost = False
-        """Whether the server broke off since it was asked what it is."""
+        """Whether the connection broke since the last detection."""
         self.loaded = self._loaded(configuration, watch)
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server is."""
+        """Detected facts about the server."""
         return self._facts
 
-    def look(self) -> ServerTold:
-        """What the server's counters say now."""
-        return self._counters.told()
+    def look(self) -> ServerFigures:
+        """Request the server's counters."""
+        return self._counters.figures()
 
     def watch(self) -> None:
-        """Tell what the server's counters say, now and as they change, from a thread."""
-        self._tell(self._speculation())
+        """Emit the server's counters from a thread, now and after changes."""
+        self._emit(self._speculation())
         start_thread(self._watch, name="server-counters", pauses_s=PAUSES_S)
 
     def begin(self, request: GenerationRequest, cancellation: Cancellation) -> ServedGeneration:
-        """A reply that the server makes from now on.
+        """Start a reply.
 
         Raises:
-            EngineError: it asks for something that no server knows.
+            EngineError: the request has settings that no server supports.
         """
         if request.adapters is not None:
             raise AdapterError("only the server can load adapters: start it with --lora")
@@ -177,7 +177,7 @@ class ServerSession:
         return generation
 
     def step(self) -> bool:
-        """Wait a moment for what replies tell; False where none runs."""
+        """Wait briefly for events of replies; return whether any reply runs."""
         if not self._running:
             return False
         with self._changed:
@@ -192,33 +192,30 @@ class ServerSession:
         return True
 
     def count_tokens(self, text: str) -> int | None:
-        """Tokens of a text, from any thread; None where the server cannot be asked.
-
-        What images cost only the server knows, and its reply tells.
-        """
-        if not self._facts.tells_ids:
+        """Count the tokens of a text without images; None if the server cannot. Thread-safe."""
+        if not self._facts.has_ids:
             return None
         try:
-            said = "".join(part for part in parts_of(text) if isinstance(part, str))
-            told = self._http.post_json("/tokenize", {"content": said}).get("tokens")
+            plain = "".join(part for part in parts_of(text) if isinstance(part, str))
+            tokens = self._http.post_json("/tokenize", {"content": plain}).get("tokens")
         except EngineError:
-            return None  # its replies say what is wrong
-        return len(told) if isinstance(told, list) else None
+            return None  # the replies report the error
+        return len(tokens) if isinstance(tokens, list) else None
 
     def keep(self) -> CacheReport:
-        """An empty report: what is kept is the server's."""
+        """An empty report: the server manages its cache."""
         return CacheReport()
 
     def costs(self) -> None:
-        """Nothing: what batches cost is not this machine's."""
+        """None: batch costs of a server are not measured."""
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Say that the server's own choice stays."""
+        """Emit that the server's own speculation stays unchanged."""
         del settings
-        self._tell(self._speculation(NO_SPECULATION))
+        self._emit(self._speculation(NO_SPECULATION))
 
     def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         for generation in self._running:
             generation.cancellation.cancel()
         self._is_closed = True
@@ -230,13 +227,13 @@ class ServerSession:
     # --- the server's counters, in a thread ---
 
     def _watch(self) -> None:
-        last, idle_since = ServerTold(()), time.monotonic()
+        last, idle_since = ServerFigures(()), time.monotonic()
         while not self._is_closed:
             self._is_asked.clear()
-            told = self._counters.told()
-            if told != last:
-                self._tell(told)
-                last = told
+            figures = self._counters.figures()
+            if figures != last:
+                self._emit(figures)
+                last = figures
             if not (self._facts.has_slots or self._facts.has_metrics):
                 return
             if self._running or self._counters.is_busy:
@@ -245,8 +242,8 @@ class ServerSession:
                 time.sleep(LOOK_S)
                 continue
             when = f"as of {time.strftime('%H:%M:%S')}; updated with the next reply"
-            last = ServerTold((*told.figures, ServerFigure("throughput", when)))
-            self._tell(last)
+            last = ServerFigures((*figures.figures, ServerFigure("throughput", when)))
+            self._emit(last)
             self._is_asked.wait()
             idle_since = time.monotonic()
 
@@ -285,10 +282,10 @@ class ServerSession:
             return
 
     def _follow(self, generation: ServedGeneration) -> None:
-        """Hand on what the server tells of a reply.
+        """Pass on the events of a reply.
 
         Raises:
-            EngineError: it fails, or ends before the reply does.
+            EngineError: the server fails, or ends the stream before the reply.
         """
         reply = generation.reply
         with closing(self._program.events(reply, generation.cancellation)) as events:
@@ -296,7 +293,7 @@ class ServerSession:
                 with self._changed:
                     if generation.has_ended:
                         return
-                    # Events of one read wake the others once: each wake takes a core for a moment.
+                    # Notify once for all events of a read: each wake-up costs CPU time.
                     if not generation.came:
                         self._changed.notify()
                     generation.came.append(event)
@@ -315,10 +312,10 @@ class ServerSession:
             )
 
     def _look_again(self) -> None:
-        """Make sure that a server which was gone serves the same model.
+        """Check that a server that was unreachable serves the same model.
 
         Raises:
-            ServerError: it does not, or it is still gone.
+            ServerError: it serves another one, or is still unreachable.
         """
         if not self._was_lost:
             return
@@ -347,7 +344,7 @@ class ServerSession:
         generation.came.append(generation.reply.finish(reason))
         generation.has_ended = True
 
-    # --- what is loaded ---
+    # --- the loaded model ---
 
     def _program_of(self, facts: ServerFacts) -> _Program:
         match facts.program:
@@ -400,9 +397,9 @@ class ServerSession:
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:
         facts, sampling = self._facts, named.sampling
-        told = f"{facts.program} {facts.version}".strip()
+        program = f"{facts.program} {facts.version}".strip()
         model = self._http.masked(model_title(named.address))
-        notes = [f"{self._http.name} is {self._http.masked(told)} and serves {model}"]
+        notes = [f"{self._http.name} is {self._http.masked(program)} and serves {model}"]
         if self._http.has_key and goes_unencrypted(self._http.url):
             notes.append(
                 f"the API key is sent to {self._http.name} unencrypted, so anyone on the "

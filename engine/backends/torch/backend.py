@@ -57,22 +57,21 @@ TRIAL_TOKENS = 8
 
 
 class TorchBackend(BaseBackend):
-    """A GGUF model whose layers, keys and values are torch's tensors.
+    """A GGUF model whose layers, keys and values are torch tensors.
 
-    Text becomes tokens by llama.cpp's own vocabulary, which it loads without weights.
+    The tokenizer is llama.cpp's, loaded without weights.
 
     Args:
-        configuration: What to open.
+        configuration: Settings of model and context.
         log: llama.cpp's log of this process.
-        role: What the model is for.
-        progress: Called with the bytes of the file that were read, and with all of them.
-        like: Another open backend of the same file, whose weights, vocabulary and `abort` this one
-            shares.
-        n_rows: Most rows of logits in a batch; None is what the role needs.
+        role: Whether the model is target or draft.
+        progress: Called with the bytes read so far and the total.
+        like: An open backend of the same file, to share its weights, vocabulary and `abort`.
+        n_rows: Maximum rows of logits in a batch; None is what the role needs.
 
     Raises:
         ModelFileError: the file cannot be read.
-        ModelLoadError: torch has no code for the model, or it does not fit into memory.
+        ModelLoadError: torch does not support the model, or it does not fit into memory.
     """
 
     def __init__(
@@ -107,9 +106,9 @@ class TorchBackend(BaseBackend):
         self.chat_template = model.file.chat_template
         self._stop: Event = Event() if like is None else like._stop
         self.opened: dict[int, TorchSequence] = {}
-        """The sequences that are open, by their numbers."""
+        """Open sequences by number."""
         self.fixed: FixedSteps | None = None
-        """Decodes a few tokens of one sequence, where the caches have fixed shapes."""
+        """Decodes a few tokens of one sequence if the caches have fixed shapes."""
         self._trace: CacheTrace | None = None
         self._caches: list[list[LayerCache]] = []
         self.can_slice = False
@@ -200,10 +199,10 @@ class TorchBackend(BaseBackend):
             return rows
 
     def open(self) -> TorchSequence:
-        """An empty sequence; where there is only one, that one is emptied.
+        """Open an empty sequence; a backend with a single one empties that.
 
         Raises:
-            ContextFullError: all are open.
+            ContextFullError: all sequences are open.
         """
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
@@ -214,7 +213,7 @@ class TorchBackend(BaseBackend):
         return self.opened[0]
 
     def warm_up(self) -> None:
-        """Decode a few tokens, so that the first reply waits for nothing that is made once."""
+        """Decode a few tokens, so that the first reply does not wait for one-time setup."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
         sequence = self.open()
@@ -268,7 +267,7 @@ class TorchBackend(BaseBackend):
         progress: Progress | None,
         like: "TorchBackend | None",
     ) -> Transformer:
-        """What does not fit is refused before anything is allocated."""
+        """Check that the model fits before anything is allocated."""
         name, n_free = model.file.path.name, free_bytes(self._device)
         loaded = None if like is None else like.model
         room = CacheRoom(
@@ -286,7 +285,7 @@ class TorchBackend(BaseBackend):
                 TensorReader(model.file, dtype=self._dtype, device=self._device, progress=progress),
                 self._check_stop,
             )
-        except RuntimeError as error:  # torch's own, of which memory is what fails here
+        except RuntimeError as error:  # torch's error if memory runs out
             raise ModelLoadError(
                 f"{name} with a context of {self.n_ctx} does not fit on {self._device}, which "
                 f"had {n_free >> 20} MiB free: {str(error).partition(chr(10))[0]}"
@@ -298,7 +297,7 @@ class TorchBackend(BaseBackend):
         return transformer
 
     def _has_fixed_steps(self, configuration: Configuration) -> bool:
-        """Whether steps in fixed shapes are wanted, by compiler or CUDA, and possible."""
+        """Whether steps in fixed shapes are useful (compiler or CUDA) and possible."""
         fault = self._unlike_shapes(configuration)
         if fault is not None and self._compile == "on":
             raise ModelLoadError(
@@ -321,7 +320,7 @@ class TorchBackend(BaseBackend):
     def _make_caches(
         self, configuration: Configuration, shape: Hyperparameters, room: CacheRoom
     ) -> None:
-        """Empty caches of the layers of each sequence; a pool of blocks is one for all."""
+        """Empty caches per sequence and layer; paged caches share one pool of blocks."""
         attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
         recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
         pool = None
@@ -337,7 +336,7 @@ class TorchBackend(BaseBackend):
             )
 
     def _trace_caches(self, trace: CacheTrace) -> None:
-        """Append each operation of all caches of attention to a trace from now on."""
+        """Trace all operations of attention caches from now on."""
         self._trace = trace
         self._caches = [
             [
@@ -355,7 +354,7 @@ class TorchBackend(BaseBackend):
 
 
 def _check_settings(configuration: Configuration, shape: Hyperparameters) -> None:
-    """Raise where something is asked that torch has no code for, or the model no layers."""
+    """Raise for settings that torch or the model does not support."""
     if configuration.lora_paths:
         raise AdapterError(TorchBackend.no_adapters)
     attends = any(isinstance(each, AttentionShape) for each in shape.layers)
@@ -376,14 +375,14 @@ def _own(step: Step) -> TorchSequence:
 
 
 def _reason(error: Exception) -> str:
-    """What torch says itself: a full memory, or a token that the model does not have."""
+    """Translate an error of torch: out of memory, or an unknown token."""
     if isinstance(error, torch.OutOfMemoryError):
         return "the device's memory is full: use a smaller context or batch"
     return str(error).partition("\n")[0]
 
 
 def _state_dtype(configuration: Configuration) -> torch.dtype:
-    """The type in which states of recurrent layers are kept: float32, or what `kv_cache` names."""
+    """The type of recurrent states in the cache: float32, or that of `kv_cache`."""
     name = configuration.kv_cache or "f32"
     first, _, second = name.partition("/")
     if first not in DTYPES or second not in ("", first):

@@ -1,8 +1,7 @@
-"""Decode plans: how many queries attention takes at once, and how many tokens each may see.
+"""Decode plans: queries per attention chunk, and the window of each query.
 
-A window that the model was not trained with changes what it says, so a plan is never made but by
-name. What a token sees follows from its position alone, so that decoding, verifying a draft and
-reading a prompt agree.
+A window that the model was not trained with changes the text, so plans are only used on request.
+The window depends only on a token's position, so that decode, verify and prefill agree.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where torch computes, in which type, and what fits there."""
+"""Device and compute type of the torch backend, and whether a model fits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +20,9 @@ MAX_NATIVE_ROWS = 2
 
 
 def choose_device(configuration: Configuration) -> torch.device:
-    """A GPU if there is one and layers may go there, else the processor.
+    """A GPU if there is one and layers may use it, else the processor.
 
-    Apple's `mps` is chosen by the same rule and has not been tried.
+    Apple's `mps` is chosen by the same rule, untested.
     """
     if configuration.n_gpu_layers != 0:
         if torch.cuda.is_available():
@@ -36,7 +36,7 @@ def choose_device(configuration: Configuration) -> torch.device:
 
 
 def choose_dtype(configuration: Configuration, device: torch.device) -> torch.dtype:
-    """The type that was asked for, else the shortest that the device multiplies by itself."""
+    """The requested type, else the shortest type with native products on the device."""
     if configuration.dtype != "auto":
         return DTYPES[configuration.dtype]
     match device.type:
@@ -48,7 +48,7 @@ def choose_dtype(configuration: Configuration, device: torch.device) -> torch.dt
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies bfloat16 by itself (AVX512-BF16 or AMX)."""
+    """Whether the processor has bfloat16 products (AVX512-BF16 or AMX)."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
@@ -69,7 +69,7 @@ def quickest_products(n_rows: int) -> Iterator[None]:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device."""
+    """Free memory of a device in bytes."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return int(psutil.virtual_memory().available)
@@ -78,15 +78,15 @@ def free_bytes(device: torch.device) -> int:
 def check_fits(
     model: Model, configuration: Configuration, device: torch.device, *, has_weights: bool
 ) -> None:
-    """Raise `ModelLoadError`, which says what would fit, where a model needs more than is free.
+    """Raise `ModelLoadError` with what would fit if a model needs more than the free memory.
 
-    Matrices that become one are held twice for a moment.
+    Merged matrices are temporarily in memory twice.
 
     Args:
-        model: What is to be loaded.
-        configuration: With which cache.
-        device: Where it is to lie.
-        has_weights: Whether its weights lie there already.
+        model: The model to load.
+        configuration: Settings of its cache.
+        device: The device.
+        has_weights: Whether the weights are on the device already.
     """
     dtype = choose_dtype(configuration, device)
     try:

@@ -1,4 +1,4 @@
-"""One line of tokens whose keys and values are tensors, a cache for each layer."""
+"""A token sequence with one cache of tensors per layer."""
 
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TorchSequence(BaseSequence):
-    """Invariant: every cache holds exactly `tokens`, as far as its kind keeps them."""
+    """Invariant: every cache holds exactly `tokens`, as far as its type stores them."""
 
     _backend: "TorchBackend"
 
@@ -23,12 +23,12 @@ class TorchSequence(BaseSequence):
         number: int,
         caches: list[LayerCache],
     ) -> None:
-        """An empty sequence.
+        """Create an empty sequence.
 
         Args:
-            backend: Who opened it.
-            number: Of the sequence.
-            caches: Of its layers.
+            backend: The backend.
+            number: Number of the sequence.
+            caches: One cache per layer.
         """
         super().__init__(backend)
         self.number = number
@@ -85,7 +85,7 @@ class TorchSequence(BaseSequence):
         self._tokens.extend(tokens)
 
     def roll_back(self) -> None:
-        """After a forward that stopped half-way: hold `tokens` again, or nothing."""
+        """After a partial forward, restore the caches to `tokens`, or empty them."""
         n_held = len(self._tokens)
         if all(cache.length == n_held or cache.can_crop(n_held) for cache in self.caches):
             for cache in self.caches:

@@ -1,4 +1,4 @@
-"""What is saved of a sequence: the tensors of each layer's cache, as one file of safetensors."""
+"""Saved states of sequences: the tensors of each layer's cache as safetensors."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ class SavedTokens:
         return write_tensors(tensors | {START: torch.tensor(self.start)}, self.n_tokens)
 
     def part(self, first: int, end: int) -> "SavedTokens":
-        """Some of the tokens.
+        """The state of some of the tokens.
 
         Raises:
-            StateError: the caches cannot be cut.
+            StateError: the caches cannot be split.
         """
         layers = [
             {name: rows[:, :, first:end] for name, rows in _rows(layer, self.n_tokens).items()}
@@ -49,10 +49,10 @@ class SavedTokens:
 
 
 def read_state(state: State) -> SavedTokens:
-    """What a state holds.
+    """Parse a state.
 
     Raises:
-        StateError: it is damaged, or none of torch's.
+        StateError: it is damaged, or not of the torch backend.
     """
     tensors, n_tokens = read_tensors(state)
     layers: dict[int, dict[str, Tensor]] = defaultdict(dict)
@@ -69,10 +69,10 @@ def read_state(state: State) -> SavedTokens:
 
 
 def cut(state: State, at: int) -> tuple[bytes, bytes]:
-    """A state of full attention in two, the first with `at` tokens.
+    """Split a state of full attention after its first `at` tokens.
 
     Raises:
-        StateError: it is damaged, of caches that cannot be cut, or has not more than `at` tokens.
+        StateError: it is damaged, cannot be split, or has at most `at` tokens.
     """
     whole = read_state(state)
     if not 0 < at < whole.n_tokens:
@@ -81,10 +81,10 @@ def cut(state: State, at: int) -> tuple[bytes, bytes]:
 
 
 def join(states: Sequence[State], n_tokens: int) -> Sequence[Layer]:
-    """The tensors of each cache after states that follow one another from the start of a line.
+    """Join the tensors of consecutive states that start at position 0.
 
     Raises:
-        StateError: they do not follow one another, or hold another number of tokens.
+        StateError: the states are not consecutive, or have another number of tokens.
     """
     parts = [read_state(state) for state in states]
     end = 0
@@ -115,7 +115,7 @@ def _joined(layers: Sequence[Layer], sizes: Sequence[int]) -> Layer:
 
 
 def _rows(layer: Layer, n_tokens: int) -> Layer:
-    """A layer's tensors `[.., .., n_tokens, ..]`, where its cache is dense."""
+    """A layer's tensors `[.., .., n_tokens, ..]` if its cache is dense."""
     is_dense = layer.keys() == {KEYS, VALUES}
     if not is_dense or any(each.dim() != 4 or each.shape[2] != n_tokens for each in layer.values()):
         raise StateError(

@@ -1,4 +1,4 @@
-"""Weights out of a GGUF file: mapped, and dequantised one tensor at a time as they are needed."""
+"""Weights of a GGUF file: mapped, and dequantised one tensor at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from engine.model.ggml import TYPE_NUMBERS
 from engine.model.gguf import GgufFile, TensorInfo, read_part
 
 BLOCKS_AT_ONCE = 1 << 14
-"""Blocks that are dequantised together, so that what is in between stays in a core's cache."""
+"""Blocks that are dequantised together, so that intermediate values stay in a core's cache."""
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes of the file that were read, and with all of them."""
+"""Called with the bytes read so far and the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies: in which file, and how many bytes after its start."""
+    """File and byte offset of a tensor."""
 
     info: TensorInfo
     path: Path
@@ -32,12 +32,12 @@ class _Place:
 
 
 class TensorReader:
-    """The tensors of a model by name; each is read when it is asked for and nothing is kept.
+    """Reads the tensors of a model by name, without caching.
 
     Args:
         file: The model.
-        dtype: What matrices become.
-        device: Where they go.
+        dtype: Type of the matrices.
+        device: Target device.
         progress: Called after each tensor.
     """
 
@@ -62,10 +62,10 @@ class TensorReader:
         return name in self._places
 
     def read(self, name: str, *, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor as torch has it, rows first: the outputs of a matrix, then its inputs.
+        """Read a tensor in torch's order: matrices are `[outputs, inputs]`.
 
         Raises:
-            ModelLoadError: there is none of that name, or of a type that cannot be dequantised.
+            ModelLoadError: it is missing, or of a type that cannot be dequantised.
         """
         place = self._places.get(name)
         if place is None:
@@ -81,7 +81,7 @@ class TensorReader:
         return read
 
     def optional(self, name: str) -> Tensor | None:
-        """A tensor, None where the file has none of that name."""
+        """Read a tensor; None if the file does not have it."""
         return self.read(name) if name in self else None
 
     def _dequantised(self, place: _Place, dtype: torch.dtype) -> Tensor:

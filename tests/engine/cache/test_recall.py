@@ -89,8 +89,8 @@ def test_of_a_line_that_is_no_longer_numbers_nothing_is_kept() -> None:
     class Broken(FakeBackend):
         is_broken = True
 
-        def logits_behind(self, tokens: Sequence[int]) -> Logits:
-            row = super().logits_behind(tokens)
+        def logits_after(self, tokens: Sequence[int]) -> Logits:
+            row = super().logits_after(tokens)
             return np.full_like(row, np.nan) if self.is_broken else row
 
     backend = Broken()

@@ -400,9 +400,7 @@ class TestCallbackBackend(BackendContract):
         fake = FakeBackend(n_ctx=64)
 
         def target(line: Sequence[int], draft: Sequence[int]) -> Rows:
-            return np.stack(
-                [fake.logits_behind((*line, *draft[:n])) for n in range(len(draft) + 1)]
-            )
+            return np.stack([fake.logits_after((*line, *draft[:n])) for n in range(len(draft) + 1)])
 
         n_vocab = fake.vocabulary.n_tokens
         return CallbackBackend(target, EventLoop(), n_vocab, fake.vocabulary.is_end, 64)

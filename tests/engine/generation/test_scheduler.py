@@ -163,10 +163,10 @@ class FailsFor(FakeBackend):
 
     line: tuple[int, ...] = ()
 
-    def logits_behind(self, tokens: Tokens[int]) -> Logits:
+    def logits_after(self, tokens: Tokens[int]) -> Logits:
         if self.line and tuple(tokens[: len(self.line)]) == self.line and len(tokens) > 45:
             raise DecodeError("llama_decode gave -3")
-        return super().logits_behind(tokens)
+        return super().logits_after(tokens)
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])

@@ -298,10 +298,10 @@ class Failing(FakeBackend):
 
     n_good = 20
 
-    def logits_behind(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def logits_after(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         if self.n_decodes > self.n_good:
             raise DecodeError("llama_decode gave -3: load the model again")
-        return super().logits_behind(tokens)
+        return super().logits_after(tokens)
 
 
 @pytest.mark.parametrize("settings", [OFF, LOOKUP])
@@ -344,7 +344,7 @@ def test_the_predictor_can_be_switched_in_the_middle_of_a_reply() -> None:
 
 def test_a_draft_model_that_fails_is_switched_off_and_the_reply_goes_on() -> None:
     class Failing(FakeBackend):
-        def logits_behind(self, tokens: object) -> object:  # type: ignore[override]
+        def logits_after(self, tokens: object) -> object:  # type: ignore[override]
             raise ContextFullError("the draft is broken")
 
     plain = finished(run(make_session(OFF), request()))
@@ -394,9 +394,9 @@ class TimedBackend(FakeBackend):
 
     now_s = 0.0
 
-    def logits_behind(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+    def logits_after(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         self.now_s = self.n_decodes + self.n_decoded / 2
-        return super().logits_behind(tokens)
+        return super().logits_after(tokens)
 
 
 def test_the_time_of_the_first_pass_is_the_prompts_but_for_one_plain_step(

@@ -113,7 +113,7 @@ def test_drawn_replies_follow_the_target_s_law() -> None:
     for text in ((a, b, c) for a in range(3) for b in range(3) for c in range(3)):
         expected = float(n)
         for index, token in enumerate(text):
-            row = target.logits_behind((*prompt, *text[:index]))
+            row = target.logits_after((*prompt, *text[:index]))
             expected *= sampler.distribution(row, ()).probability(token)
         chi_square += (found[text] - expected) ** 2 / expected
     assert chi_square < 54.1, "p < 0.001 at 26 degrees of freedom"
@@ -218,7 +218,7 @@ def test_each_token_says_by_how_much_the_target_preferred_it(settings: Speculati
         events = run(make_session(settings, target=target), wanted)
         line = LETTERS.tokenize("abcab", add_special=True, parse_special=True)
         for token in committed(events):
-            row = target.logits_behind(line)
+            row = target.logits_after(line)
             choice = sampler.choose(row, line, len(line))
             assert (token.token, token.margin) == (choice.token, choice.margin)
             line.append(token.token)

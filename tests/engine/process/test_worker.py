@@ -27,10 +27,10 @@ from tests.support.sessions import make_session
 
 
 class Failing(FakeBackend):
-    def logits_behind(self, tokens):
+    def logits_after(self, tokens):
         if self.n_decodes > 12:
             raise DecodeError("llama_decode gave -3")
-        return super().logits_behind(tokens)
+        return super().logits_after(tokens)
 
 
 def load_session(configuration, *_):

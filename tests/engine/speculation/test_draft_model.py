@@ -51,7 +51,7 @@ class TestDraftModel(PredictorContract):
 def greedy(backend: FakeBackend, line: list[int], n: int) -> list[int]:
     line = list(line)
     for _ in range(n):
-        line.append(int(backend.logits_behind(line).argmax()))
+        line.append(int(backend.logits_after(line).argmax()))
     return line[-n:]
 
 
@@ -90,7 +90,7 @@ def test_where_the_law_must_hold_it_stops_for_the_row_and_not_for_the_draw(
     verification: Verification,
 ) -> None:
     backend = FakeBackend(sharpness=1.0)
-    row = backend.logits_behind([1, 2, 3])
+    row = backend.logits_after([1, 2, 3])
     best = probability(row, int(row.argmax()))
     drawn: set[int] = set()
     for seed in range(20):
@@ -161,9 +161,9 @@ def test_of_a_line_with_tokens_that_its_vocabulary_lacks_it_reads_what_stands_be
     class Strict(FakeBackend):
         """As llama_decode, it refuses what it has no entry for."""
 
-        def logits_behind(self, tokens: Sequence[int]) -> Logits:
+        def logits_after(self, tokens: Sequence[int]) -> Logits:
             assert max(tokens) < self.vocabulary.n_tokens
-            return super().logits_behind(tokens)
+            return super().logits_after(tokens)
 
     backend = Strict(order=100)
     foreign = backend.vocabulary.n_tokens + 3

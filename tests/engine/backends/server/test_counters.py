@@ -10,13 +10,13 @@ from engine.backends.server.counters import read_samples
 from engine.backends.server.http import TimeLimits
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration
-from engine.events import Event, ServerTold
+from engine.events import Event, ServerFigures
 from engine.requests import Cancellation, GenerationRequest
 from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def text_of(told: ServerTold, panel: str) -> str:
+def text_of(told: ServerFigures, panel: str) -> str:
     return " | ".join(figure.text for figure in told.figures if figure.panel == panel)
 
 
@@ -31,10 +31,10 @@ def watching(server: LanguageServer) -> Iterator[tuple[ServerSession, list[str]]
     told: list[str] = []
 
     def tell(event: Event) -> None:
-        if isinstance(event, ServerTold):
+        if isinstance(event, ServerFigures):
             told.append(text_of(event, "cache") + " " + text_of(event, "throughput"))
 
-    session = ServerSession(Configuration.at_server(server.url), tell=tell)
+    session = ServerSession(Configuration.at_server(server.url), emit=tell)
     session.watch()
     try:
         yield session, told
