@@ -65,7 +65,10 @@ def _context(facts: ServerFacts) -> Check:
 def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
     if facts.has_ids:
-        text = "the server reports token ids, template and tokenizer: prompts match token for token"
+        text = (
+            "the server reports token ids, template and tokenizer: its prompts are identical to "
+            "those of a local model"
+        )
         yield Check("tokens", "ok", text)
     else:
         text = (

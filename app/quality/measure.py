@@ -277,7 +277,7 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} contains another run: leave out --resume to continue that run, or use a "
+        f"{files.json} contains another run. To continue it, leave out --resume; otherwise use a "
         "new file for --json"
     )
 

@@ -207,7 +207,7 @@ def no_verdict(report: Report) -> str:
         )
     return (
         f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but "
-        f"{MIN_VERDICT_TOKENS:,} are the least that allow one. Add texts, or raise --tokens."
+        f"{MIN_VERDICT_TOKENS:,} are the least needed. Add texts, or raise --tokens."
     )
 
 

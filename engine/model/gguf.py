@@ -135,7 +135,7 @@ class HeaderBytes:
             found = self.more(start, stop)
             if not found:
                 raise self.error(
-                    start, f"the file ends at this byte, but had {self.nbytes} bytes before"
+                    start, f"the file ends here, but had {self.nbytes} bytes when it was opened"
                 )
             self.data += found
 

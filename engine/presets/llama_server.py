@@ -488,8 +488,8 @@ class _Given:
             types = types or ["ngram-mod"]
         if not types and "draft.model" in texts:
             types = [DRAFT]
-            notes.append("without --spec-type, llama-server from May 2026 on ignores the draft "
-                         "model; the preset uses this model")  # fmt: skip
+            notes.append("the command has no --spec-type, so llama-server from May 2026 on ignores "
+                         "its draft model; the preset uses the draft model")  # fmt: skip
         lookup = next((each for each in types if each in LOOKUPS), None)
         drafts = DRAFT in types and "draft.model" in texts
         known = {lookup, HEAD, "none", DRAFT if drafts else None}

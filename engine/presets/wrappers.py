@@ -277,8 +277,9 @@ def _render_ini(request: ExportRequest) -> Exported:
 def _ini_value(text: str) -> str:
     if any(mark in export.writable(text) for mark in ";#") or text != text.strip():
         raise export.ExportError(
-            f"llama-server's models preset has no quotes, but {text!r} contains `;`, `#` or a "
-            "space at an end: rename the file, or link to it under another name"
+            f"values in llama-server's models preset cannot be quoted, but {text!r} contains `;` "
+            "or `#`, or begins or ends with a space: rename the file, or link to it under another "
+            "name"
         )
     return text
 
