@@ -180,7 +180,7 @@ def test_a_hostile_name_arrives_whole(format_name: str) -> None:
     for name in NAMES:
         asked = request_of(name)
         if format_name == "models-preset" and set(";#") & {*name}:
-            with pytest.raises(ExportError, match="no quotes"):
+            with pytest.raises(ExportError, match="cannot be quoted"):
                 FORMATS[format_name].render(asked)
         else:
             JUDGES[format_name](FORMATS[format_name].render(asked).text, asked)
