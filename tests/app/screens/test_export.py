@@ -76,7 +76,7 @@ async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         choose(screen, "models-preset")
-        await wait_until(pilot, lambda: "has no quotes" in report_of(screen))
+        await wait_until(pilot, lambda: "be quoted" in report_of(screen))
         await pilot.press("c")
         assert app.clipboard == ""
         assert len(app._notifications) == 1
