@@ -17,7 +17,7 @@ from engine.memory.estimate import Estimate, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD
 from engine.memory.terms import Target, TermKind
-from engine.memory.units import format_bytes
+from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.changes import recommendation
 from engine.planning.exporting import export_request
@@ -126,11 +126,10 @@ class KVCachePlanner:
         self._machine = PlannedMachine()
         self._target: Target = target
         self._subscribers: list[Subscriber] = []
-        self._settings: Settings = {"model": self._name_of(model), "n_ctx": DEFAULT_N_CTX}
-        self.offload = offload
-        self._setup = self._setup_of(self._settings, offload)
-        if settings:
-            self.update_config(**settings)
+        start = {"model": self._name_of(model), "n_ctx": DEFAULT_N_CTX}
+        self._settings: Settings = {**start, **settings}
+        self.offload = None if LAYER_KEYS & set(settings) else offload
+        self._setup = self._setup_of(self._settings, self.offload)
 
     @property
     def model(self) -> Model:
@@ -217,7 +216,7 @@ class KVCachePlanner:
         found = search_setup(setup, goal, self._planner, limits)
         chosen = preset_of(found.configuration, NAME).model_dump(exclude_unset=True)
         self._machine = machine
-        self._take({"margin_gib": self._settings.get("margin_gib", 0.5), **chosen}, None)
+        self._take({"margin_gib": setup.margin_bytes / GIB, **chosen}, None)
         return found
 
     def format_config(self) -> str:
@@ -241,6 +240,8 @@ class KVCachePlanner:
         return lm_studio.render(export_request(self._plan({}))).text
 
     def _plan(self, changes: Settings) -> Plan:
+        if not changes:
+            return self._planner.plan(self._setup)
         return self._planner.plan(self._setup_of({**self._settings, **changes}, self.offload))
 
     def _take(self, settings: Settings, offload: Offload | None) -> None:
