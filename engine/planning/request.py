@@ -176,13 +176,13 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
     Raises:
         ModelFileError: nothing has that name, or its header cannot be read.
     """
-    if planner.has(Path(name)):
-        return Path(name)
     if is_remote(name):
         return planner.add(_remote(name, planner, progress))
     try:
         return find_model(name, planner.sources.folders())
     except UnknownNameError as unknown:
+        if planner.has(Path(name)):
+            return Path(name)
         return planner.add(_of_catalog(name, unknown))
 
 

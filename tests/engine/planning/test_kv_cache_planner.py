@@ -31,6 +31,8 @@ def test_a_model_is_named_read_or_given(starter_path: Path) -> None:
     by_path = KVCachePlanner(starter_path, of_devices=(RAM,))
     by_object = KVCachePlanner(read_model(starter_path), of_devices=(RAM,))
     assert by_path.estimate().kv_bytes == by_object.estimate().kv_bytes
+    without_file = KVCachePlanner(planner("qwen2.5-7b").model, of_devices=(RAM,))
+    assert without_file.model.architecture.n_layers == 28
     with pytest.raises(ModelFileError, match="did you mean"):
         planner("llama-3.1-8bb")
 
