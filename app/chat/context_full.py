@@ -129,12 +129,12 @@ class ContextFull:
             self._warn(str(error), error.title)
 
     def _save(self, chat_id: int, kept_from: int, summary: str) -> None:
-        """Save a summary, unless another kvchat answers in its chat."""
+        """Save a summary, unless another kvchat process answers in its chat."""
         store, lease = self._history.store, self._conversation.lease
         lock = store.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
-                "another kvchat is answering in this chat: the summary is not saved"
+                "another kvchat process is answering in this chat: the summary is not saved"
             )
         with lock:
             store.set_kept_from(chat_id, kept_from, summary=summary)

@@ -295,7 +295,7 @@ class Conversation:
         """Show the chat used last if the rule wants it and no other kvchat answers in it."""
         chat = self.history.to_reopen(rule)
         if chat is not None:
-            with suppress(StoreError):  # another kvchat deleted it: the empty chat stays
+            with suppress(StoreError):  # another kvchat process deleted it: the empty chat stays
                 self.open_chat(chat.id)
 
     def show_message(self, message_id: int) -> bool:
@@ -410,7 +410,8 @@ class Conversation:
         lock = None if chat.chat is None else self._store.lock_chat(chat.chat.id)
         if chat.chat is not None and lock is None:
             raise ChatInUseError(
-                f"another kvchat is answering in “{chat.title}”: wait until the reply is complete"
+                f"another kvchat process is answering in “{chat.title}”: "
+                "wait until the reply is complete"
             )
         reply: RunningReply | None = None
         try:

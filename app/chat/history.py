@@ -85,7 +85,7 @@ class ChatHistory:
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
         lock = self.store.lock_chat(chat.id)
-        if lock is None:  # another kvchat is answering in it
+        if lock is None:  # another kvchat process is answering in it
             return None
         lock.close()
         return chat

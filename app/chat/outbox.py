@@ -159,7 +159,7 @@ class Outbox:
         return True
 
     def _read_again(self, chat_id: int) -> None:
-        """Read what another kvchat left in a chat meanwhile, unless something is written here."""
+        """Read what another kvchat process left in a chat, unless something is written here."""
         is_changed = self._texts.get(chat_id, NOTHING) != self._saved.get(chat_id, NOTHING)
         if is_changed or self._queued_in(chat_id):
             return

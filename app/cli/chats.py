@@ -388,7 +388,7 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     """Delete a chat with its snapshots, and tell line by line what happened.
 
     Raises:
-        StoreError: another kvchat writes the chat, or the database cannot be written.
+        StoreError: another kvchat process writes the chat, or the database cannot be written.
     """
     from app.cache import forget_on_disk, owner_of
 

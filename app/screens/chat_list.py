@@ -163,7 +163,7 @@ class ChatList(Vertical):
             self.post_message(self.Opened(key))
 
     def marked(self) -> Chat | None:
-        """The marked chat; None if there is none, or another kvchat deleted it."""
+        """The marked chat; None if there is none, or another kvchat process deleted it."""
         key = self.chats.marked_key
         try:
             return self.store.chat(key.chat_id) if isinstance(key, ChatTarget) else None

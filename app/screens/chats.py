@@ -38,7 +38,7 @@ PAGE = 500
 """Chats that are listed at once; more come when the last one is reached."""
 MAX_FILE_NAME = 40
 """Characters of a title in the name of a file."""
-LEGEND = "enter opens · h w c: cached in context, RAM, disk"
+LEGEND = "enter opens · cached in: h context, w RAM, c disk"
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (28, "-tall")]
 CLOSE = Binding("escape", "screen.close", "Close", id="chats-close",
@@ -226,7 +226,7 @@ class ChatTable(ChatList):
     @work(thread=True, group="prefetch")
     def _prefetch(self, chat_id: int) -> None:
         self._prefetched.add(chat_id)
-        with suppress(StoreError):  # another kvchat deleted it: opening it reports that
+        with suppress(StoreError):  # another kvchat process deleted it: opening it reports that
             self.conversation.prefetch(chat_id)
 
     # --- the marked chat ---

@@ -305,12 +305,13 @@ class ChatStore:
             held: The lock on it, where the caller has it; it is locked meanwhile otherwise.
 
         Raises:
-            StoreError: If another kvchat writes the chat.
+            StoreError: If another kvchat process writes the chat.
         """
         lock = held or self.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
-                f"another kvchat is answering in chat {chat_id}: wait until the reply is complete"
+                f"another kvchat process is answering in chat {chat_id}: "
+                "wait until the reply is complete"
             )
         with nullcontext() if held else lock:
             self._writer.run(lambda db: db.execute("DELETE FROM chats WHERE id = ?", (chat_id,)))
@@ -414,7 +415,7 @@ class ChatStore:
         self._writer.run_surely(lambda _: None)
 
     def lock_chat(self, chat_id: int) -> FileLock | None:
-        """A lock to write a chat with; None while another kvchat writes it."""
+        """A lock to write a chat with; None while another kvchat process writes it."""
         return self._lock(f"chat-{chat_id}")
 
     def _lock(self, name: str) -> FileLock | None:

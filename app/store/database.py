@@ -18,7 +18,7 @@ from engine.background import start_thread
 from engine.files import FileLock, replace_file
 
 BUSY_TIMEOUT_MS = 5000
-"""How long a statement waits for a second kvchat that is writing."""
+"""How long a statement waits for a second kvchat process that is writing."""
 BACKUP_EVERY_S = 24 * 3600.0
 """Seconds after which the database is copied once more."""
 COPY_BYTES = 1 << 20
@@ -263,8 +263,8 @@ def _create_private(path: Path) -> None:
 def _move_aside(path: Path, holder: int) -> Path:
     if not _holds_alone(holder):
         raise StoreError(
-            f"{path} is damaged and open in another kvchat: close the other kvchat, then start "
-            "again"
+            f"{path} is damaged and open in another kvchat process: close that process, then start "
+            "kvchat again"
         )
     names = (f"{path.name}.broken{f'-{n}' if n > 1 else ''}" for n in range(1, 10_000))
     aside = next(free for name in names if not (free := path.with_name(name)).exists())

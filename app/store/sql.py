@@ -253,7 +253,7 @@ def missing(kind: str, key: int) -> ChatGoneError:
     """The error that says that a chat or message is gone."""
     deleted = "it" if kind == "chat" else "its chat"
     return ChatGoneError(
-        f"{kind} {key} no longer exists: another kvchat may have deleted {deleted}"
+        f"{kind} {key} no longer exists: another kvchat process may have deleted {deleted}"
     )
 
 

@@ -322,7 +322,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     if code in NO_WRITING or number in NO_RIGHT:
         return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return CacheStoreError(f"{path} is locked: another kvchat is writing to it")
+        return CacheStoreError(f"{path} is locked: another kvchat process is writing to it")
     reason = error.strerror if isinstance(error, OSError) else None
     return CacheStoreError(f"{path}: {reason or error}: check the disk, {TURN_OFF}")
 

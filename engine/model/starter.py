@@ -100,7 +100,7 @@ def install_starter(
 
 def _remove_abandoned(folder: Path) -> None:
     for scratch in folder.glob(f"{SCRATCH}*"):
-        with suppress(FileNotFoundError):  # another kvchat removes it
+        with suppress(FileNotFoundError):  # another kvchat process removes it
             changed_at = max(path.lstat().st_mtime for path in (scratch, *scratch.rglob("*")))
             if time.time() - changed_at > ABANDONED_S:
                 shutil.rmtree(scratch, ignore_errors=True)

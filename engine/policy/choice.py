@@ -224,7 +224,7 @@ def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
     finer = [each.pair for each in failed if is_coarser(candidate.pair, each.pair)]
     if not finer:
         return candidate
-    return _refused(candidate, f"{finer[0]} fails although it has more bits")
+    return _refused(candidate, f"even {finer[0]}, which has more bits, fails")
 
 
 def _sized(candidate: Candidate, request: TypeRequest, size: Size) -> Candidate:

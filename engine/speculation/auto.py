@@ -370,7 +370,7 @@ class AutoController:
     def _yield(self, shares: Sequence[float], length: int) -> str:
         tokens, steps = self._outcome(shares, length)
         return (
-            f"drafting {length} tokens should yield {tokens:.1f} tokens in the time of "
+            f"a draft of length {length} should yield {tokens:.1f} tokens in the time of "
             f"{steps:.1f} decode steps"
         )
 

@@ -26,7 +26,7 @@ def figure(screen: str, name: str) -> int:
 
 
 def test_a_first_start_without_a_model_leads_to_one(tmp_path: Path, starter_path: Path) -> None:
-    user = Kvchat(tmp_path / "user")
+    user = Kvchat(tmp_path / "user", settings="[chat]\nmax_tokens = 40\n")
     try:
         user.start()
         user.sees("no model")

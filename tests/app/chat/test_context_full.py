@@ -107,7 +107,7 @@ def test_a_summary_is_written_to_a_chat_that_was_left_only_under_its_lock(
     other = store.lock_chat(chat.id) if is_open_elsewhere else None
     told = [notice.message for _ in range(3) for notice in controller.poll().notices]
     assert (store.chat(chat.id).summary is None) is is_open_elsewhere
-    assert any("another kvchat" in text for text in told) is is_open_elsewhere
+    assert any("another kvchat process" in text for text in told) is is_open_elsewhere
     if other is not None:
         other.close()
 

@@ -209,7 +209,7 @@ def test_a_chat_is_asked_by_one_kvchat_at_a_time(tmp_path: Path, clock: Clock) -
         other.continue_reply,
         lambda: other.delete_chat(chat.id),
     ):
-        with pytest.raises(ChatInUseError, match="another kvchat"):
+        with pytest.raises(ChatInUseError, match="another kvchat process"):
             ask()
     assert other.history.store.tree(chat.id).messages == before
     answering.new_chat()

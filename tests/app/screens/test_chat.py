@@ -196,7 +196,7 @@ async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_
         with lock:
             await ask(pilot, screen, "more")
             await pilot.pause()
-            assert "another kvchat" in notices(screen)[-1]
+            assert "another kvchat process" in notices(screen)[-1]
             assert screen.composer.text == "more"
             assert len(client.requests) == 1
         await pilot.press("enter")

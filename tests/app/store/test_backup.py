@@ -182,7 +182,7 @@ def test_a_damaged_database_stays_while_any_other_kvchat_has_it_open(
     path.write_bytes(b"this is no database" * 300)
     path.with_name(f"{path.name}-wal").unlink(missing_ok=True)
     for each in others:  # the first to open ends first
-        with pytest.raises(StoreError, match="in another kvchat"):
+        with pytest.raises(StoreError, match="in another kvchat process"):
             ChatStore(path)
         each.communicate()
     with ChatStore(path) as store:

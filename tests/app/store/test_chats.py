@@ -38,7 +38,7 @@ def test_deleting_a_chat_takes_its_messages_however_deep_they_are(store: ChatSto
     assert len(store.path_to(message.id)) == 1200
     store.delete_chat(chat.id)
     assert [chat.id for chat in store.list_chats()] == [kept.id]
-    with pytest.raises(StoreError, match="another kvchat may have deleted it"):
+    with pytest.raises(StoreError, match="another kvchat process may have deleted it"):
         store.message(message.id)
     assert store.message(question.id).content == "stays"
 

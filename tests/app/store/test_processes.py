@@ -201,7 +201,7 @@ def test_a_chat_is_never_deleted_from_under_another_process(store: ChatStore, pa
     with ChatStore(path) as other:
         lock = other.lock_chat(chat.id)
         assert lock is not None
-        with pytest.raises(ChatInUseError, match="another kvchat"):
+        with pytest.raises(ChatInUseError, match="another kvchat process"):
             store.delete_chat(chat.id)
         lock.close()
         store.delete_chat(chat.id)
