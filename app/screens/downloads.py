@@ -286,13 +286,14 @@ class DownloadScreen(ModalScreen[Path | None]):
         return None
 
     def _progress(self) -> Progress:
-        begun, painted, first = time.monotonic(), 0.0, -1
+        begun, painted = time.monotonic(), 0.0
+        first: int | None = None
 
         def show(n_done: int, n_all: int) -> None:
             nonlocal painted, first
             if self._is_stopped:
                 raise StoppedError(f"{self._model.name} was stopped")
-            first = n_done if first < 0 else first
+            first = n_done if first is None else first
             now = time.monotonic()
             if now - painted >= PAINT_EVERY_S or n_done == n_all:
                 painted = now

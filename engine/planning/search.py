@@ -4,7 +4,8 @@ The search enumerates K/V types, ubatch sizes and the use of the draft model. Th
 bisected for the first that fits, the context for the largest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from math import log2
@@ -31,7 +32,7 @@ from engine.planning.offload import (
     free_bytes,
     offload_levels,
 )
-from engine.planning.split import even_split
+from engine.planning.split import even_split, splits_beside
 from engine.planning.verdict import does_not_fit
 from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS, WHOLE, guessed_cost
@@ -330,22 +331,45 @@ def best_split(
     chosen, best = space, best_of(space, goal, offload)
     if space.base.tensor_split:
         return chosen, best
-    point = best or Point(space.choices()[-1]._replace(level=space.all_levels[1]), space.least)
-    for split in dict.fromkeys(filter(None, _splits(space, model, point))):
-        shared = replace(space, base=replace(space.base, tensor_split=split))
-        found = best_of(shared, goal, offload)
-        if found and (best is None or _is_better(space, goal, offload, found, best)):
-            chosen, best = shared, found
+    smallest = Point(space.choices()[-1]._replace(level=space.all_levels[1]), space.least)
+    point: Point | None = best or smallest
+    tried = set[tuple[float, ...]]()
+    while point is not None:
+        splits = [split for split in _splits(chosen, model, point) if split not in tried]
+        tried.update(splits)
+        point = None
+        for split in dict.fromkeys(splits):
+            shared = replace(space, base=replace(space.base, tensor_split=split))
+            found = (
+                best_of(shared, goal, offload)
+                if _is_worth_a_search(shared, best or smallest)
+                else None
+            )
+            if found and (best is None or _is_better(space, goal, offload, found, best)):
+                chosen, best, point = shared, found, found
     return chosen, best
 
 
-def _splits(space: Space, model: Model, point: Point) -> Iterable[tuple[float, ...] | None]:
-    """The even split at a candidate, and at the fastest level before it that fits with one.
+def _is_worth_a_search(space: Space, point: Point) -> bool:
+    """Whether a split fits more context than a candidate has, or a faster level."""
+    choice, steps = point
+    if steps < space.most and space.free(choice, steps + 1).least >= 0:
+        return True
+    faster = (0, choice.level - 1)
+    return choice.level > 0 and space.first_fitting(choice, space.least, faster) is not None
 
-    With experts in RAM the first layers are small: llama.cpp's split leaves their GPU nearly empty,
-    and a faster level fits with another split only.
+
+def _splits(space: Space, model: Model, point: Point) -> Iterator[tuple[float, ...]]:
+    """The splits to try at a candidate: the even one, and those with one layer elsewhere.
+
+    And the even split at the fastest level before it that fits with one. With experts in RAM the
+    first layers are small: llama.cpp's split leaves their GPU nearly empty, and a faster level fits
+    with another split only.
     """
-    yield _split_at(space, model, point)
+    if even := _split_at(space, model, point):
+        yield even
+    with suppress(PresetError):
+        yield from splits_beside(model, space.estimate(*point))
     choice, steps = point
 
     def fits(level: int) -> bool:
@@ -353,8 +377,7 @@ def _splits(space: Space, model: Model, point: Point) -> Iterable[tuple[float, .
 
     for level in range(bisect(0, choice.level, fits), choice.level):
         placed = choice._replace(level=level)
-        split = _split_at(space, model, Point(placed, steps))
-        if split is not None:
+        if split := _split_at(space, model, Point(placed, steps)):
             now = replace(space.configuration(placed, steps), tensor_split=split)
             if space.cost(now).fits(space.margin_bytes):
                 yield split

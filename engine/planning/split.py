@@ -1,10 +1,13 @@
 """The split of layers that fills the free memory of several GPUs evenly."""
 
 from collections import deque
+from collections.abc import Iterator
+from itertools import pairwise
 
 from engine.memory.estimate import Estimate, cached_by_layer
 from engine.memory.hardware import Device
 from engine.memory.placement import place
+from engine.memory.terms import DeviceEstimate
 from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
@@ -17,12 +20,9 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
 
     None if the layers lie so already, there is one GPU, or a GPU has no free memory.
     """
-    now = estimate.configuration
-    gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
-    if len(gpus) < 2 or now.split_mode != "layer" or now.n_gpu_layers == 0:
-        return None
+    gpus = _gpus_with_layers(estimate)
     layers = _layers(model, estimate)
-    if len(layers) < len(gpus):
+    if len(gpus) < 2 or len(layers) < len(gpus):
         return None
     free = [
         each.left_bytes - margin_bytes + sum(n for device, n in layers if device == each.device)
@@ -31,8 +31,32 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
     if min(free) <= 0:
         return None
     found = _apportioned([nbytes for _, nbytes in layers], free)
-    present = [sum(device == each.device for device, _ in layers) for each in gpus]
-    return None if found == present else tuple(map(float, found))
+    return None if found == _present(layers, gpus) else tuple(map(float, found))
+
+
+def splits_beside(model: Model, estimate: Estimate) -> Iterator[tuple[float, ...]]:
+    """The splits that differ from that of an estimate by one layer of neighbouring GPUs."""
+    gpus = _gpus_with_layers(estimate)
+    present = _present(_layers(model, estimate), gpus)
+    for left, right in pairwise(range(len(gpus))):
+        for giver, taker in ((left, right), (right, left)):
+            if present[giver] > 1:
+                counts = list(map(float, present))
+                counts[giver] -= 1
+                counts[taker] += 1
+                yield tuple(counts)
+
+
+def _gpus_with_layers(estimate: Estimate) -> list[DeviceEstimate]:
+    """The GPUs among which llama.cpp splits layers."""
+    now = estimate.configuration
+    if now.split_mode != "layer" or now.n_gpu_layers == 0:
+        return []
+    return [each for each in estimate.devices if each.device.kind == "gpu"]
+
+
+def _present(layers: list[tuple[Device, int]], gpus: list[DeviceEstimate]) -> list[int]:
+    return [sum(device == each.device for device, _ in layers) for each in gpus]
 
 
 def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:

@@ -59,6 +59,8 @@ def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
     assert home / ".ollama" / "models" in paths.model_folders(())
     monkeypatch.setenv("OLLAMA_MODELS", "/ollama")
     assert Path("/ollama") in paths.model_folders(())
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert home / "Library" / "Caches" / "llama.cpp" in paths.model_folders(())
 
 
 def test_the_folder_that_lm_studio_was_told_of_is_scanned(home: Path) -> None:

@@ -10,6 +10,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model
+from engine.model.catalog import find_entry
 from engine.planning.fit import SearchResult, explained
 from engine.planning.offload import Offload
 from engine.planning.search import Goal, Optimum, SearchLimits, search
@@ -189,6 +190,16 @@ def test_a_split_is_only_taken_where_it_is_better(
     assert own.configuration.n_gpu_layers == -1 or by_memory.configuration.n_gpu_layers != -1
     if goal is Goal.CONTEXT and own.configuration.n_gpu_layers == -1:
         assert own.configuration.n_ctx >= by_memory.configuration.n_ctx
+
+
+def test_more_memory_on_two_cards_never_gives_fewer_tokens() -> None:
+    hybrid, found = find_entry("lfm2-1.2b").model(), list[int]()
+    limits = SearchLimits(min_n_ctx=512, pairs=(KVTypes("q8_0", "q4_0"),), offload=Offload.NONE)
+    for gib in (1, 1.05, 1.1, 1.15, 1.2):
+        cards = (gpu(1.9 * gib), replace(gpu(1.15 * gib), name="GPU 1"), RAM)
+        result = search(hybrid, cards, Goal.SPEED, margin_bytes=MARGIN, limits=limits)
+        found.append(result.configuration.n_ctx)
+    assert found == sorted(found)
 
 
 def test_what_the_user_split_stays(model_32b: Model) -> None:
