@@ -281,7 +281,9 @@ def check_trial(
     finally:
         client.close()
     if not crashes:
-        return Check(TRIAL, "ok", f"{model.stem} loaded and decoded in {loaded.elapsed_s:.1f} s")
+        return Check(
+            TRIAL, "ok", f"{model.stem} loaded and decoded tokens in {loaded.elapsed_s:.1f} s"
+        )
     return Check(
         TRIAL,
         "fail",
@@ -310,7 +312,8 @@ def rebuild_advice(exit_code: int | None) -> str:
     if exit_code == -signal.SIGSEGV and _has_amx():
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
-            "GCC 12 miscompiles llama.cpp's AMX code: rebuild without AMX: run `make llama`, or "
+            "GCC 12 miscompiles llama.cpp's AMX code. Rebuild llama.cpp without AMX: run "
+            "`make llama`, or "
             f"CMAKE_ARGS='-DCMAKE_C_FLAGS={escaped} -DCMAKE_CXX_FLAGS={escaped}' {REINSTALL}"
         )
     return f"rebuild llama.cpp: run `make llama` in a checkout of kvchat, or {REINSTALL}"

@@ -335,8 +335,8 @@ class Conversation:
         last = other.unfinished()
         if last is not None and did_not_fit(last):
             raise ContextFullError(
-                f"the context of “{other.title}” is full: open that chat ({{chat-list}}) to free "
-                "space"
+                f"the context of “{other.title}” is full: open that chat ({{chat-list}}) to "
+                "shorten it"
             )
         return other
 

@@ -134,7 +134,7 @@ def command(
         return 0
     if takes_all and asked.backend == "torch":
         raise click.UsageError(
-            "--all works only with llama.cpp: torch measures all types by default"
+            "--all works only with llama.cpp: leave out --all, or list torch types with --kinds"
         )
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     return run_measurement(options, asked, files, settings)

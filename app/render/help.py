@@ -14,8 +14,8 @@ GLOSSARY = (
     ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
-    ("acceptance", "Accepted / verified draft tokens; tokens after a rejected token are rejected "
-                   "too."),
+    ("acceptance", "Accepted tokens divided by verified draft tokens; all draft tokens after a "
+                   "rejected one count as rejected."),
     ("tokens per round", "Tokens emitted per pass through the model; 1 without speculation."),
     ("lookup", "A predictor that searches the chat for an earlier copy of the last tokens and "
                "proposes the tokens that followed. It costs almost nothing and suits edits and "
@@ -35,13 +35,13 @@ GLOSSARY = (
     ("time saved", "Time that drafts saved: rounds with drafts compared with steps without drafts "
                    "shortly before or after. A dash means that nothing was drafted, or that the "
                    "difference is within the noise."),
-    ("~ and noisy", "Other programs disturb the times: ±35% means that 8 of 10 steps without "
-                    "drafts were within 35 % of the expected time; ~ marks affected figures."),
+    ("~ and noisy", "How much other programs disturbed the times. ±35 %: 8 of 10 steps without "
+                    "drafts were within 35 % of the expected time. ~ marks affected figures."),
     ("by position", "How often the first, second or third token of a draft is accepted, given "
                     "that all tokens before it were accepted."),
     ("steps", "One step is the time to decode one token without drafts. Bars are measured, dashes "
-              "are estimated. If a batch with two drafted tokens costs 1.8 steps, one accepted "
-              "token saves time."),
+              "are estimated. If a batch with two drafted tokens takes 1.8 steps and one of them "
+              "is accepted, two tokens take 1.8 steps instead of 2."),
     ("correction", "The model's own token in place of the first rejected draft token."),
     ("bonus", "The model's own token after a fully accepted draft."),
     ("prefill", "Processing of the prompt, which fills the KV cache before the first token."),
@@ -50,7 +50,7 @@ GLOSSARY = (
     ("cells", "Entries of the KV cache, one for each token of the context."),
     ("hot", "States in the context of the loaded model; chats continue from them at once."),
     ("warm", "States saved in RAM; kvchat restores them to the context in milliseconds."),
-    ("cold", "States saved on disk, also after kvchat exits; loaded into RAM before use."),
+    ("cold", "States saved on disk; they survive a restart and are loaded into RAM before use."),
     ("continue", "Continue a reply that was cut off, within the same message."),
     ("prefix reuse", "The start of a prompt is already in the cache and is not computed again."),
     ("restored, missed", "Restored: prompts whose start was loaded from RAM or disk. Missed: "

@@ -203,11 +203,11 @@ def no_verdict(report: Report) -> str:
     if n_all >= MIN_VERDICT_TOKENS:
         return (
             f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, "
-            f"but a verdict needs {MIN_VERDICT_TOKENS:,}: run the same command to continue."
+            f"but a verdict needs {MIN_VERDICT_TOKENS:,}. Run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but "
-        f"{MIN_VERDICT_TOKENS:,} are the least needed. Add texts, or raise --tokens."
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but at least "
+        f"{MIN_VERDICT_TOKENS:,} are needed. Add texts, or raise --tokens."
     )
 
 

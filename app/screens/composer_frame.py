@@ -198,7 +198,7 @@ def size_text(text: str, n_tokens: int | None, n_free: int | None, n_ctx: int | 
         return f"{counted}, but the context holds {fmt.count(n_ctx)}: shorten the message"
     if n_free is not None and n_tokens and n_tokens >= n_free:
         free = fmt.count(max(n_free, 0))
-        return f"{counted}, but only {free} are free: {{composer-send}} asks how to free space"
+        return f"{counted}, but only {free} are free: {{composer-send}} offers to shorten the chat"
     return counted if n_tokens >= MIN_SHOWN_TOKENS else ""
 
 

@@ -219,7 +219,7 @@ class HubScreen(PickScreen[str]):
         """Read a repository; ask whether to download a file, or return its name."""
         asked = parse_repository(key)
         if asked is not None:
-            self.show_all((), note=f"reading a header of {asked.repo} …")
+            self.show_all((), note=f"reading the header of a file in {asked.repo} …")
             self._read(asked)
         elif self._purpose == "plan":
             self.dismiss(key)

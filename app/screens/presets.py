@@ -103,12 +103,15 @@ class PresetsScreen(Screen[Configuration | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        where = "no model is loaded: loading a preset asks for a model"
+        where = "no model is loaded: kvchat asks for one when you load a preset"
         if self._model is not None:
             where = f"for {visible(model_name(self._model))}"
         elif self._address is not None:
             served = visible(model_title(self._address))
-            where = f"{served} runs on a server: loading a preset asks for a model on this machine"
+            where = (
+                f"{served} runs on a server: kvchat asks for a model on this machine when you "
+                "load a preset"
+            )
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(TitleBar).present(partial(clipped, title))
         self.query_one(SelectList).focus()

@@ -172,9 +172,8 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
         return "no predictor drafted anything on these prompts, so any difference is noise"
     if noise >= NOISY:
         return (
-            f"two runs with the same settings differ by {noise:.0%}, so other programs used this "
-            "machine: "
-            "measure again when it is idle, or with more --blocks"
+            f"two runs with the same settings differ by {noise:.0%}, so other programs probably "
+            "used this machine: measure again when it is idle, or with more --blocks"
         )
     n_blocks = min(gain.n_blocks for gain in gains.values())
     if n_blocks < N_DECIDING:

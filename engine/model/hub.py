@@ -225,7 +225,10 @@ def refusal(answer: Answer, page: str | None) -> str:
     is_gated = answer.headers.get("X-Error-Code") == "GatedRepo"
     match status:
         case 401 if page is None:
-            return "the server requires a login, which kvchat does not support: download the file"
+            return (
+                "the server requires a login, which kvchat does not support: download the file "
+                "with a browser and pass its path"
+            )
         case 401 | 403 if is_gated:
             return f"the model is gated: accept its terms at {page}, and set {token}"
         case 401:
@@ -235,7 +238,10 @@ def refusal(answer: Answer, page: str | None) -> str:
             )
         case 403:
             where = f" at {page}" if page else ""
-            return f"access is denied (403): request access{where}, or download the file by hand"
+            return (
+                f"access is denied (403): request access{where}, or download the file with a "
+                "browser and pass its path"
+            )
         case 404 | 410:
             return f"it does not exist ({status}): check repository, revision and file name"
         case 416:
@@ -245,7 +251,7 @@ def refusal(answer: Answer, page: str | None) -> str:
         case _ if status < 500:
             return (
                 f"the server does not support range requests, or the file moved ({status}): "
-                "download it"
+                "download the file with a browser and pass its path"
             )
         case _:
             return f"the server answered {status}: try again later"

@@ -131,7 +131,7 @@ def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
         return Standing(Basis.GUESSED, f"{pair.k} keys {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
-        text = "8 bits lose almost no quality on most models"
+        text = "8-bit types cost almost no quality on most models"
     else:
-        text = "fewer than 8 bits cost quality on most models"
+        text = "types with fewer than 8 bits cost quality on most models"
     return Standing(Basis.GUESSED, text, "guess")

@@ -141,9 +141,9 @@ def _notes(
         yield f"{n_tokens:,} tokens are too few for a verdict, which needs {MIN_VERDICT_TOKENS:,}"
     if n_ctx > model.architecture.n_ctx_train:
         yield (
-            f"texts of up to {n_ctx:,} tokens exceed the model's training context of "
-            f"{model.architecture.n_ctx_train:,}, so results at their ends are poor with any "
-            "cache type"
+            f"some texts have up to {n_ctx:,} tokens, more than the model's training context of "
+            f"{model.architecture.n_ctx_train:,}: results beyond "
+            f"{model.architecture.n_ctx_train:,} are poor with any cache type"
         )
 
 

@@ -203,7 +203,7 @@ class Http:
         except UnreachableError as error:
             raise ServerUnreachableError(
                 f"{self.name} cannot be reached or closed the connection "
-                f"({self.masked(str(error))}): check that it is running"
+                f"({self.masked(str(error))}): check that the server is running"
             ) from error
         except SilentError as error:
             raise ServerSilentError(f"{self.name} {error}: check the server") from error
