@@ -283,8 +283,8 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
             keys[binding_id] = parts
         elif wrong := next((part for part in parts if not is_key(part)), None):
             problems.append(
-                f"[keys] {binding_id}: {shown(wrong)} is not a key: write a key such as f8 "
-                "or ctrl+t"
+                f"[keys] {binding_id} is {shown(wrong)}, which is not a key: write a key such as "
+                "f8 or ctrl+t"
             )
         elif taken := _taken(known[binding_id], parts, keys, known):
             problems.append(

@@ -127,7 +127,7 @@ class ChatDefaults(_Section):
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
     """Seed of every reply, for reproducible text; if unset, each reply uses a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
-    """Whether kvchat opens the last chat at startup: `cut`: only if its reply was cut off;
+    """Whether kvchat opens the last chat at startup; `cut`: only if its reply was cut off;
     `last`: always; `never`: not at all."""
 
     def sampling(self) -> SamplingSettings:

@@ -223,7 +223,7 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"use at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -268,7 +268,7 @@ def check_trial(
         return Check(
             TRIAL,
             "note",
-            "not tried: no model found",
+            "not tried, because no model was found",
             "`kvchat models install-starter` downloads a small model",
         )
     client = WorkerClient(log_path=log_path, command=command)

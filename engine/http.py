@@ -251,7 +251,7 @@ class HttpClient:
         if not self._follows_redirects:
             raise HttpError(
                 f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
-                "that address if you trust it"
+                "the new address if you trust it"
             )
         return _joined(str(response.url), location)
 

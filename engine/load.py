@@ -176,7 +176,7 @@ def _check_not_torch(configuration: Configuration) -> None:
     if configuration.rpc_workers:
         raise ModelLoadError(
             f"rpc_workers is set to {', '.join(configuration.rpc_workers)}, but only "
-            "llama-server uses RPC workers: start it with `kvchat serve`, or remove "
+            "llama-server uses RPC workers: use `kvchat serve`, or remove "
             "rpc_workers"
         )
     if configuration.kv_cache is not None:

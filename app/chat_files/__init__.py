@@ -99,7 +99,7 @@ def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str
         n_read += len(line)
         if n_read > MAX_CHAT_FILE_BYTES:
             most = fmt.short_nbytes(MAX_CHAT_FILE_BYTES)
-            raise ChatFileError(f"the file is larger than {most}: split it")
+            raise ChatFileError(f"the file is larger than {most}: split the file")
         on_progress(n_read)
         if not line:
             return

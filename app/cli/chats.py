@@ -381,7 +381,9 @@ def find_chat(store: ChatStore, text: str) -> Chat:
         raise NoSuchChatError(
             f"{text!r} matches {len(found)} titles; use one of these numbers:\n{_named(found)}"
         )
-    raise NoSuchChatError(f"no chat with the number or title {text!r}{_near(wanted, chats)}")
+    raise NoSuchChatError(
+        f"there is no chat with the number or title {text!r}{_near(wanted, chats)}"
+    )
 
 
 def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:

@@ -21,14 +21,14 @@ GLOSSARY = (
                "proposes the tokens that followed. It costs almost nothing and suits edits and "
                "quotes."),
     ("suffix", "The default predictor: it proposes the tokens that most often followed the last "
-               "tokens earlier in the chat, as long as they are likely enough."),
+               "tokens earlier in the chat, and stops where they become unlikely."),
     ("combined", "The suffix predictor, and the draft model (if loaded) where the "
                  "suffix predictor finds no continuation."),
-    ("draft model", "A smaller model that drafts tokens; it has the vocabulary of the target "
+    ("draft model", "A smaller model that drafts tokens, with the vocabulary of the target "
                     "model."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
     ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
-    "from the measured cost and acceptance of drafts. It spends little time on trial "
+    "from the measured cost and acceptance of drafts. The controller spends little time on trial "
     "drafts."),
     ("coupled", "Verification above temperature 0: the random number for a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
@@ -48,7 +48,7 @@ GLOSSARY = (
     ("first token", "Time from sending a message to the first token of the reply."),
     ("KV cache", "Attention keys and values, stored for every token in the context."),
     ("cells", "Entries of the KV cache, one for each token of the context."),
-    ("hot", "States in the context of the loaded model; chats continue from them at once."),
+    ("hot", "States in the context of the loaded model; chats continue from these states at once."),
     ("warm", "States saved in RAM; kvchat restores them to the context in milliseconds."),
     ("cold", "States saved on disk; they survive a restart and are loaded into RAM before use."),
     ("continue", "Continue a reply that was cut off, within the same message."),

@@ -164,8 +164,8 @@ def cost_title(report: Report) -> str:
     if cost is None:
         return "Cost (speeds were not measured)"
     return (
-        f"Cost at a context of {cost.n_ctx:,} tokens: bytes per token (peak: including buffers), "
-        f"and tokens/s of prefill and of decoding at depths {cost.shallow_depth:,} and "
+        f"Cost at a context of {cost.n_ctx:,} tokens: cache bytes per token (peak: with buffers), "
+        f"tokens/s of prefill, and tokens/s of decoding at depths {cost.shallow_depth:,} and "
         f"{cost.deep_depth:,}"
     )
 

@@ -590,7 +590,7 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
     if not claimed == len(names) == len(set(names)):
         raise ModelFileError(
             f"{parts[0].path.name} declares {claimed} tensors, but its {count} parts contain "
-            f"{len(names)} ({len(set(names))} different names): they belong to different models"
+            f"{len(names)} ({len(set(names))} different names): the parts do not match"
         )
 
 

@@ -233,7 +233,7 @@ def refusal(answer: Answer, page: str | None) -> str:
             return f"the model is gated: accept its terms at {page}, and set {token}"
         case 401:
             return (
-                "the repository is private or gated, or it does not exist (401): check its name, "
+                "the repository is private or gated, or it does not exist (401): check the name, "
                 f"or set a valid {token}"
             )
         case 403:
@@ -485,7 +485,9 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
     """Errors of HTTP and of the disk as those of downloads."""
     advice = ": try again later" if folder is None else "; the next attempt resumes the download"
     if is_offline():
-        raise DownloadError(f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset it")
+        raise DownloadError(
+            f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset this variable"
+        )
     try:
         yield
     except UnreachableError as error:

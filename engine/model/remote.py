@@ -238,7 +238,8 @@ class _Reader:
         """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
         if address.page and is_offline():
             raise RemoteUnreachableError(
-                f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset it"
+                f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset this "
+                "variable"
             )
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         if known is not None and known.etag:

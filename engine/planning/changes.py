@@ -79,7 +79,7 @@ def recommendation(plan: Plan, planner: Planner) -> str:
         labels = [each.label for each in found if each.verdict is FitVerdict.FITS]
         *others, last = labels or [""]
         ways = f"{', '.join(others)} or {last}" if others else last
-        remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
+        remedy = f"It would fit with {ways}" if labels else "Choose a smaller quantisation or model"
         return f"The plan does not fit: {' and '.join(plan.shortages)}. {remedy}."
     limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
     largest = plan.max_n_ctx or n_ctx

@@ -416,7 +416,7 @@ OPTIONS: tuple[PlanOption, ...] = (
          lambda setup, text: with_machine(setup, parse_gpus(setup.machine, text)),
          chooser="device"),
     PlanOption("ram", "RAM",
-         "Free RAM of this machine, or a size to plan for. Type 32GiB or found.",
+         "Free RAM of this machine, or a size to plan for: type 32GiB, or found for the free RAM.",
          lambda setup: format_ram(setup.machine),
          lambda setup, _, step: _with_ram(setup, step_ram(setup.machine, step)),
          lambda setup, text: _with_ram(setup, parse_ram(text)),

@@ -240,8 +240,8 @@ class Http:
         if not isinstance(found, dict):
             reason = f"({found})" if isinstance(found, ValueError) else "(not an object)"
             raise ServerError(
-                f"{self.name} returned invalid JSON for {path} {reason}: check that it is a "
-                "language model server"
+                f"{self.name} returned invalid JSON for {path} {reason}: check that the "
+                "address is that of a language model server"
             )
         return found
 
