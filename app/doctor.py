@@ -223,7 +223,10 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = (
+            f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally to "
+            f"{GOOD_COLUMNS}x{GOOD_LINES}"
+        )
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
