@@ -146,7 +146,7 @@ def _chats() -> Check:
     path = paths.database_path()
     problem = problem_of(path)
     if problem is not None:
-        return Check("chats", "fail", problem, "see docs/chat.md on backups and damaged files")
+        return Check("chats", "fail", problem, "docs/chat.md explains backups and damaged files")
     return Check("chats", "ok", f"{path} can be opened" if path.exists() else "no chats yet")
 
 
@@ -195,7 +195,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     return Check(
         "colours",
         "note",
-        f"TERM={term or 'not set'} supports few colours",
+        f"TERM is {term or 'not set'}: few colours are supported",
         "if your terminal supports 256 colours, set TERM=xterm-256color (tmux-256color in tmux)",
     )
 

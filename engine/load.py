@@ -263,7 +263,9 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
         )
     if configuration.decode_plan is not None:
         has_window = not configuration.decode_plan.isdecimal()
-        effect = "some tokens see only a window, so the text can differ from normal decoding"
+        effect = (
+            "attention sees only a window of tokens, so the text can differ from normal decoding"
+        )
         notes.append(
             f"the decode plan {configuration.decode_plan} is on: "
             f"{effect if has_window else 'it saves memory and does not change the text'}"

@@ -46,7 +46,7 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
             )
         if path.exists() and not replace:
             raise ChatFileError(
-                f"{path} already exists: choose another file, or replace it with --force"
+                f"{path} already exists: choose another file, or pass --force to replace it"
             )
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:

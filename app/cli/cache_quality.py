@@ -70,7 +70,7 @@ quality_options = joined(
                  "nothing leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
-                 help="K/V types, separated by commas; q8_0/q5_1: K is q8_0, V is q5_1. "
+                 help="K/V types, separated by commas; q8_0/q5_1 means q8_0 keys and q5_1 values. "
                  f"[{USUAL_KINDS}; with torch: all types]"),
     click.option("--all", "takes_all", is_flag=True,
                  help="Measure every combination of K and V types (takes hours)."),

@@ -258,7 +258,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
         case "chats":
             n = speed.n_replies or 0
             last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
-            how = f"{last}, under varying settings and load"
+            how = f"{last}, with varying settings and load"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":

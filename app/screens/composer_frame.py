@@ -211,4 +211,4 @@ def _size_in_characters(text: str, n_ctx: int | None) -> str:
     if n_ctx is None or len(text.encode()) <= n_ctx * MIN_BYTES_PER_TOKEN:
         return size
     more = "more" if is_surely_longer(text, n_ctx) else "perhaps more"
-    return f"{size}, {more} than the context of {fmt.count(n_ctx)} tokens"
+    return f"{size}, {more} than fit into the context of {fmt.count(n_ctx)} tokens"

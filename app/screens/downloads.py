@@ -191,7 +191,7 @@ class HubScreen(PickScreen[str]):
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
-        note = "choose a repository (the model maker's first, then by downloads)"
+        note = "choose a repository (the model maker's first, then the most downloaded)"
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository with this name")
 
     def _read(self, asked: RepositoryName) -> None:

@@ -72,7 +72,7 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Search for the largest context, most precise cache, highest speed, or "
                         "best balance"),
         Binding("m", "choose_model", "Model", id="planner-model",
-                tooltip="Plan another model on this machine or from the catalogue"),
+                tooltip="Plan another model: one on this machine, or one from the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
                 tooltip="Choose other GPUs to plan for"),
         Binding("x", "export", "Export", id="planner-export",

@@ -55,7 +55,7 @@ class PresetsScreen(Screen[Configuration | None]):
         Binding("d", "delete", "Delete", id="presets-delete", tooltip="Delete the file of the "
                                                                       "preset"),
         Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
-                tooltip="Delete the file of the preset"),
+                tooltip="Delete the preset file"),
         Binding("x", "export", "Export", id="presets-export",
                 tooltip="Show the preset as arguments of llama-server"),
         Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
@@ -270,8 +270,8 @@ class PresetsScreen(Screen[Configuration | None]):
         entry = self._chosen()
         if entry is not None and entry.is_builtin:
             self.notify(
-                f"{entry.name} is built in and cannot be {what}. To change it, load it and save it "
-                "under another name in the planner (F2, s)."
+                f"{entry.name} is built in and cannot be {what}. To change the preset, load it "
+                "and save it under another name in the planner (F2, s)."
             )
             return None
         return entry

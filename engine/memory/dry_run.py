@@ -150,8 +150,8 @@ class DryRun:
         if code < 0:
             raise WorkerError(
                 f"llama.cpp crashed in its dry run of this configuration (signal {-code}). "
-                "Loading the model may crash too, or the dry run exceeded its memory limit. Change "
-                "cache types, slots or flash attention, or plan without the dry run"
+                "Loading the model may crash too, unless the dry run exceeded its memory limit. "
+                "Change cache types, slots or flash attention, or plan without the dry run"
             )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or "

@@ -331,7 +331,7 @@ class _HeaderReader:
             if end > size:
                 raise ModelFileError(
                     f"{name} is truncated: tensor {tensor.name!r} ends at byte {end}, but the "
-                    f"file has {size} bytes; download it again"
+                    f"file has {size} bytes; download the file again"
                 )
             expected += -(-tensor.nbytes // header.alignment) * header.alignment
 

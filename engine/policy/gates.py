@@ -187,7 +187,7 @@ def _needles(found: Measurement, reference: Measurement | None, limit: float) ->
     if known < MIN_QUESTIONS or asked != asked_before:
         return None
     lost = max(0.0, (known - right) / known)
-    text = f"{lost:.0%} of the needles not retrieved, limit {limit:.0%}"
+    text = f"{lost:.0%} of the needles were not retrieved, limit {limit:.0%}"
     return GateReading("max_needle_loss", lost, limit, text)
 
 
