@@ -171,7 +171,8 @@ class EngineDefaults(_Section):
     """How llama.cpp runs."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
-    """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to 8,192."""
+    """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to
+    8,192 per slot."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Number of decode threads; `auto` adapts it to the load of the machine."""
     projector: Literal["auto", "off"] = "auto"

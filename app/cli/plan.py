@@ -79,7 +79,8 @@ slots_option = click.option(
 planner_options = joined(
     preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
-                 help="Context length in tokens, such as 32k. [from the preset, else up to 8192]"),
+                 help="Context length in tokens, such as 32k. [from the preset, else up to 8192 "
+                      "per slot]"),
     kv_options,
     backend_choice,
     set_option,
