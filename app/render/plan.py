@@ -331,13 +331,13 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
             for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
         )
         text = (
-            f"{fmt.nbytes(sent.token_bytes)} per decoded token ({1000 * token_s:.2g} ms at "
-            f"{gbps:g} Gbit/s, plus {fmt.counted(sent.n_waits, 'network delay')}: at most "
+            f"traffic: {fmt.nbytes(sent.token_bytes)} per decoded token ({1000 * token_s:.2g} ms "
+            f"at {gbps:g} Gbit/s, plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
             f"{fmt.rate(1 / token_s)} tok/s); {fmt.nbytes(1000 * sent.prompt_bytes)} per 1,000 "
             f"prompt tokens ({prompt}); {fmt.nbytes(sent.load_bytes)} once, to load the weights "
             f"({load})"
         )
-        lines += hanging((Run("network traffic ", "heading-minor"),), (Run(text),), width)
+        lines += hanging((Run("network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
 
 
