@@ -133,9 +133,7 @@ def command(
         _show(show_path, files.html, settings)
         return 0
     if takes_all and asked.backend == "torch":
-        raise click.UsageError(
-            "--all works only with llama.cpp: leave out --all, or list torch types with --kinds"
-        )
+        raise click.UsageError("--all works only with llama.cpp: with torch, leave out --all")
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     return run_measurement(options, asked, files, settings)
 
