@@ -95,7 +95,7 @@ class _Line(BaseModel):
         if self.raw and (self.messages is not None or self.system):
             return "`raw` sends the prompt unchanged: remove `messages` and `system`"
         if self.json_schema is not None and self.grammar is not None:
-            return "`json_schema` and `grammar` are both set: remove one"
+            return "`json_schema` and `grammar` are both set: remove one of the two"
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:

@@ -105,7 +105,7 @@ class Benchmark:
         self._units = options.units
         self._arms = distinct(map(parse_arm, options.arms))
         if any(arm.is_plain for arm in self._arms):
-            raise ExperimentError("plain decoding is always measured: remove it from --arm")
+            raise ExperimentError("plain decoding is always measured: remove plain from --arm")
         self._json_path = json_path
         self._note = note
         is_there = json_path is not None and exists(json_path)

@@ -25,7 +25,7 @@ def _key(
 CHAT_KEYS: list[BindingType] = [
     _key("f1", "app.help", "Help", "app-help", "Show all keys and a glossary", show=True),
     _key("f2", "app.planner", "Planner", "model-plan",
-         "Compute memory and speed of a configuration; find settings that fit",
+         "Compute the memory and speed of a configuration; find settings that fit",
          show=True),
     _key("f3", "app.presets", "Presets", "preset-list",
          "List, load and export saved configurations",
@@ -37,7 +37,8 @@ CHAT_KEYS: list[BindingType] = [
     _key("f6", "app.cache", "Cache", "cache-open",
          "Pin, delete or verify saved states in RAM and on disk", show=True),
     _key("escape", "stop", "Stop", "reply-stop",
-         "Stop the reply (its text stays) or the loading of a model; otherwise go to the composer",
+         "Stop the reply and keep its text, or stop loading a model; if neither is running, go to "
+         "the composer",
          show=True),
     _key("ctrl+n", "new_chat", "New", "chat-new", "Begin a new chat", show=True),
     _key("ctrl+l", "chats", "Chats", "chat-list",
@@ -45,7 +46,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("ctrl+f", "search", "Search", "chat-search", "Search all chats", show=True),
     _key("ctrl+o", "app.models", "Models", "model-list", "Switch to another model", show=True),
     _key("ctrl+s", "chat_settings", "This chat", "chat-settings",
-         "Change the system prompt and sampling of this chat", show=True),
+         "Change the system prompt and sampling settings of this chat", show=True),
     _key("f11", "app.settings", "Settings", "settings-open",
          "Show and change settings, themes, system prompts and keys",
          show=True),
@@ -83,7 +84,7 @@ MESSAGE_KEYS: list[BindingType] = [
     _key("x", "screen.export", "Export", "chat-export",
          "Write this chat to a file: Markdown, or JSON lines with every branch"),
     _key("u", "screen.see_all", "See all", "message-see-all",
-         "Send every turn to the model again, including dropped and summarised turns"),
+         "Restore dropped and summarised turns: the model then sees the whole chat"),
     _key("e", "screen.edit", "Edit", "message-edit",
          "Edit a question; the old text stays as a variant", show=True),
     _key("E", "screen.edit_reply", "Change reply", "message-edit-reply",
@@ -282,8 +283,8 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
             keys[binding_id] = parts
         elif wrong := next((part for part in parts if not is_key(part)), None):
             problems.append(
-                f"[keys] {binding_id}: {shown(wrong)} is not a key: write a key such as f8 "
-                "or ctrl+t"
+                f"[keys] {binding_id} is {shown(wrong)}, which is not a key: write a key such as "
+                "f8 or ctrl+t"
             )
         elif taken := _taken(known[binding_id], parts, keys, known):
             problems.append(

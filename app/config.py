@@ -127,7 +127,7 @@ class ChatDefaults(_Section):
     seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
     """Seed of every reply, for reproducible text; if unset, each reply uses a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
-    """Whether kvchat opens the last chat at startup: `cut`: only if its reply was cut off;
+    """Whether kvchat opens the last chat at startup; `cut`: only if its reply was cut off;
     `last`: always; `never`: not at all."""
 
     def sampling(self) -> SamplingSettings:
@@ -171,7 +171,8 @@ class EngineDefaults(_Section):
     """How llama.cpp runs."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
-    """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to 8,192."""
+    """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to
+    8,192 per slot."""
     n_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Number of decode threads; `auto` adapts it to the load of the machine."""
     projector: Literal["auto", "off"] = "auto"

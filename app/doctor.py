@@ -146,7 +146,7 @@ def _chats() -> Check:
     path = paths.database_path()
     problem = problem_of(path)
     if problem is not None:
-        return Check("chats", "fail", problem, "see docs/chat.md on backups and damaged files")
+        return Check("chats", "fail", problem, "docs/chat.md explains backups and damaged files")
     return Check("chats", "ok", f"{path} can be opened" if path.exists() else "no chats yet")
 
 
@@ -195,7 +195,7 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     return Check(
         "colours",
         "note",
-        f"TERM={term or 'not set'} supports few colours",
+        f"TERM is {term or 'not set'}: few colours are supported",
         "if your terminal supports 256 colours, set TERM=xterm-256color (tmux-256color in tmux)",
     )
 
@@ -223,7 +223,10 @@ def _size(*, is_terminal: bool) -> Check:
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns < COLUMNS or lines < LINES:
-        advice = f"use at least {COLUMNS}x{LINES}, ideally {GOOD_COLUMNS}x{GOOD_LINES}"
+        advice = (
+            f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally to "
+            f"{GOOD_COLUMNS}x{GOOD_LINES}"
+        )
         return Check("terminal", "note", detail, advice)
     return Check("terminal", "ok", detail)
 
@@ -268,7 +271,7 @@ def check_trial(
         return Check(
             TRIAL,
             "note",
-            "not tried: no model found",
+            "not tried, because no model was found",
             "`kvchat models install-starter` downloads a small model",
         )
     client = WorkerClient(log_path=log_path, command=command)
@@ -281,7 +284,9 @@ def check_trial(
     finally:
         client.close()
     if not crashes:
-        return Check(TRIAL, "ok", f"{model.stem} loaded and decoded in {loaded.elapsed_s:.1f} s")
+        return Check(
+            TRIAL, "ok", f"{model.stem} loaded and decoded tokens in {loaded.elapsed_s:.1f} s"
+        )
     return Check(
         TRIAL,
         "fail",
@@ -310,7 +315,8 @@ def rebuild_advice(exit_code: int | None) -> str:
     if exit_code == -signal.SIGSEGV and _has_amx():
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
-            "GCC 12 miscompiles llama.cpp's AMX code: rebuild without AMX: run `make llama`, or "
+            "GCC 12 miscompiles llama.cpp's AMX code. Rebuild llama.cpp without AMX: run "
+            "`make llama`, or "
             f"CMAKE_ARGS='-DCMAKE_C_FLAGS={escaped} -DCMAKE_CXX_FLAGS={escaped}' {REINSTALL}"
         )
     return f"rebuild llama.cpp: run `make llama` in a checkout of kvchat, or {REINSTALL}"

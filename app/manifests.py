@@ -129,7 +129,7 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     if manifest.asked not in (None, manifest.digest):
         cause = "the manifest was edited after it was recorded"
     elif here != manifest.made_with:
-        cause = f"recorded with {manifest.made_with}, run with {here}"
+        cause = f"it was recorded with {manifest.made_with} and run with {here}"
     if at < min(n_told, n_here):
         matching = f"up to token {at} of {n_told}"
         return f"reply {index + 1} matches the recording only {matching}: {cause}"

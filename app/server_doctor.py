@@ -66,7 +66,7 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
     """What it tells of tokens, drafts, slots and metrics."""
     if facts.has_ids:
         text = (
-            "the server reports token ids, template and tokenizer: its prompts are identical to "
+            "the server reports token ids, template and tokenizer, so prompts are identical to "
             "those of a local model"
         )
         yield Check("tokens", "ok", text)

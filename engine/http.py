@@ -105,7 +105,7 @@ class Watch:
                 self._n_reports += 1
                 self._report(
                     f"no data from {self._url} for {silent_s:.0f} s "
-                    f"(gives up after {self.limit_s:g} s)"
+                    f"(kvchat gives up after {self.limit_s:g} s)"
                 )
 
     def _left_s(self) -> float:
@@ -251,7 +251,7 @@ class HttpClient:
         if not self._follows_redirects:
             raise HttpError(
                 f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
-                "that address if you trust it"
+                "the new address if you trust it"
             )
         return _joined(str(response.url), location)
 
@@ -265,7 +265,7 @@ def _joined(url: str, location: str) -> str:
     if new.scheme not in ("https", old.scheme):
         raise HttpError(
             f"redirects from {old.scheme} to {new.scheme or 'nowhere'}, which kvchat "
-            "does not follow: download the file and pass its path"
+            "does not follow: download the file with a browser and pass its path"
         )
     return str(new)
 

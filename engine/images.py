@@ -94,7 +94,9 @@ class Image:
             ImageError: it is missing, cannot be read, or has another digest.
         """
         data = _bytes_of(
-            self.path, self.name, f"{self.path} no longer exists: restore it, or edit the message"
+            self.path,
+            self.name,
+            f"{self.path} no longer exists: restore the file, or edit the message",
         )
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
@@ -186,7 +188,7 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
         if path.stat().st_size > MAX_IMAGE_BYTES:
             raise ImageError(
                 f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, but the limit is "
-                f"{MAX_IMAGE_BYTES >> 20}: make a smaller copy"
+                f"{MAX_IMAGE_BYTES >> 20} MiB: make a smaller copy"
             )
         return read_bytes(path, limit=MAX_IMAGE_BYTES)
     except FileNotFoundError as error:
@@ -220,7 +222,9 @@ def _opened(data: bytes, name: str) -> Iterator["Picture"]:
             f"{name} has far more pixels than the limit of {MAX_PIXELS:,}: make a smaller copy"
         ) from error
     except Exception as error:  # formats raise different errors
-        raise ImageError(f"{name} is truncated or damaged: download or save it again") from error
+        raise ImageError(
+            f"{name} is truncated or damaged: download or save the image again"
+        ) from error
 
 
 def _upright(opened: "Picture") -> "Picture":

@@ -176,7 +176,7 @@ def _check_not_torch(configuration: Configuration) -> None:
     if configuration.rpc_workers:
         raise ModelLoadError(
             f"rpc_workers is set to {', '.join(configuration.rpc_workers)}, but only "
-            "llama-server uses RPC workers: start it with `kvchat serve`, or remove "
+            "llama-server uses RPC workers: use `kvchat serve`, or remove "
             "rpc_workers"
         )
     if configuration.kv_cache is not None:
@@ -249,7 +249,7 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
         each = "the context has" if configuration.n_slots == 1 else "each slot has"
         notes.append(
             f"{each} {target.n_ctx} tokens, but {n_wanted} were requested: llama.cpp rounds "
-            "to a multiple of 256"
+            "up to a multiple of 256"
         )
     if target.chat_template is None:
         notes.append(
@@ -262,9 +262,13 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
             f"{target.n_ctx_train} tokens: replies get worse beyond that length"
         )
     if configuration.decode_plan is not None:
+        has_window = not configuration.decode_plan.isdecimal()
+        effect = (
+            "attention sees only a window of tokens, so the text can differ from normal decoding"
+        )
         notes.append(
-            f"the decode plan {configuration.decode_plan} is on: it skips part of the attention, "
-            "so the text differs from normal decoding"
+            f"the decode plan {configuration.decode_plan} is on: "
+            f"{effect if has_window else 'it saves memory and does not change the text'}"
         )
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:

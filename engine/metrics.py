@@ -64,7 +64,7 @@ EXAMINED = _counter(
     "examined_tokens", "Verified tokens up to and including the first rejected one.", "source"
 )
 ACCEPTED = _counter("accepted_tokens", "Verified tokens that were accepted.", "source")
-NEAR_TIES = _counter("near_ties", "Rows whose top two tokens are nearly tied.")
+NEAR_TIES = _counter("near_ties", "Positions whose top two tokens are nearly tied.")
 DECODE_SECONDS = _counter("decode_seconds", "Time spent on decode.")
 CACHE_COUNTS = _counter("cache", "Cache events: hits, saves, restores, evictions.", "event")
 

@@ -143,8 +143,8 @@ def read_file(name: str, folder: Path) -> Attachment:
         if not inside:
             how = "points" if path.is_symlink() else "is"
             raise AttachmentError(
-                f"@{shown} {how} outside {visible(str(folder.resolve()))}: start kvchat in the "
-                "file's folder, or copy the file into this folder"
+                f"@{shown} {how} outside the folder {visible(str(folder.resolve()))}: copy the "
+                "file there, or start kvchat in the file's folder"
             )
         if path.suffix.lower() in SUFFIXES:
             state = path.stat()
@@ -161,7 +161,8 @@ def read_file(name: str, folder: Path) -> Attachment:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise AttachmentError(
-            f"@{shown} is not UTF-8 text (byte {error.start:,}): convert it, or paste the text"
+            f"@{shown} is not UTF-8 text (byte {error.start:,}): convert the file, or paste "
+            "the text"
         ) from error
     return Attachment(name, without_marks(with_newlines(text)))
 

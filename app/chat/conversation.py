@@ -335,8 +335,8 @@ class Conversation:
         last = other.unfinished()
         if last is not None and did_not_fit(last):
             raise ContextFullError(
-                f"the context of “{other.title}” is full: open that chat ({{chat-list}}) to free "
-                "space"
+                f"the context of “{other.title}” is full: open that chat ({{chat-list}}) to "
+                "shorten it"
             )
         return other
 
@@ -672,7 +672,7 @@ class Conversation:
     def _report_end(self, reply: RunningReply, event: Finished) -> None:
         is_full = event.reason is FinishReason.CONTEXT
         if reply is not self.live:
-            what = "has a full context" if is_full else "is answered"
+            what = "has reached its context limit" if is_full else "is answered"
             self.notify(Notice(f"“{reply.chat_title}” {what}: {{chat-list}} opens that chat."))
         elif is_full:
             self.offer_space(f"all {event.n_cells:,} cells of the KV cache are used")

@@ -24,7 +24,7 @@ DIVIDER_KEY = -(1 << 40)
 """Key of the divider, below that of every note."""
 CONTINUES = "{composer-send} in the empty composer continues the reply"
 """After a reply that was cut."""
-MAKES_SPACE = "{composer-send} shows ways to free space"
+MAKES_SPACE = "{composer-send} shows ways to shorten the chat"
 """After a reply that did not fit."""
 ANSWERS = "not answered yet; {composer-send} sends the question"
 """After a question that has no reply."""

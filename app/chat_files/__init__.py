@@ -46,7 +46,7 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
             )
         if path.exists() and not replace:
             raise ChatFileError(
-                f"{path} already exists: choose another file, or replace it with --force"
+                f"{path} already exists: choose another file, or pass --force to replace it"
             )
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:
@@ -99,7 +99,7 @@ def _lines(file: BinaryIO, on_progress: Callable[[int], object]) -> Iterator[str
         n_read += len(line)
         if n_read > MAX_CHAT_FILE_BYTES:
             most = fmt.short_nbytes(MAX_CHAT_FILE_BYTES)
-            raise ChatFileError(f"the file is larger than {most}: split it")
+            raise ChatFileError(f"the file is larger than {most}: split the file")
         on_progress(n_read)
         if not line:
             return

@@ -203,8 +203,8 @@ def _read_chat(number: int, text: str, following: Iterator[tuple[int, str]]) -> 
         messages[message.id] = message
     if len(messages) != head.n_messages:
         raise ChatFileError(
-            f"the file is truncated: the chat that begins on line {number} has "
-            f"{head.n_messages} messages, but the file contains only {len(messages)}"
+            f"the file is truncated: the chat that begins on line {number} should have "
+            f"{head.n_messages} messages, but has only {len(messages)}"
         )
     return head.tree(messages, number)
 

@@ -34,10 +34,10 @@ bench_options = joined(
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),
                  help="Sampling temperature; 0: greedy; repeatable. [0]"),
     click.option("--seed", default=1, show_default=True,
-                 help="Seed of the prompt selection and of the sampling."),
+                 help="Seed for choosing prompts and for sampling."),
     click.option("--json", "json_path", type=FILE,
                  help="Save the results to this JSON file after each prompt; if the file exists, "
-                      "continue its run."),
+                      "continue the run in that file."),
     click.option("--html", "html_path", type=FILE, help="Write the report to this HTML file."),
     click.option("--show", "show_path", type=FILE, help="Print the report of an earlier run."),
     click.option("--write", "preset_name", metavar="PRESET",

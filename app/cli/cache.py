@@ -281,7 +281,7 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
         head.append(f"  {nbytes(model.nbytes)}", style="not bold")
         if model.namespace.is_orphaned:
             head.append(
-                "  the model file no longer exists; these states are pruned first",
+                "  the model file no longer exists, so its states are pruned first",
                 style="not bold yellow",
             )
         screen.print(head)

@@ -70,7 +70,7 @@ quality_options = joined(
                  "nothing leaves this machine."),
     backend_choice,
     click.option("--kinds", "named",
-                 help="K/V types, separated by commas; q8_0/q5_1: K is q8_0, V is q5_1. "
+                 help="K/V types, separated by commas; q8_0/q5_1 means q8_0 keys and q5_1 values. "
                  f"[{USUAL_KINDS}; with torch: all types]"),
     click.option("--all", "takes_all", is_flag=True,
                  help="Measure every combination of K and V types (takes hours)."),
@@ -133,9 +133,7 @@ def command(
         _show(show_path, files.html, settings)
         return 0
     if takes_all and asked.backend == "torch":
-        raise click.UsageError(
-            "--all works only with llama.cpp: torch measures all types by default"
-        )
+        raise click.UsageError("--all works only with llama.cpp: with torch, leave out --all")
     options = _completed(options, named, asked.backend, takes_all=takes_all)
     return run_measurement(options, asked, files, settings)
 

@@ -84,7 +84,7 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
 
 @command.command(name="show", help=f"Print the current branch of a chat. {CHAT_HELP}")
 @click.argument("chat", metavar="CHAT")
-@click.option("--stats", is_flag=True, help="Add the statistics of each reply.")
+@click.option("--stats", is_flag=True, help="Also print the statistics of each reply.")
 def show(chat: str, *, stats: bool) -> None:
     """Print the current branch of a chat."""
     with _store() as store:
@@ -381,7 +381,9 @@ def find_chat(store: ChatStore, text: str) -> Chat:
         raise NoSuchChatError(
             f"{text!r} matches {len(found)} titles; use one of these numbers:\n{_named(found)}"
         )
-    raise NoSuchChatError(f"no chat with the number or title {text!r}{_near(wanted, chats)}")
+    raise NoSuchChatError(
+        f"there is no chat with the number or title {text!r}{_near(wanted, chats)}"
+    )
 
 
 def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:

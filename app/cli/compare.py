@@ -30,9 +30,11 @@ class Question:
 
 
 compare_options = joined(
-    click.option("--first", default="plain", show_default=True, metavar="SIDE", help="First side."),
+    click.option("--first", default="plain", show_default=True, metavar="SIDE",
+                 help="Draft settings of the first side."),
     click.option("--second", metavar="SIDE",
-                 help="Second side. [predictor and controller from the settings]"),
+                 help="Draft settings of the second side. [predictor and controller from the "
+                      "settings]"),
     click.option("--blocks", default=6, show_default=True, type=Count(),
                  help="Maximum number of blocks of four replies; 6 blocks decide most "
                       "comparisons."),

@@ -237,7 +237,7 @@ def confirmed(question: str, otherwise: str) -> bool:
         UsageError: standard input is no terminal.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Cannot ask without a terminal: {otherwise}")
+        raise click.UsageError(f"{question} kvchat cannot ask without a terminal: {otherwise}")
     return click.confirm(question, err=True)
 
 

@@ -30,7 +30,7 @@ export_options = joined(
     click.option("--llama-server", "server", default="llama-server", metavar="PATH",
                  help="Path of llama-server on the target machine."),
     click.option("--output", "-o", type=FILE, metavar="FILE",
-                 help="Output file; existing files are not replaced."),
+                 help="Output file; --force replaces an existing file."),
     click.option("--install", "installs", is_flag=True,
                  help="Save the export where the other program looks for it."),
     click.option("--force", is_flag=True, help="Replace an existing file."),

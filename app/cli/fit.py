@@ -34,7 +34,7 @@ fit_options = joined(
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
     click.option("--offload", type=click.Choice(OFFLOADS), default="partial", show_default=True,
                  help="Weights to keep in RAM. none: no weights; partial: only weights that do not "
-                 "fit on the GPU; any: as many as benefit the goal; full: all weights."),
+                 "fit on the GPU; any: as many as help to reach the goal; full: all weights."),
     click.option("--target", type=click.Choice(["kvchat", "llama-server"]), default="llama-server",
                  show_default=True, help="Program that runs the model."),
     click.option("--format", "format_name", metavar="NAME",

@@ -178,7 +178,7 @@ def cli(ctx: click.Context) -> None:
 @click.option(
     "--theme",
     metavar="NAME",
-    help="Theme of this session.",
+    help="Theme for this session.",
     shell_complete=completion.themes,
 )
 @server_option

@@ -101,7 +101,7 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 
 @command.command(
     name="catalogue",
-    help=f"List models that can be planned without downloading a file. {PART_HELP}",
+    help=f"List models that kvchat can plan without downloading a file. {PART_HELP}",
 )
 @click.argument("part", required=False, default="")
 @json_option
@@ -192,7 +192,8 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     if model is None:
         print_offer(offer)
         raise ModelFileError(
-            f"no file of {offer.repo} fits on this machine: specify a file to download anyway"
+            f"no file of {offer.repo} fits on this machine: to download one anyway, specify its "
+            "name"
         )
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)

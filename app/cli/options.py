@@ -243,7 +243,7 @@ system_option = click.option(
 kv_options = joined(
     click.option("--kv", type=Parsed("auto|TYPE|K/V", _kv_types),
                  help="K/V types: one type such as q8_0, a K and a V type such as q8_0/q5_1, or "
-                      "auto (the fastest types within the limits of `kvchat cache-quality`)."),
+                      "auto (the fastest types that passed `kvchat cache-quality`)."),
     click.option("--kv-budget", type=Size(), help="Maximum size of the KV cache, such as 1GiB."),
 )  # fmt: skip
 """K/V types and their budget."""

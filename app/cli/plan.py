@@ -60,7 +60,7 @@ machine_options = joined(
     click.option("--net", type=Number(0.001, 10_000), metavar="GBIT", default=1.0,
                  show_default=True, help="Bandwidth of the network to other machines, in Gbit/s."),
     click.option("--card", "cards", multiple=True, metavar="NAME",
-                 help='GPU by name, such as "RTX 3060"; `kvchat models cards` lists them.'),
+                 help='GPU by name, such as "RTX 3060"; `kvchat models cards` lists all names.'),
     click.option("--ram", type=Size(), help="Plan with this much RAM. [the free RAM]"),
     click.option("--cpu", type=click.Choice(CPUS),
                  help="CPU features, which decide how llama.cpp repacks weights. [CPU of this "
@@ -79,7 +79,8 @@ slots_option = click.option(
 planner_options = joined(
     preset_option,
     click.option("--ctx", "n_ctx", type=Count(),
-                 help="Context length in tokens, such as 32k. [from the preset, else up to 8192]"),
+                 help="Context length in tokens, such as 32k. [from the preset, else up to 8192 "
+                      "per slot]"),
     kv_options,
     backend_choice,
     set_option,

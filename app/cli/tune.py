@@ -66,7 +66,7 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
             shown = _Progress(line, until_s)
             tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
     except KeyboardInterrupt:
-        note("stopped before the current settings were measured: no preset written")
+        note("stopped before the current settings were measured: no preset was written")
         return EXIT_INTERRUPTED
     if as_json:
         print_json(tuning.as_values())

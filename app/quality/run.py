@@ -171,7 +171,7 @@ def _lock(path: Path) -> FileLock:
         ) from error
     if lock is None:
         raise QualityError(
-            f"another run of kvchat is writing {path}: wait until that run ends, or stop it"
+            f"another run of kvchat is writing {path}: wait until that run ends, or stop that run"
         )
     return lock
 

@@ -53,10 +53,12 @@ def _facts(records: Sequence[PromptRecord], arms: Sequence[str]) -> str:
         fmt.counted(sum(record.failure is None for record in records), "prompt"),
         f"plain {fmt.rate(median(speeds))} tok/s" if speeds else "",
         "" if noise is None else f"noise {100 * noise:.1f} %",
-        f"{exclusions.count('loop')} excluded: the reply repeats endlessly"
+        f"{exclusions.count('loop')} excluded because of endless repetition"
         if "loop" in exclusions
         else "",
-        f"{exclusions.count('short')} excluded: too short to time" if "short" in exclusions else "",
+        f"{exclusions.count('short')} excluded as too short to time"
+        if "short" in exclusions
+        else "",
     )
     return " · ".join(filter(None, facts))
 

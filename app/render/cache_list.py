@@ -58,10 +58,7 @@ def empty_text(snapshot: CockpitSnapshot) -> str:
         return "The cache has not reported its states yet."
     budgets = [tier.budget_bytes for tier in snapshot.tiers.tiers if tier.name != "hot"]
     if not any(budgets):
-        return (
-            "No states are saved: cache.enabled is off in the settings, or the cache is still "
-            "opening."
-        )
+        return "No states are saved: the cache is turned off in the settings, or is still opening."
     return "No saved states of this model yet: kvchat saves a state after each reply."
 
 

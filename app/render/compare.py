@@ -134,7 +134,9 @@ def _texts(comparison: Comparison) -> Line:
     different = [divergence for divergence in found if divergence is not None]
     if not different:
         n_tokens = comparison.blocks[-1][0].stats.n_emitted
-        return (Run(f"identical: all {fmt.counted(n_tokens, 'token')} in every reply", "good"),)
+        return (
+            Run(f"identical: every reply has the same {fmt.counted(n_tokens, 'token')}", "good"),
+        )
     last = different[-1]
     return (
         Run(f"diverges at token {last.token + 1}", "warn"),

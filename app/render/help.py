@@ -14,43 +14,43 @@ GLOSSARY = (
     ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
-    ("acceptance", "Accepted / verified draft tokens; tokens after a rejected token are rejected "
-                   "too."),
+    ("acceptance", "Accepted tokens divided by verified draft tokens; all draft tokens after a "
+                   "rejected one count as rejected."),
     ("tokens per round", "Tokens emitted per pass through the model; 1 without speculation."),
     ("lookup", "A predictor that searches the chat for an earlier copy of the last tokens and "
                "proposes the tokens that followed. It costs almost nothing and suits edits and "
                "quotes."),
     ("suffix", "The default predictor: it proposes the tokens that most often followed the last "
-               "tokens earlier in the chat, as long as they are likely enough."),
+               "tokens earlier in the chat, and stops where they become unlikely."),
     ("combined", "The suffix predictor, and the draft model (if loaded) where the "
                  "suffix predictor finds no continuation."),
-    ("draft model", "A smaller model that drafts tokens; it has the vocabulary of the target "
+    ("draft model", "A smaller model that drafts tokens, with the vocabulary of the target "
                     "model."),
     ("fixed", "A controller that drafts the same number of tokens in every round."),
     ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
-    "from the measured cost and acceptance of drafts. It spends little time on trial "
+    "from the measured cost and acceptance of drafts. The controller spends little time on trial "
     "drafts."),
     ("coupled", "Verification above temperature 0: the random number for a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
     ("time saved", "Time that drafts saved: rounds with drafts compared with steps without drafts "
                    "shortly before or after. A dash means that nothing was drafted, or that the "
                    "difference is within the noise."),
-    ("~ and noisy", "Other programs disturb the times: ±35% means that 8 of 10 steps without "
-                    "drafts were within 35 % of the expected time; ~ marks affected figures."),
+    ("~ and noisy", "How much other programs disturbed the times. ±35 %: 8 of 10 steps without "
+                    "drafts were within 35 % of the expected time. ~ marks affected figures."),
     ("by position", "How often the first, second or third token of a draft is accepted, given "
                     "that all tokens before it were accepted."),
     ("steps", "One step is the time to decode one token without drafts. Bars are measured, dashes "
-              "are estimated. If a batch with two drafted tokens costs 1.8 steps, one accepted "
-              "token saves time."),
+              "are estimated. If a batch with two drafted tokens takes 1.8 steps and one of them "
+              "is accepted, two tokens take 1.8 steps instead of 2."),
     ("correction", "The model's own token in place of the first rejected draft token."),
     ("bonus", "The model's own token after a fully accepted draft."),
     ("prefill", "Processing of the prompt, which fills the KV cache before the first token."),
     ("first token", "Time from sending a message to the first token of the reply."),
     ("KV cache", "Attention keys and values, stored for every token in the context."),
     ("cells", "Entries of the KV cache, one for each token of the context."),
-    ("hot", "States in the context of the loaded model; chats continue from them at once."),
+    ("hot", "States in the context of the loaded model; chats continue from these states at once."),
     ("warm", "States saved in RAM; kvchat restores them to the context in milliseconds."),
-    ("cold", "States saved on disk, also after kvchat exits; loaded into RAM before use."),
+    ("cold", "States saved on disk; they survive a restart and are loaded into RAM before use."),
     ("continue", "Continue a reply that was cut off, within the same message."),
     ("prefix reuse", "The start of a prompt is already in the cache and is not computed again."),
     ("restored, missed", "Restored: prompts whose start was loaded from RAM or disk. Missed: "

@@ -258,7 +258,7 @@ def _measured_line(speed: ModelSpeed) -> Line:
         case "chats":
             n = speed.n_replies or 0
             last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
-            how = f"{last}, under varying settings and load"
+            how = f"{last}, with varying settings and load"
         case "bench":
             how = f"by kvchat bench  {_settings(speed)}"
         case "tune":
@@ -331,13 +331,13 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
             for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
         )
         text = (
-            f"{fmt.nbytes(sent.token_bytes)} per decoded token: {1000 * token_s:.2g} ms at "
-            f"{gbps:g} Gbit/s plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
-            f"{fmt.rate(1 / token_s)} tok/s; {fmt.nbytes(1000 * sent.prompt_bytes)} per 1,000 "
-            f"prompt tokens ({prompt}); {fmt.nbytes(sent.load_bytes)} of weights when loading "
+            f"traffic: {fmt.nbytes(sent.token_bytes)} per decoded token ({1000 * token_s:.2g} ms "
+            f"at {gbps:g} Gbit/s, plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
+            f"{fmt.rate(1 / token_s)} tok/s); {fmt.nbytes(1000 * sent.prompt_bytes)} per 1,000 "
+            f"prompt tokens ({prompt}); {fmt.nbytes(sent.load_bytes)} once, to load the weights "
             f"({load})"
         )
-        lines += hanging((Run("over the network ", "heading-minor"),), (Run(text),), width)
+        lines += hanging((Run("network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
 
 

@@ -164,8 +164,8 @@ def cost_title(report: Report) -> str:
     if cost is None:
         return "Cost (speeds were not measured)"
     return (
-        f"Cost at a context of {cost.n_ctx:,} tokens: bytes per token (peak: including buffers), "
-        f"and tokens/s of prefill and of decoding at depths {cost.shallow_depth:,} and "
+        f"Cost at a context of {cost.n_ctx:,} tokens: cache bytes per token (peak: with buffers), "
+        f"tokens/s of prefill, and tokens/s of decoding at depths {cost.shallow_depth:,} and "
         f"{cost.deep_depth:,}"
     )
 
@@ -203,11 +203,11 @@ def no_verdict(report: Report) -> str:
     if n_all >= MIN_VERDICT_TOKENS:
         return (
             f"No verdict yet: {report.n_tokens:,} of {fmt.counted(n_all, 'token')} are scored, "
-            f"but a verdict needs {MIN_VERDICT_TOKENS:,}: run the same command to continue."
+            f"but a verdict needs {MIN_VERDICT_TOKENS:,}. Run the same command to continue."
         )
     return (
-        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but "
-        f"{MIN_VERDICT_TOKENS:,} are the least needed. Add texts, or raise --tokens."
+        f"No verdict: {fmt.counted(report.n_tokens, 'token')} were scored, but at least "
+        f"{MIN_VERDICT_TOKENS:,} are needed. Add texts, or raise --tokens."
     )
 
 

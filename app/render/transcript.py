@@ -17,8 +17,8 @@ TintMode = Literal["off", "source", "verdict"]
 TINT_MODES: tuple[TintMode, ...] = get_args(TintMode)
 TINT_MEANINGS: dict[TintMode, str] = {
     "off": "off; replies are shown as Markdown",
-    "source": "the predictor of each token, in plain text",
-    "verdict": "accepted and rejected drafts, in plain text",
+    "source": "by predictor; replies are shown as plain text",
+    "verdict": "accepted or rejected; replies are shown as plain text",
 }
 
 SOURCE_STYLES = ("source-lookup", "source-suffix", "source-draft", "source-other")
@@ -49,7 +49,7 @@ FOLDED = ("▾", "▸")
 MARKER_CHARS = 64
 """Characters of a reply from which on it is known whether it begins with thinking."""
 UNSEEN = "the model no longer sees the messages above"
-SUMMARISED = "the model sees the messages above as this summary"
+SUMMARISED = "the model sees this summary instead of the messages above"
 
 
 def source_style(source: str) -> str:

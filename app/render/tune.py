@@ -52,10 +52,10 @@ def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
         if each.verdict == "chosen":
             yield f"Chosen: {each.setting} {each.label}. Cost: {each.cost}."
         elif each.verdict in ("failed", "faster"):
-            yield f"Not chosen: {each.setting} {each.label}: {each.reason}."
+            yield f"Not chosen: {each.setting} {each.label} ({each.reason})."
     untried = (each.reason for each in outcome.compared if each.verdict == "not tried")
     for reason in dict.fromkeys(untried):
-        yield f"Threads were not tried: {reason}."
+        yield f"Fixed thread counts were not tried: {reason}."
     if not outcome.changes:
         yield "No setting is clearly faster than the current one."
     yield _speeds(outcome)

@@ -42,7 +42,7 @@ NOTHING_SAVED = "No states are saved yet."
 WIDTHS = [(0, "-narrow"), (100, "-wide"), (160, "-huge")]
 HEIGHTS = [(0, "-flat"), (20, "-low"), (32, "-tall")]
 MAX_TITLES = 10_000
-LEGEND = "H hot (context) · W warm (RAM) · C cold (disk); lower case: partial"
+LEGEND = "H hot (context) · W warm (RAM) · C cold (disk); lower case: partly cached"
 
 
 class CacheScreen(Screen[None]):

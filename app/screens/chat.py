@@ -613,7 +613,8 @@ class ChatScreen(Screen[None]):
             self._found = (target.message_id, target.found)
         else:
             self.notify(
-                "The message is on another branch: wait until the running reply is complete."
+                "The message is on another branch, which can be shown when the running reply is "
+                "complete."
             )
 
     def action_new_chat(self) -> None:
@@ -654,7 +655,7 @@ class ChatScreen(Screen[None]):
         """Copy the chat up to the selected message, or to its end, into a new chat."""
         chosen = self.transcript.selected or self.conversation.history.head_id
         if chosen is None or chosen < 0:
-            self.notify("There is no message to fork yet.")
+            self.notify("There is no message yet at which to fork.")
             return
         try:
             self.conversation.fork(chosen)

@@ -198,7 +198,7 @@ def size_text(text: str, n_tokens: int | None, n_free: int | None, n_ctx: int | 
         return f"{counted}, but the context holds {fmt.count(n_ctx)}: shorten the message"
     if n_free is not None and n_tokens and n_tokens >= n_free:
         free = fmt.count(max(n_free, 0))
-        return f"{counted}, but only {free} are free: {{composer-send}} asks how to free space"
+        return f"{counted}, but only {free} are free: {{composer-send}} offers to shorten the chat"
     return counted if n_tokens >= MIN_SHOWN_TOKENS else ""
 
 
@@ -211,4 +211,4 @@ def _size_in_characters(text: str, n_ctx: int | None) -> str:
     if n_ctx is None or len(text.encode()) <= n_ctx * MIN_BYTES_PER_TOKEN:
         return size
     more = "more" if is_surely_longer(text, n_ctx) else "perhaps more"
-    return f"{size}, {more} than the context of {fmt.count(n_ctx)} tokens"
+    return f"{size}, {more} than fit into the context of {fmt.count(n_ctx)} tokens"

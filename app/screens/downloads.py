@@ -191,7 +191,7 @@ class HubScreen(PickScreen[str]):
 
     def _show_repositories(self, found: Sequence[HubRepository]) -> None:
         rows = [Row(f"hf:{each.name}", partial(_repository_line, each)) for each in found]
-        note = "choose a repository (the model maker's first, then by downloads)"
+        note = "choose a repository (the model maker's first, then the most downloaded)"
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository with this name")
 
     def _read(self, asked: RepositoryName) -> None:
@@ -219,7 +219,7 @@ class HubScreen(PickScreen[str]):
         """Read a repository; ask whether to download a file, or return its name."""
         asked = parse_repository(key)
         if asked is not None:
-            self.show_all((), note=f"reading a header of {asked.repo} …")
+            self.show_all((), note=f"reading the header of a file in {asked.repo} …")
             self._read(asked)
         elif self._purpose == "plan":
             self.dismiss(key)

@@ -72,7 +72,7 @@ class PlannerScreen(Screen[Configuration | None]):
                 tooltip="Search for the largest context, most precise cache, highest speed, or "
                         "best balance"),
         Binding("m", "choose_model", "Model", id="planner-model",
-                tooltip="Plan another model on this machine or from the catalogue"),
+                tooltip="Plan another model: one on this machine, or one from the catalogue"),
         Binding("d", "choose_card", "GPUs", id="planner-cards",
                 tooltip="Choose other GPUs to plan for"),
         Binding("x", "export", "Export", id="planner-export",
@@ -83,7 +83,8 @@ class PlannerScreen(Screen[Configuration | None]):
         Binding("f", "fit", "Largest context", id="planner-fit",
                 tooltip="Set the largest context that fits"),
         Binding("a", "apply", "Apply", id="planner-apply",
-                tooltip="Choose one of the suggested changes; the first one makes the plan fit"),
+                tooltip="Apply one of the suggested changes, for example one that makes the plan "
+                        "fit"),
         Binding("u", "undo", "Undo", id="planner-undo", tooltip="Undo the last change"),
         Binding("r", "begin_again", "Reset", id="planner-begin",
                 tooltip="Reset the plan to the loaded model and its settings"),
@@ -392,6 +393,8 @@ class PlannerScreen(Screen[Configuration | None]):
     def action_apply(self) -> None:
         if self.session.changes:
             ask(self, change_list(self.session.changes), self.turn)
+        elif self.session.has_changes:
+            self.notify("There are no suggested changes.")
         else:
             self.notify("The suggested changes are still being computed: wait a moment.")
 

@@ -55,7 +55,7 @@ class PresetsScreen(Screen[Configuration | None]):
         Binding("d", "delete", "Delete", id="presets-delete", tooltip="Delete the file of the "
                                                                       "preset"),
         Binding("delete", "delete", "Delete", id="presets-delete-too", show=False,
-                tooltip="Delete the file of the preset"),
+                tooltip="Delete the preset file"),
         Binding("x", "export", "Export", id="presets-export",
                 tooltip="Show the preset as arguments of llama-server"),
         Binding("j", "app.simulate_key('down')", "Down", id="presets-down", show=False,
@@ -103,12 +103,15 @@ class PresetsScreen(Screen[Configuration | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        where = "no model is loaded: loading a preset asks for a model"
+        where = "no model is loaded: kvchat asks for one when you load a preset"
         if self._model is not None:
             where = f"for {visible(model_name(self._model))}"
         elif self._address is not None:
             served = visible(model_title(self._address))
-            where = f"{served} runs on a server: loading a preset asks for a model on this machine"
+            where = (
+                f"{served} runs on a server: kvchat asks for a model on this machine when you "
+                "load a preset"
+            )
         title = (Run(" presets", "strong"), Run(f"  {where}", "muted"))
         self.query_one(TitleBar).present(partial(clipped, title))
         self.query_one(SelectList).focus()
@@ -267,8 +270,8 @@ class PresetsScreen(Screen[Configuration | None]):
         entry = self._chosen()
         if entry is not None and entry.is_builtin:
             self.notify(
-                f"{entry.name} is built in and cannot be {what}. To change it, load it and save it "
-                "under another name in the planner (F2, s)."
+                f"{entry.name} is built in and cannot be {what}. To change the preset, load it "
+                "and save it under another name in the planner (F2, s)."
             )
             return None
         return entry

@@ -100,8 +100,8 @@ class CallbackBackend(BaseBackend):
         if given.shape != wanted or not np.issubdtype(given.dtype, np.number):
             raise DecodeError(
                 f"the target function returned {given.dtype} of shape {list(given.shape)} "
-                f"instead of logits of shape {list(wanted)}: return one row for the next token "
-                f"and one after each of the {len(draft)} drafted tokens"
+                f"instead of logits of shape {list(wanted)}: return {wanted[0]} rows, one for the "
+                "token after the text and one for the token after each drafted token"
             )
         logits: Logits = given.astype(np.float32, copy=False)
         if np.isnan(logits).any() or not np.isfinite(logits.max(axis=1)).all():

@@ -386,9 +386,8 @@ class Tuner:
         ):
             return ""
         return (
-            f"other programs used {outcome.n_others:.1f} of {self.scope.n_logical} cores, so "
-            "no fixed thread count was chosen: close these programs and tune "
-            "again"
+            f"other programs used {outcome.n_others:.1f} of {self.scope.n_logical} cores; "
+            "close these programs and tune again"
         )
 
     def _adopt(self, arm: Arm, setting: Setting, blocks: Sequence[Block]) -> None:

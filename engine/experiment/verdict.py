@@ -146,12 +146,10 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
         rival = 0.0 if automatic is None else safe[automatic]
         if safe[fixed] * (1 - AUTO_MARGIN) > rival:
             return Recommendation(
-                fixed, f"{_ratio(fixed, gains)}, and it is slower on none of the prompt sets"
+                fixed, f"{_ratio(fixed, gains)}, and is slower on none of the prompt sets"
             )
     if automatic is not None:
-        return Recommendation(
-            automatic, f"{_ratio(automatic, gains)}, and it adapts to other texts"
-        )
+        return Recommendation(automatic, f"{_ratio(automatic, gains)}, and adapts to other texts")
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
@@ -172,9 +170,8 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
         return "no predictor drafted anything on these prompts, so any difference is noise"
     if noise >= NOISY:
         return (
-            f"two runs with the same settings differ by {noise:.0%}, so other programs used this "
-            "machine: "
-            "measure again when it is idle, or with more --blocks"
+            f"two runs with the same settings differ by {noise:.0%}, so other programs probably "
+            "used this machine: measure again when it is idle, or with more --blocks"
         )
     n_blocks = min(gain.n_blocks for gain in gains.values())
     if n_blocks < N_DECIDING:

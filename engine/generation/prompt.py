@@ -83,7 +83,7 @@ def asked_prompt(
     if n_prompt == 0:
         raise ContextFullError("the prompt is empty: write a message")
     if prompt.tokens[-1] < 0:
-        raise ImageError("the prompt ends with an image: add text after it")
+        raise ImageError("the prompt ends with an image: add text after the image")
     if n_prompt > n_ctx:
         raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
     return prompt

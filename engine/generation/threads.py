@@ -17,7 +17,7 @@ MIN_WAIT_S, MAX_WAIT_S = 0.4, 30.0
 """Time that cores must be free before they are used; doubles each time others use them again."""
 LONG_BATCH = 64
 """Prompt tokens from which a batch uses the threads for prompts."""
-OTHERS, FREE = "other programs use cores", "cores became free"
+OTHERS, FREE = "other programs use some cores", "cores became free"
 
 
 class FreeCores:

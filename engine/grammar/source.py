@@ -48,7 +48,7 @@ def grammar_of(sampling: SamplingSettings) -> Grammar | None:
     if sampling.json_schema and sampling.grammar:
         raise GrammarError(
             f"both a JSON schema ({sampling.json_schema}) and a grammar ({sampling.grammar}) "
-            "are set: remove one"
+            "are set: remove one of the two"
         )
     if sampling.json_schema:
         return read_grammar(Path(sampling.json_schema), is_schema=True)

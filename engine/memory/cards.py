@@ -184,7 +184,9 @@ def planned_devices(
         )
     if not has_gpu:
         if named or vram_bytes:
-            raise HardwareError("--no-gpu cannot be combined with devices: remove one of them")
+            raise HardwareError(
+                "--no-gpu cannot be combined with a list of devices: remove --no-gpu or the devices"
+            )
         return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
     if not named:
         return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)

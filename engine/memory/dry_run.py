@@ -149,10 +149,9 @@ class DryRun:
             raise WorkerError(ENDED)
         if code < 0:
             raise WorkerError(
-                f"llama.cpp crashed in its dry run of this configuration (signal {-code}): it "
-                "may also crash when it loads the model, or the dry run exceeded its memory "
-                "limit. Change cache types, slots or flash attention, or plan without the dry "
-                "run"
+                f"llama.cpp crashed in its dry run of this configuration (signal {-code}). "
+                "Loading the model may crash too, unless the dry run exceeded its memory limit. "
+                "Change cache types, slots or flash attention, or plan without the dry run"
             )
         raise WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or "

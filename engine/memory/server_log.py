@@ -101,7 +101,7 @@ def _lines(file: TextIOWrapper) -> Iterator[str]:
     while line := file.readline(MAX_LINE):
         n_left -= len(line)
         if n_left < 0:
-            raise LogError("the log is larger than 1 GiB: shorten it to one run")
+            raise LogError("the log is larger than 1 GiB: shorten the log to one run")
         if "\0" in line:
             raise LogError("the log is not text: use the output of llama-server")
         yield line

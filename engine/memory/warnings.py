@@ -113,7 +113,7 @@ def _of_cuda(
     elif shape.flash_attention and (k != v or k not in CUDA_PAIRS):
         yield (
             f"a default CUDA build has no kernel for K {k} with V {v}, so attention takes a "
-            "slow path: use f16, bf16, q8_0 or q4_0 for both"
+            "slow path: use f16, bf16, q8_0 or q4_0 for both K and V"
         )
     heads = ", ".join(
         f"head size {layer.k_head_dim} with {layer.n_heads // layer.n_kv_heads} query heads per "

@@ -104,8 +104,8 @@ class ChatTemplate:
             ) from error
         except Exception as error:  # a template is foreign code: it can raise anything
             raise TemplateError(
-                f"the model's chat template failed: {type(error).__name__}: {error}; it may "
-                "not accept a system message, or may require alternating user and "
+                f"the model's chat template failed ({type(error).__name__}: {error}); "
+                "the template may not accept a system message, or may require alternating user and "
                 "assistant messages"
             ) from error
 

@@ -331,7 +331,7 @@ class _HeaderReader:
             if end > size:
                 raise ModelFileError(
                     f"{name} is truncated: tensor {tensor.name!r} ends at byte {end}, but the "
-                    f"file has {size} bytes; download it again"
+                    f"file has {size} bytes; download the file again"
                 )
             expected += -(-tensor.nbytes // header.alignment) * header.alignment
 
@@ -468,8 +468,8 @@ def read_gguf(path: Path) -> GgufFile:
     missing = [name for name in names if not path.with_name(name).is_file()]
     if missing:
         raise ModelFileError(
-            f"{path.name} is one of {len(names)} files, but {len(missing)} of them are "
-            f"missing: {', '.join(missing[:3])}; put all parts into one folder"
+            f"{path.name} is part of a model in {len(names)} parts: put all parts into one folder "
+            f"({len(missing)} missing: {', '.join(missing[:3])})"
         )
     return read_parts(asked, lambda name: read_part(path.with_name(name)))
 
@@ -492,8 +492,8 @@ def part_names(part: GgufPart) -> list[str]:
     match = SPLIT_NAME.match(part.path.name)
     if match is None or int(match["count"]) != count or count > MAX_PARTS:
         raise ModelFileError(
-            f"{part.path.name} is one part of a model in {count} parts, but its name does not "
-            f"end in -00001-of-{count:05d}.gguf: restore the names of the parts"
+            f"{part.path.name} is part of a model in {count} parts, but its name lacks the ending "
+            f"-NNNNN-of-{count:05d}.gguf: rename all parts to their original names"
         )
     return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
 
@@ -581,15 +581,16 @@ def _check_parts(parts: Sequence[GgufPart]) -> None:
         if values.get("split.count") != count or values.get("split.no", index) != index:
             raise ModelFileError(
                 f"according to its header, {part.path.name} is part "
-                f"{values.get('split.no', index)} (from 0) of {values.get('split.count', 1)}, "
-                f"not part {index} of {count}: the parts are mixed up"
+                f"{values.get('split.no', index)} (counted from 0) of "
+                f"{values.get('split.count', 1)}, not part {index} of {count}: "
+                "the parts are mixed up"
             )
     names = [tensor.name for part in parts for tensor in part.header.tensors]
     claimed = parts[0].header.values.get("split.tensors.count", len(names))
     if not claimed == len(names) == len(set(names)):
         raise ModelFileError(
             f"{parts[0].path.name} declares {claimed} tensors, but its {count} parts contain "
-            f"{len(names)} ({len(set(names))} different names): they belong to different models"
+            f"{len(names)} ({len(set(names))} different names): the parts do not match"
         )
 
 

@@ -225,17 +225,23 @@ def refusal(answer: Answer, page: str | None) -> str:
     is_gated = answer.headers.get("X-Error-Code") == "GatedRepo"
     match status:
         case 401 if page is None:
-            return "the server requires a login, which kvchat does not support: download the file"
+            return (
+                "the server requires a login, which kvchat does not support: download the file "
+                "with a browser and pass its path"
+            )
         case 401 | 403 if is_gated:
             return f"the model is gated: accept its terms at {page}, and set {token}"
         case 401:
             return (
-                "the repository is private or gated, or it does not exist (401): check its name, "
+                "the repository is private or gated, or it does not exist (401): check the name, "
                 f"or set a valid {token}"
             )
         case 403:
             where = f" at {page}" if page else ""
-            return f"access is denied (403): request access{where}, or download the file by hand"
+            return (
+                f"access is denied (403): request access{where}, or download the file with a "
+                "browser and pass its path"
+            )
         case 404 | 410:
             return f"it does not exist ({status}): check repository, revision and file name"
         case 416:
@@ -245,7 +251,7 @@ def refusal(answer: Answer, page: str | None) -> str:
         case _ if status < 500:
             return (
                 f"the server does not support range requests, or the file moved ({status}): "
-                "download it"
+                "download the file with a browser and pass its path"
             )
         case _:
             return f"the server answered {status}: try again later"
@@ -479,7 +485,9 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
     """Errors of HTTP and of the disk as those of downloads."""
     advice = ": try again later" if folder is None else "; the next attempt resumes the download"
     if is_offline():
-        raise DownloadError(f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset it")
+        raise DownloadError(
+            f"{what} is not downloaded while HF_HUB_OFFLINE is set: unset this variable"
+        )
     try:
         yield
     except UnreachableError as error:

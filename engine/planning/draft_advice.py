@@ -232,5 +232,5 @@ def _cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str 
         return None
     return (
         f"{draft.path.name} will not make {target.path.name} faster: {advice.reason}; choose a "
-        "smaller draft model (kvchat pairs lists those on this machine), or lookup"
+        "smaller draft model (`kvchat pairs` lists draft models), or lookup"
     )

@@ -144,7 +144,7 @@ def with_gpus(
         return changed
     if changed.n_named_gpus > 1:
         raise OptionError(
-            f"{cards[0]} has unified memory: it cannot be combined with other devices"
+            f"{cards[0]} has unified memory, so it cannot be combined with other devices"
         )
     return replace(changed, ram_bytes=None)
 

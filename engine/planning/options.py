@@ -375,8 +375,8 @@ OPTIONS: tuple[PlanOption, ...] = (
                                          "this model has no sliding-window layer"),)),
     number("n_batch", "batch", "Maximum tokens in one llama_decode call (logical "
            "batch).", stops=lambda _, __: BATCHES),
-    number("n_ubatch", "ubatch", "Tokens computed at once (physical batch): more need a larger "
-           "compute buffer.",
+    number("n_ubatch", "ubatch", "Tokens computed at once (physical batch): more tokens need a "
+           "larger compute buffer.",
            stops=lambda setup, _: [n for n in (*BATCHES, setup.configuration.n_batch)
                                    if n <= setup.configuration.n_batch]),
     layers("n_gpu_layers", "GPU layers", "Layers on the GPU, including the output layer: a "
@@ -416,12 +416,12 @@ OPTIONS: tuple[PlanOption, ...] = (
          lambda setup, text: with_machine(setup, parse_gpus(setup.machine, text)),
          chooser="device"),
     PlanOption("ram", "RAM",
-         "Free RAM of this machine, or a size to plan for. Type 32GiB or found.",
+         "Free RAM of this machine, or a size to plan for: type 32GiB, or found for the free RAM.",
          lambda setup: format_ram(setup.machine),
          lambda setup, _, step: _with_ram(setup, step_ram(setup.machine, step)),
          lambda setup, text: _with_ram(setup, parse_ram(text)),
          ((lambda setup, _: setup.machine.unified_card is not None,
-           "this machine has unified memory: the card sets its size"),)),
+           "this machine has unified memory: the chosen card sets the amount"),)),
     PlanOption("margin", "keep free", "Memory to leave free on every device. Type 512MiB or 0.",
          lambda setup: format_bytes(setup.margin_bytes),
          lambda setup, _, step: replace(

@@ -254,7 +254,10 @@ def _nothing(request: TypeRequest, rejected: Sequence[Candidate]) -> str:
     smallest = min(sizes, default=None)
     if smallest is None or request.budget_bytes is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
-        return f"no cache type passes the quality limits ({listed}): set keys or values to auto"
+        return (
+            f"none of the allowed cache types passes the quality limits ({listed}): set type_k or "
+            "type_v to auto, so that kvchat can choose from more types"
+        )
     nbytes, pair = smallest
     tokens = int(request.n_ctx * request.budget_bytes / max(nbytes, 1)) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"

@@ -21,8 +21,8 @@ from engine.quality.records import MIN_VERDICT_TOKENS, Report
 MAX_COST = 8.0
 """Maximum cost in halvings of the context; pairs named by the user may be far beyond the gates."""
 BIASED_KEYS = (
-    "break models with biased key projections, such as this one: with q4_0, "
-    "Qwen2.5-Coder-0.5B had a different top token at 39 of 100 positions and a mean KL of 1.03"
+    "break models with biased key projections, such as this model; Qwen2.5-Coder-0.5B with "
+    "q4_0 had a different top token at 39 of 100 positions and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
 """Context at which speeds are compared if none is known yet."""
@@ -131,7 +131,7 @@ def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
     if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
         return Standing(Basis.GUESSED, f"{pair.k} keys {BIASED_KEYS}", "guess")
     if cost <= COARSENESS["q8_0"]:
-        text = "8 bits lose almost no quality on most models"
+        text = "8-bit types cost almost no quality on most models"
     else:
-        text = "fewer than 8 bits cost quality on most models"
+        text = "types with fewer than 8 bits cost quality on most models"
     return Standing(Basis.GUESSED, text, "guess")

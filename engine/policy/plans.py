@@ -138,12 +138,12 @@ def read_plan(path: Path) -> Report:
     except (OSError, ValueError) as error:
         raise PlanError(
             f"{path} is ignored because it is not a readable measurement ({error}): move "
-            "it away and measure again with `kvchat cache-quality`"
+            "the file away and measure again with `kvchat cache-quality`"
         ) from error
     if not path.stem.startswith(plan_name(plan.subject)):
         raise PlanError(
             f"{path} is ignored: its name and its contents ({plan.subject.model}) belong "
-            f"to different measurements; move it away"
+            "to different measurements; move the file away"
         )
     return plan
 

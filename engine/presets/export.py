@@ -243,7 +243,7 @@ def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> lis
     for file in texts:
         if file.exists() and not replace_existing:
             raise ExportError(
-                f"{file} already exists: choose another file, or allow kvchat to replace it"
+                f"{file} already exists: choose another file, or pass --force to replace it"
             )
     for file, text in texts.items():
         _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)

@@ -94,7 +94,7 @@ def render(request: ExportRequest) -> Exported:
     place = (
         f"{configuration.model_path} is not in LM Studio's folder "
         "(~/.lmstudio/models/publisher/model), where LM Studio looks for these defaults: "
-        "move it with `lms import`"
+        "move the model with `lms import`"
     )
     lost = (*fields.differences(configuration, found, PROGRAM), *([] if path else [place]))
     return Exported(export.json_text(defaults), lost, install_path=path)
@@ -121,12 +121,12 @@ def merge(existing: str, exported: str) -> str:
         old: object = parse_json(existing.removeprefix("\ufeff"))
     except ValueError as error:
         raise export.ExportError(
-            f"the existing file is not valid JSON ({error}): move it away"
+            f"the existing file is not valid JSON ({error}): move that file away"
         ) from error
     if not isinstance(old, dict):
         raise export.ExportError(
             "the existing file is not from LM Studio, because it contains no JSON object: "
-            "move it away"
+            "move that file away"
         )
     new = json.loads(exported)
     merged: Fields = {**new, **old}

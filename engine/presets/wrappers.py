@@ -134,8 +134,8 @@ def _render_unit(request: ExportRequest) -> Exported:
     command = " \\\n    ".join((_unit_word(program), *lines))
     text = _UNIT.format(name=export.writable(request.name).replace("%", "%%"), command=command)
     place = (
-        f"systemd searches only /usr/local/bin and /usr/bin for {program}: if it is elsewhere, "
-        "write its full path"
+        f"systemd searches only /usr/local/bin and /usr/bin for {program}: if the program is "
+        "elsewhere, write its full path"
     )
     unit = _UNIT_FILE(request)
     start = f"systemctl --user enable --now {unit}"

@@ -62,7 +62,7 @@ LOADING_STOPPED = Failed(
 NOT_RUNNING = Failed("The engine is not running", "load a model or restart the engine first")
 FALLBACK_NOTE = (
     "llama.cpp crashed at its first decode and now runs without extra buffer types (AMX, "
-    "repacked weights), which is slower on batches: rebuild it with `make llama`, see "
+    "repacked weights), which is slower on batches: rebuild llama.cpp with `make llama`, see "
     "`kvchat doctor`, or set use_extra_buffers = false under [engine] to avoid the crash"
 )
 

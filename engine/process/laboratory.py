@@ -73,7 +73,7 @@ class LaboratoryProcess:
                 raise StopIteration from error
             raise WorkerError(
                 f"the measurement stopped: {describe_exit(code)}. Completed measurements are "
-                "saved. Leave out a cache type, or set a smaller --ctx; see the log "
+                "saved. Measure fewer cache types, or set a smaller --ctx; see the log "
                 f"{self._log_path}"
             ) from error
         if isinstance(received, EngineError):

@@ -321,5 +321,6 @@ def write_report(path: Path, report: Report) -> None:
         replace_file(path, [report_json(report).encode()], is_durable=True)
     except OSError as error:
         raise QualityError(
-            f"{path} cannot be written ({error.strerror or error}): free space, or use another file"
+            f"{path} cannot be written ({error.strerror or error}): free some space, or choose "
+            "another file"
         ) from error

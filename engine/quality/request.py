@@ -136,14 +136,14 @@ def _notes(
     if request.haystack and not any(each.answers for each in documents):
         yield f"no retrieval question fits into {n_ctx:,} tokens, so retrieval is not measured"
     if request.n_most is not None and n_tokens + MIN_TEXT_TOKENS > request.n_most:
-        yield f"scoring the first {n_tokens:,} tokens: --tokens sets the limit, 0 removes it"
+        yield f"only {n_tokens:,} tokens are scored: --tokens sets this limit (0: no limit)"
     if n_tokens < MIN_VERDICT_TOKENS:
         yield f"{n_tokens:,} tokens are too few for a verdict, which needs {MIN_VERDICT_TOKENS:,}"
     if n_ctx > model.architecture.n_ctx_train:
         yield (
-            f"texts of up to {n_ctx:,} tokens exceed the model's training context of "
-            f"{model.architecture.n_ctx_train:,}, so results at their ends are poor with any "
-            "cache type"
+            f"some texts have up to {n_ctx:,} tokens, more than the model's training context of "
+            f"{model.architecture.n_ctx_train:,}: results beyond "
+            f"{model.architecture.n_ctx_train:,} are poor with any cache type"
         )
 
 

@@ -171,7 +171,7 @@ def test_ctrl_c_leaves_a_preset_of_what_was_found(tune: Tune) -> None:
 def test_ctrl_c_before_anything_was_measured_writes_nothing(tune: Tune) -> None:
     code, _, err = tune(FakeMachine(is_interrupted_at=1), "tiny")
     assert code == 130
-    assert "no preset written" in err
+    assert "no preset was written" in err
     assert not paths.presets_dir().exists()
 
 

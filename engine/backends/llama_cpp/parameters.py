@@ -130,7 +130,9 @@ def _buffer_type(name: str) -> int:
     if number is None or not gpus:
         return _buffer_type_of(_cpu())
     if int(number[0]) >= len(gpus):
-        raise ModelLoadError(f"a tensor override uses {name}, but llama.cpp found {len(gpus)} GPUs")
+        raise ModelLoadError(
+            f"a tensor override uses {name}, but the last GPU is number {len(gpus) - 1}"
+        )
     return _buffer_type_of(gpus[int(number[0])])
 
 

@@ -203,7 +203,7 @@ class Http:
         except UnreachableError as error:
             raise ServerUnreachableError(
                 f"{self.name} cannot be reached or closed the connection "
-                f"({self.masked(str(error))}): check that it is running"
+                f"({self.masked(str(error))}): check that the server is running"
             ) from error
         except SilentError as error:
             raise ServerSilentError(f"{self.name} {error}: check the server") from error
@@ -240,8 +240,8 @@ class Http:
         if not isinstance(found, dict):
             reason = f"({found})" if isinstance(found, ValueError) else "(not an object)"
             raise ServerError(
-                f"{self.name} returned invalid JSON for {path} {reason}: check that it is a "
-                "language model server"
+                f"{self.name} returned invalid JSON for {path} {reason}: check that the "
+                "address is that of a language model server"
             )
         return found
 

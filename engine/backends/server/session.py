@@ -49,7 +49,7 @@ STEP_S = 0.05
 """How long a step waits for events of replies, and so the delay of a stop."""
 SEED_BITS = 31
 """What every server keeps of a seed."""
-NO_SPECULATION = "drafting is fixed when the server is started: set it in the server's options"
+NO_SPECULATION = "drafting is fixed when the server is started: set the server's draft options"
 
 
 class _Program(Protocol):
@@ -151,7 +151,7 @@ class ServerSession:
             EngineError: the request has settings that no server supports.
         """
         if request.adapters is not None:
-            raise AdapterError("only the server can load adapters: start it with --lora")
+            raise AdapterError("only the server can load adapters: start the server with --lora")
         asked = (each.content for each in request.messages if each.role == "user")
         images = [image for content in asked for image in images_in(content)]
         if images and self._blindness:
@@ -301,7 +301,7 @@ class ServerSession:
                 if reply.n_text > MAX_TEXT:
                     raise ServerError(
                         f"{self._http.name} sent {reply.n_text:,} characters without ending "
-                        "the reply, so kvchat stopped it"
+                        "the reply, so kvchat stopped the reply"
                     )
                 if reply.reason is FinishReason.STOP_TOKEN:
                     return
@@ -323,7 +323,7 @@ class ServerSession:
         if facts.vocabulary_id != self._facts.vocabulary_id:
             raise ServerError(
                 f"{self._http.name} now serves {facts.model} instead of {self._facts.model}: "
-                f"restart the engine (ctrl+r) to use it"
+                "restart the engine (ctrl+r) to use the new model"
             )
         self._was_lost = False
 
@@ -391,8 +391,8 @@ class ServerSession:
         if self._facts.sees_images:
             return ""
         return (
-            f"{self._http.name} does not report image support for its model: start it with a "
-            "projector (--mmproj), or choose another model"
+            f"{self._http.name} does not report image support for its model: start the server with "
+            "a projector (--mmproj), or choose another model"
         )
 
     def _notes(self, named: Configuration) -> tuple[str, ...]:

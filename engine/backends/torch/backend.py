@@ -359,8 +359,8 @@ def _check_settings(configuration: Configuration, shape: Hyperparameters) -> Non
         raise AdapterError(TorchBackend.no_adapters)
     attends = any(isinstance(each, AttentionShape) for each in shape.layers)
     for option, value in (
-        ("a decode plan", configuration.decode_plan),
-        ("a trace of caches", configuration.kv_trace),
+        ("decode_plan", configuration.decode_plan),
+        ("kv_trace", configuration.kv_trace),
     ):
         if value is not None and not attends:
             raise ModelLoadError(

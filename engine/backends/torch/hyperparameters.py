@@ -111,8 +111,8 @@ def read_hyperparameters(model: Model) -> Hyperparameters:
     if architecture.is_moe:
         raise ModelLoadError(
             "the torch backend does not support mixture-of-experts models, and "
-            f"{model.file.path.name} has {architecture.n_experts} per layer: use the llama.cpp "
-            "backend"
+            f"{model.file.path.name} has {architecture.n_experts} experts per layer: use the "
+            "llama.cpp backend"
         )
     return Hyperparameters(
         architecture=keys.name,

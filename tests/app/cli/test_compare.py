@@ -22,7 +22,7 @@ def test_two_arms_answer_and_the_verdict_follows(starter_path: Path) -> None:
     done = spawned(*arguments, "--temperature", "0", "--second", "lookup:fixed:2", "--text")
     assert done.returncode == 0, done.stderr
     assert "lookup:fixed:2" in done.stdout
-    assert "identical: all" in done.stdout
+    assert "identical: every" in done.stdout
     assert "reply 1 of at most 4, plain" in done.stderr
 
 

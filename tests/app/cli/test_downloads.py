@@ -93,7 +93,7 @@ def test_get_says_the_verdict_downloads_and_prints_the_place(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["models", "get", f"hf:{REPO}"]) == 2
-    assert "Cannot ask without a terminal: --yes downloads it" in capsys.readouterr().err
+    assert "cannot ask without a terminal: --yes downloads it" in capsys.readouterr().err
     assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "fits with" in out[1]

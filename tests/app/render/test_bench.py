@@ -50,7 +50,7 @@ def test_the_report_has_every_result() -> None:
     text = printed(made())
     for part in (
         "grounded at 0",
-        "1 excluded: the reply repeats endlessly",
+        "1 excluded because of endless repetition",
         "1.20",  # the median of 1.5 and 0.9
         "0.90 to 1.50",
         "0.90 <b>two</b>",

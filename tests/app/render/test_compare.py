@@ -88,7 +88,7 @@ def test_a_difference_without_any_draft_is_noise() -> None:
 
 
 def test_identical_texts_are_named_with_their_length() -> None:
-    assert "identical: all 60 tokens" in shown(compared(block(1.0)))
+    assert "has the same 60 tokens" in shown(compared(block(1.0)))
 
 
 def test_texts_that_diverge_show_how_both_continue() -> None:

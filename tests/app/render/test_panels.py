@@ -158,7 +158,7 @@ def test_the_status_line_tells_slots_only_where_there_are_several() -> None:
 
 def test_a_summary_stands_below_the_rule_and_does_nothing_to_the_terminal() -> None:
     lines = [plain(line) for line in EntryLines(divider("They \x1b[2J spoke of rivers.")).lines(60)]
-    assert "as this summary" in lines[0]
+    assert "sees this summary" in lines[0]
     assert "spoke of rivers." in lines[1]
     assert "\x1b" not in lines[1]
 

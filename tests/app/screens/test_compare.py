@@ -57,7 +57,7 @@ async def test_the_composers_text_is_answered_by_both_arms_with_a_verdict(
         assert text.count("All is well here.") == 2
         assert QUESTION in text
         assert "1.00x so far" in text
-        assert "identical: all" in text
+        assert "identical: every" in text
         assert "colour ▪ lookup" in text
         first = client.requests[0]
         assert client.requests == [first] * 4

@@ -101,7 +101,7 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
         await shows(pilot, screen, "no model is loaded: press enter")
         assert "✗" not in report_of(screen)
         title = plain(screen.query_one(TitleBar).lines[0])
-        assert title == " presets  no model is loaded: loading a preset asks for a model"
+        assert title == " presets  no model is loaded: kvchat asks for one when you load a preset"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
 

@@ -302,7 +302,7 @@ def test_repositories_outside_the_folder_of_models_are_refused(hub: Hub, tmp_pat
 
 def test_offline_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset it$"):
+    with pytest.raises(DownloadError, match=r"HF_HUB_OFFLINE is set: unset this variable$"):
         repository_models("a/b")
 
 

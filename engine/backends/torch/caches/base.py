@@ -183,6 +183,6 @@ def check_crop(cache: KVCache, length: int) -> None:
     """Raise `CropUnsupportedError` where a cache cannot be cut to a length."""
     if length and not cache.can_crop(length):
         raise CropUnsupportedError(
-            f"the cache of {cache.length} tokens no longer contains all of its first {length}: "
-            "start again with an empty cache"
+            f"the cache of {cache.length} tokens no longer contains all of its first {length} "
+            "tokens: start again with an empty cache"
         )

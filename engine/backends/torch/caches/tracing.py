@@ -45,7 +45,7 @@ class CacheTrace:
         except OSError as error:
             self._has_failed = True
             raise DecodeError(
-                f"writing the trace {self._path} failed, so it is incomplete: "
+                f"the trace {self._path} is incomplete, because writing failed: "
                 f"{error.strerror or error}"
             ) from error
 
