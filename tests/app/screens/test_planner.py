@@ -154,6 +154,34 @@ async def test_what_does_not_fit_is_loaded_after_a_question_only(
         await wait_until(pilot, lambda: app.given)
 
 
+async def test_changes_are_undone_reset_searched_for_and_applied(
+    starter_path: Path, tmp_path: Path
+) -> None:
+    screen = planner(starter_path, tmp_path)
+    async with Host(screen).run_test(size=WIDE) as pilot:
+        await shows(pilot, screen, "--ctx-size 4096")
+        await pilot.press("right", "right", "u")
+        await shows(pilot, screen, "--ctx-size 6144")
+        await pilot.press("r")
+        await shows(pilot, screen, "--ctx-size 4096")
+        await pilot.press("g")
+        await wait_until(pilot, lambda: pilot.app.screen is not screen)
+        await pilot.press("enter")
+        await shows(pilot, screen, "--ctx-size 8192")
+        await wait_until(pilot, lambda: bool(screen.session.changes))
+        before = screen.setup
+        await pilot.press("a")
+        await wait_until(pilot, lambda: pilot.app.screen is not screen)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: screen.setup != before)
+        await pilot.press("d")
+        await wait_until(pilot, lambda: pilot.app.screen is not screen)
+        await pilot.press(*"3060", "enter")
+        await wait_until(pilot, lambda: pilot.app.screen is screen)
+        assert screen.setup is not None
+        assert screen.setup.machine.cards == ("GeForce RTX 3060",)
+
+
 async def test_f_takes_the_largest_context_that_fits(starter_path: Path, tmp_path: Path) -> None:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
