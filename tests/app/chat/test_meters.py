@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from app.chat.meters import N_NOTES, Meters
@@ -6,6 +8,7 @@ from app.render.cache import cache_lines
 from app.render.lines import plain
 from app.render.status import memory_lines, status_line
 from engine.cache.report import CacheNote, CacheReport
+from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import (
     CommittedToken,
     Finished,
@@ -94,6 +97,13 @@ def test_a_slow_model_has_a_live_speed_and_one_that_stalls_slows_down(
     assert meters.snapshot().decode_tps == pytest.approx(1 / 3)
     clock.now += 20.0
     assert meters.snapshot().decode_tps == pytest.approx(1 / 21)
+
+
+def test_a_load_shows_the_draft_settings_of_its_configuration(meters: Meters) -> None:
+    wanted = SpeculationSettings(PredictorName.LOOKUP, ControllerName.FIXED, n_draft=5)
+    meters.start_load(replace(CONFIGURATION, speculation=wanted))
+    shown = meters.snapshot()
+    assert (shown.predictor, shown.controller, shown.n_draft) == ("lookup", "fixed", 5)
 
 
 def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:

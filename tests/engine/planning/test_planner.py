@@ -1,7 +1,9 @@
 """Setups, plans and options on real headers."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.catalog import find_entry
 from engine.planning.machine import PlannedMachine
+from engine.planning.measured import holders
 from engine.planning.options import OPTIONS
 from engine.planning.planner import Planner, Setup, warnings_of
 from engine.planning.values import OptionError
@@ -145,3 +148,14 @@ def test_a_planner_that_remembers_gives_what_one_that_forgets_would(starter_path
             assert ours.terms == theirs.terms
             assert ours.device.name == theirs.device.name
             assert ours.device.total_bytes == theirs.device.total_bytes
+
+
+def test_processes_on_a_gpu_are_named_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    held = [(0, own, 2 * GIB), (1, own, None), (0, 1 << 30, 3 * GIB)]
+    processes = [SimpleNamespace(gpu=n, pid=pid, used_bytes=used) for n, pid, used in held]
+    monkeypatch.setattr("engine.planning.measured.nvidia_processes", lambda: processes)
+    others, this, unknown = holders()
+    assert others == f"another user's program (process {1 << 30}) uses 3 GiB of GPU 0"
+    assert f"(process {own}) uses 2 GiB of GPU 0" in this
+    assert f"(process {own}) uses memory of GPU 1" in unknown
