@@ -288,4 +288,4 @@ def _tell_unanswered(lines: Sequence["BrokenLine"]) -> None:
     for line in lines[:N_NAMED]:
         note(f"line {line.number} has no reply: {line.reason}")
     if len(lines) > N_NAMED:
-        note(f"{len(lines) - N_NAMED:,} more lines have no reply")
+        note(f"lines without a reply that are not listed: {len(lines) - N_NAMED:,}")

@@ -128,3 +128,18 @@ def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> Non
         done = kvchat("run", "Count.", "--predictor", "mtp")
     assert done.returncode == 2
     assert "a head on" in done.stderr
+
+
+def test_lines_of_a_file_that_cannot_be_answered_are_named(
+    starter_path: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    too_long = json.dumps({"prompt": "one two " * 5000})
+    prompts.write_text('{"prompt": "One?"}\n' + '{"prompt": 7}\n' * 21 + too_long)
+    arguments = ["--batch", str(prompts), "--out", str(out), "--max-tokens", "4"]
+    done = run([*arguments, "--model", str(starter_path)], environment)
+    assert done.returncode == 1
+    assert "line 2 has no reply: " in done.stderr
+    assert "not listed: 1" in done.stderr
+    assert "line 23 has no reply: " in done.stderr
+    assert len(out.read_text().splitlines()) == 1
