@@ -177,7 +177,6 @@ class CatalogEntry:
         }
         return GgufFile(
             path=path,
-            version=3,
             values={**self.snapshot.values, **about},
             array_lengths={"tokenizer.ggml.tokens": self.n_vocab},
             tensors=tensors,

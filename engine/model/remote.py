@@ -7,30 +7,22 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from engine.errors import ModelFileError
 from engine.files import read_bytes, replace_file
 from engine.http import Answer, HttpClient, HttpError, SilentError, UnreachableError
-from engine.model.gguf import (
-    MAX_HEADER_BYTES,
-    GgufFile,
-    GgufPart,
-    HeaderBytes,
-    read_header,
-    read_parts,
-)
+from engine.model.gguf import MAX_HEADER_BYTES, GgufFile, HeaderReader, join_parts
 from engine.model.hub import (
     CONTENT_RANGE,
-    DEFAULT_REVISION,
-    HF_NAME,
     HF_PREFIX,
     endpoint,
     file_url,
     hub_client,
     is_offline,
+    parse_hub_name,
     refusal,
 )
 from engine.parsing import parse_json
@@ -98,16 +90,15 @@ def parse_address(name: str) -> RemoteAddress:
     Raises:
         ModelFileError: it names no GGUF file.
     """
-    if name.lower().startswith(HF_PREFIX):
-        match = HF_NAME.match(name[len(HF_PREFIX) :].removeprefix("//"))
-        if match is None:
-            raise ModelFileError(
-                f"{name!r} is not a hub file: write hf:owner/repository/file.gguf, with "
-                "@revision at the end for a revision other than main"
-            )
-        repo = f"{match['owner']}/{match['repo']}"
-        return _on_hub(repo, match["file"], match["rev"] or DEFAULT_REVISION)
-    return _parse_url(name)
+    if not name.lower().startswith(HF_PREFIX):
+        return _parse_url(name)
+    asked = parse_hub_name(name)
+    if asked is None or asked.file is None:
+        raise ModelFileError(
+            f"{name!r} is not a hub file: write hf:owner/repository/file.gguf, with "
+            "@revision at the end for a revision other than main"
+        )
+    return _on_hub(asked.repo, asked.file, asked.revision)
 
 
 def _parse_url(name: str) -> RemoteAddress:
@@ -171,7 +162,7 @@ def read_remote(
     address = parse_address(name)
     reader = _Reader(cache_folder, progress, time.monotonic() + limit_s)
     asked = reader.part(address, CHUNK_BYTES)
-    file = read_parts(asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES))
+    file = join_parts(asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES))
     return replace(file, origin=f"{address.shown}{reader.note}")
 
 
@@ -199,57 +190,52 @@ class _Reader:
     note: str = ""
     """How old the header is if the server did not answer."""
 
-    def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufPart:
+    def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufFile:
         cached = load_header(self.folder, address.url) if self.folder else None
         try:
-            first = self._read(address, 0, chunk_bytes, known=cached) or cached
+            first = self._read(address, 0, chunk_bytes, cached)
         except RemoteUnreachableError:
             if cached is None:
                 raise
             self.note = f" (header saved {cached.saved}; the server does not answer)"
             first = cached
-        assert first is not None, "the server confirms what is known only"
-        return self._parsed(address, first, chunk_bytes, is_cached=first is cached)
 
-    def _parsed(
-        self, address: RemoteAddress, first: CachedHeader, chunk_bytes: int, *, is_cached: bool
-    ) -> GgufPart:
         def more(start: int, stop: int) -> bytes:
-            if start < len(first.data) or is_cached:
+            if start < len(first.data) or first is cached:
                 return first.data[start:stop]
             found = self._read(replace(address, url=first.url), start, stop)
-            if found is None or (found.etag, found.nbytes) != (first.etag, first.nbytes):
+            if (found.etag, found.nbytes) != (first.etag, first.nbytes):
                 raise RemoteFileError(
                     f"{address.shown} changed while its header was read: try again"
                 )
             return found.data
 
-        chunk = len(first.data) if is_cached else chunk_bytes
-        source = HeaderBytes(address.file_name, first.nbytes, more, chunk)
-        header = read_header(source)
-        if self.folder is not None and not is_cached:
-            data = bytes(source.data[: header.nbytes])
+        chunk_bytes = len(first.data) if first is cached else chunk_bytes
+        reader = HeaderReader(Path(address.file_name), first.nbytes, more, chunk_bytes)
+        file = reader.read()
+        if self.folder is not None and first is not cached:
+            data = bytes(reader.data[: file.header_sizes[0]])
             save_header(self.folder, address.url, replace(first, data=data))
-        return GgufPart(Path(address.file_name), header, first.nbytes)
+        return file
 
     def _read(
-        self, address: RemoteAddress, start: int, stop: int, known: CachedHeader | None = None
-    ) -> CachedHeader | None:
-        """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
+        self, address: RemoteAddress, start: int, stop: int, cached: CachedHeader | None = None
+    ) -> CachedHeader:
+        """The bytes of a range, or up to the end of the file; `cached` if that is unchanged."""
         if address.page and is_offline():
             raise RemoteUnreachableError(
                 f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset it"
             )
         headers = {"Range": f"bytes={start}-{stop - 1}"}
-        if known is not None and known.etag:
-            headers["If-None-Match"] = known.etag
+        if cached is not None and cached.etag:
+            headers["If-None-Match"] = cached.etag
         client = hub_client() if address.page else HttpClient(address.url, follows_redirects=True)
         try:
             with client.request(
                 "GET", address.url, limit_s=self._left_s(), headers=headers
             ) as answer:
-                if answer.status == 304 and known is not None:
-                    return None
+                if answer.status == 304 and cached is not None:
+                    return cached
                 return self._range(address, answer, start, stop)
         except (UnreachableError, SilentError) as error:
             raise RemoteUnreachableError(
@@ -311,7 +297,7 @@ def load_header(folder: Path, url: str) -> CachedHeader | None:
 
 def save_header(folder: Path, url: str, header: CachedHeader) -> None:
     """Cache a header and remove the oldest beyond `MAX_CACHE_BYTES`; disk errors are ignored."""
-    about = {key: each for key, each in asdict(header).items() if key not in ("data", "url")}
+    about = {"etag": header.etag, "nbytes": header.nbytes, "saved": header.saved}
     text = json.dumps({**about, "digest": _digest(header.data)})
     with contextlib.suppress(OSError):
         replace_file(
