@@ -6,14 +6,12 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
 
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, exists, expanded, file_status, is_file
-from engine.model.gguf import SPLIT_NAME, GgufFile, part_names, read_gguf, read_part
+from engine.model.gguf import SPLIT_NAME, names_of_parts, part_names, read_gguf, read_part
 from engine.model.identity import (
     ModelKind,
     identity_of,
@@ -36,16 +34,11 @@ Cut = Callable[[Path], None]
 
 STARTER_WORD = "starter"
 N_NEAR = 5
-MAX_PROJECTORS = 16
-"""Files of a folder that are tried as the projector of a model."""
-MAX_DEPTH = 8
-"""Folders below a scanned one; a Hugging Face cache needs four."""
-MAX_VISITED = 50_000
-"""Directory entries read below one scanned folder."""
-VERSION = 6
-"""Of the file of `HeaderCache`."""
-MAX_MODELS = 10_000
-"""About 5 MB, which `NewestEntries` still reads."""
+MAX_PROJECTORS = 16  # files of a folder that are tried as the projector of a model
+MAX_DEPTH = 8  # folders below a scanned one; a Hugging Face cache needs four
+MAX_VISITED = 50_000  # directory entries read below one scanned folder
+VERSION = 7  # of the file of `HeaderCache`
+MAX_MODELS = 10_000  # about 5 MB, which `NewestEntries` still reads
 UNFINISHED = re.compile(
     r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
     re.IGNORECASE | re.DOTALL,
@@ -85,22 +78,13 @@ class HeaderFacts:
         return self.identity is not None and is_share
 
 
-@dataclass(frozen=True, slots=True)
-class StampedFacts:
-    """Facts, with size, time, device and inode of their file."""
-
-    stamp: tuple[int, ...]
-    facts: HeaderFacts
-
-
 class HeaderCache:
-    """Facts of headers by path and, for moved files, by stamp; changed files are read again."""
+    """Facts of headers by size, time, device and inode of their file."""
 
     def __init__(self, path: Path | None) -> None:
-        self._entries = NewestEntries(path, "models", VERSION, MAX_MODELS, StampedFacts)
+        self._entries = NewestEntries(path, "models", VERSION, MAX_MODELS, HeaderFacts)
         self._known = self._entries.read()
-        self._by_stamp = {entry.stamp: entry for entry in self._known.values()}
-        self._used: dict[str, StampedFacts] = {}
+        self._used: dict[str, HeaderFacts] = {}
 
     def facts(self, path: Path, nbytes: int) -> HeaderFacts:
         """The facts of a model, or its problem."""
@@ -108,34 +92,28 @@ class HeaderCache:
             status = path.stat()
         except OSError as error:
             return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
-        stamp = (nbytes, status.st_mtime_ns, status.st_dev, status.st_ino)
-        known = self._known.get(str(path))
-        if known is None or known.stamp != stamp:
-            known = self._by_stamp.get(stamp)
-        facts = known.facts if known is not None and known.facts.is_valid else read_facts(path)
+        stamp = f"{nbytes} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
+        known = self._known.get(stamp)
+        facts = known if known is not None and known.is_valid else read_facts(path)
         if facts.identity is not None:  # an unreadable file may be readable the next time
-            self._used[str(path)] = StampedFacts(stamp, facts)
+            self._used[stamp] = facts
         return facts
 
     def save(self) -> None:
-        """Save the used facts, and those of models in other folders; disk errors are ignored."""
-        if any(self._known.get(path) != entry for path, entry in self._used.items()):
-            others = self._known.keys() - self._used.keys()
-            present = {path: self._known[path] for path in others if is_file(Path(path))}
+        """Save the used facts as the newest; disk errors are ignored."""
+        if any(self._known.get(stamp) != facts for stamp, facts in self._used.items()):
+            others = {each: self._known[each] for each in self._known if each not in self._used}
             with contextlib.suppress(OSError):
-                self._entries.write({**present, **self._used})
+                self._entries.write({**others, **self._used})
 
 
 def read_facts(model: Path) -> HeaderFacts:
     """The facts of a model's header, or its problem."""
     try:
         header = read_gguf(model)
-        return _facts_of(header, identity_of(header))
+        identity = identity_of(header)
     except ModelFileError as error:
         return HeaderFacts(problem=str(error))
-
-
-def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
     architecture, kind = header.architecture, kind_of(header)
     problem = None
     if not architecture and kind is ModelKind.MODEL:
@@ -391,7 +369,7 @@ def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[
     """The entries of a folder; empty for one that was seen, is gone, or may not be read."""
     try:
         inode = _inode(folder)
-        if inode in seen or inode[0] in _kernel_devices():
+        if inode in seen:
             return ()
         seen.add(inode)
         with os.scandir(folder) as found:
@@ -400,27 +378,20 @@ def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[
         return ()
 
 
-@cache
-def _kernel_devices() -> frozenset[int]:
-    """The file systems of the kernel, which have no models and no end."""
-    places = (path for path in map(Path, ("/proc", "/sys", "/dev")) if path.is_dir())
-    return frozenset(_inode(path)[0] for path in places) - {_inode(Path("/"))[0]}
-
-
 def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEntry | None:
     """The entry of a file; None for later parts and for a file that was seen already."""
     try:
         inode, nbytes = _inode(path), path.stat().st_size
-        match = SPLIT_NAME.match(path.name)
-        is_part = match is not None and _is_part(path, match)
-        if inode in seen or (is_part and match is not None and int(match["number"]) != 1):
+        split = SPLIT_NAME.match(path.name)
+        is_part = name is None and split is not None and _is_part(path, split)
+        if inode in seen or (is_part and split is not None and int(split["number"]) != 1):
             return None
         seen.add(inode)
+        if is_part and split is not None:
+            return _split_model(path, split)
     except OSError as error:
         problem = f"it cannot be read: {error.strerror}"
         return ModelEntry(path=path, name=path.stem, nbytes=0, problem=problem)
-    if name is None and is_part and match is not None:
-        return _split_model(path, match["stem"], int(match["count"]))
     unfinished = UNFINISHED.match(path.name)
     return ModelEntry(
         path=path,
@@ -430,12 +401,10 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEnt
     )
 
 
-def _is_part(path: Path, match: re.Match[str]) -> bool:
+def _is_part(path: Path, split: re.Match[str]) -> bool:
     """Whether a file with the name of a part is one: by another part, else by its header."""
-    count = int(match["count"])
-    other = 2 if int(match["number"]) == 1 else 1
-    name = f"{match['stem']}-{other:05}-of-{count:05}.gguf"
-    if other > count or path.with_name(name).is_file():
+    others = [path.with_name(name) for name in names_of_parts(split)[:2] if name != path.name]
+    if not others or any(map(is_file, others)):
         return True
     try:
         return bool(part_names(read_part(path)))
@@ -443,19 +412,16 @@ def _is_part(path: Path, match: re.Match[str]) -> bool:
         return True
 
 
-def _split_model(first: Path, stem: str, n_parts: int) -> ModelEntry:
-    parts = [first.with_name(f"{stem}-{n:05}-of-{n_parts:05}.gguf") for n in range(1, n_parts + 1)]
-    sizes = [nbytes for part in parts if (nbytes := _size(part)) is not None]
-    n_missing = n_parts - len(sizes)
-    problem = f"{n_missing} of its {n_parts} files are missing" if n_missing else None
-    return ModelEntry(path=first, name=stem, nbytes=sum(sizes), problem=problem)
-
-
-def _size(path: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_size if S_ISREG(status.st_mode) else None
-    return None
+def _split_model(first: Path, split: re.Match[str]) -> ModelEntry:
+    parts = [first.with_name(name) for name in names_of_parts(split)]
+    present = [part for part in parts if is_file(part)]
+    n_missing = len(parts) - len(present)
+    return ModelEntry(
+        path=first,
+        name=split["stem"],
+        nbytes=sum(part.stat().st_size for part in present),
+        problem=f"{n_missing} of its {len(parts)} files are missing" if n_missing else None,
+    )
 
 
 def _inode(path: Path) -> tuple[int, int]:
