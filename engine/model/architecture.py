@@ -1,25 +1,25 @@
 """What the memory of a model depends on, by llama.cpp's rules for its architecture."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.architectures import Family, family_of
 from engine.model.gguf import MAX_CACHED_MODELS, MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
-    HeadDims,
     Layer,
     StateRow,
     compressor_states,
     has_indexer,
-    indexer_widths,
+    head_dims,
+    is_latent,
     layer_kinds,
     n_layers_with_cache,
     state_row,
     windows,
-    with_compression,
     with_hash_layers,
+    with_indexer,
 )
 from engine.model.tensor_table import Widths, widths_of
 
@@ -71,7 +71,7 @@ class Architecture:
     layer_embedding_width: int = 0
     """Elements of a token's embeddings for all layers (Gemma 3n and 4)."""
     sharing: dict[int, int] = field(default_factory=dict)
-    """Last layers and the layer whose cache each of them uses (Gemma 3n and 4)."""
+    """Last layers, and the last layer of the same kind with a cache, which they use (Gemma 3n)."""
     embeds_positions: bool = False
     """Whether positions have embeddings (GPT-2)."""
     n_image_rows: int = 0
@@ -169,8 +169,17 @@ def architecture_of(file: GgufFile) -> Architecture:
     n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.positive("embedding_length")
     heads, kv_heads = _heads(keys, n_blocks)
-    dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
+    head_dim = d_hidden // heads[0] if heads[0] else 0
+    dims, dense_dims = (head_dims(keys, head_dim, each) for each in (spans, [None] * n_blocks))
+    is_mla = is_latent(keys)
+    needs_one_type = is_mla or family.indexer == "compressed"  # only keys are cached
+
+    def layer(index: int, dims: tuple[int, int], span: int | None) -> Layer:
+        k_dim, v_dim = dims
+        v_dim = 0 if needs_one_type else v_dim
+        return Layer(kv_heads[index], k_dim, v_dim, heads[index], span)
+
     attending, recurrent = layer_kinds(keys, n_blocks, n_layers, kv_heads)
     n_owning = n_layers_with_cache(keys, n_blocks)
     row = state_row(keys, d_hidden, heads[0])
@@ -188,22 +197,22 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(n_used),
         layers={
-            index: _layer(keys, index, n_layers, dims.layer(kv_heads[index], heads[index], span))
-            for index, span in enumerate(spans[:n_owning])
+            index: with_indexer(keys, index, n_layers, layer(index, dims[index], spans[index]))
+            for index in range(n_owning)
             if index in attending and family.has_cache
         },
         states=states | compressor_states(keys, n_layers),
         head_layers={
-            index: dims.layer(kv_heads[index], heads[index], None)
+            index: layer(index, dense_dims[index], None)
             for index in range(n_layers, n_blocks)
             if kv_heads[index] and not family.has_router_layer
         },
         rolls_back=family.rolls_back,
-        is_latent=dims.is_latent,
-        needs_one_type=dims.is_latent or family.indexer == "compressed",
-        v_width_max=max(map(dims.v_width, kv_heads, spans)),
-        k_head_dims=dims.k_dims(spans),
-        v_head_dims=dims.v_dims(spans),
+        is_latent=is_mla,
+        needs_one_type=needs_one_type,
+        v_width_max=max(n * v_dim for n, (_, v_dim) in zip(kv_heads, dims, strict=True)),
+        k_head_dims=tuple(dict.fromkeys(k_dim for k_dim, _ in dims)),
+        v_head_dims=tuple(dict.fromkeys(v_dim for _, v_dim in dims)),
         has_flash_attention=family.has_flash_attention,
         attends_in_batch=family.attends_in_batch or not family.has_cache,
         has_position_bias=family.has_position_bias,
@@ -212,7 +221,10 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_indexer=has_indexer(keys),
         n_streams=_n_streams(keys),
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
-        sharing=_sharing(spans, n_owning),
+        sharing={
+            index: n_owning - (1 if spans[index] is None else 2)
+            for index in range(n_owning, n_blocks)
+        },
         embeds_positions=any(t.name == "position_embd.weight" for t in file.tensors),
         n_image_rows=_n_image_rows(keys),
         doubts=(*doubts, *unknown),
@@ -256,21 +268,6 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
     routers = [1] * (n_blocks - n_named)
     return [*heads, *routers], [*kv_heads, *routers]
-
-
-def _layer(keys: HeaderKeys, index: int, n_layers: int, layer: Layer) -> Layer:
-    """A layer with its indexer and its compressed cache."""
-    k_width, v_width = indexer_widths(keys, index, n_layers, layer.v_head_dim)
-    layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
-    return with_compression(keys, index, layer)
-
-
-def _sharing(spans: list[int | None], n_owning: int) -> dict[int, int]:
-    """The last layer of the same kind, dense or sliding, that owns a cache."""
-    return {
-        index: n_owning - (1 if spans[index] is None else 2)
-        for index in range(n_owning, len(spans))
-    }
 
 
 def _n_streams(keys: HeaderKeys) -> int:

@@ -6,6 +6,7 @@ a model follow its row; a new architecture is a row, and the defaults are a plai
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 RecurrentLayers = Literal[
@@ -119,8 +120,6 @@ class Family:
 
 
 UNKNOWN = Family(is_known=False)
-ENCODER = Family(has_cache=False, gives_vectors=True, output="none")
-DIFFUSION = Family(has_cache=False)
 PLAIN = (
     "apertus", "arcee", "arctic", "baichuan", "bailingmoe", "bailingmoe2", "bloom", "chatglm",
     "command-r", "dbrx", "deepseek", "deepseek2-ocr", "dots1", "ernie4_5",
@@ -134,44 +133,56 @@ PLAIN = (
 )  # fmt: skip
 """Decoders whose layers all cache keys and values of every token."""
 
+ENCODERS = (
+    "bert", "eurobert", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "nomic-bert",
+    "nomic-bert-moe",
+)  # fmt: skip
+KDA = partial(Family, may_be_latent=True, recurrent="without heads", state="kda")
+DELTA_NET = partial(Family, recurrent="by interval", interval=4, state="delta net")
+SHORT_CONVOLUTION = partial(
+    Family, recurrent="without heads", state="convolution", rolls_back=True, rotates_cache=False
+)
+
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(PLAIN, Family()),
-    "afmoe": Family(window=WindowRule(4), is_uneven=True),
-    "arwkv7": Family(recurrent="all", state="rwkv", keeps_first_values=True),
-    "bailingmoe3": Family(
-        may_be_latent=True,
-        recurrent="without heads",
-        state="kda",
-        of_head="recurs",
-        rolls_back=True,
-        graph="rough",
+    **dict.fromkeys(ENCODERS, Family(has_cache=False, gives_vectors=True, output="none")),
+    **dict.fromkeys(("dream", "llada", "llada-moe", "rnd1"), Family(has_cache=False)),
+    **dict.fromkeys(("clip", "mmproj"), Family(not_alone="projector")),
+    **dict.fromkeys(("dflash", "eagle3", "gemma4-assistant"), Family(not_alone="draft head")),
+    **dict.fromkeys(("afmoe", "exaone-moe"), Family(window=WindowRule(4), is_uneven=True)),
+    **dict.fromkeys(("cohere2", "muse-glimmer"), Family(window=WindowRule(4))),
+    **dict.fromkeys(("deepseek2", "mistral4"), Family(may_be_latent=True)),
+    **dict.fromkeys(
+        ("gemma-embedding", "wavtokenizer-dec"), Family(has_cache=False, gives_vectors=True)
     ),
-    "bert": ENCODER,
+    **dict.fromkeys(("maple", "mimo2", "spark2_5"), Family(window=WindowRule(None))),
+    **dict.fromkeys(
+        ("nemotron_h", "nemotron_h_moe"),
+        Family(recurrent="without block", state="mamba2", rolls_back=True),
+    ),
+    **dict.fromkeys(("qwen35", "qwen35moe"), DELTA_NET(rolls_back=True)),
+    **dict.fromkeys(("qwen3vl", "qwen3vlmoe"), Family(image_rows="stacked")),
+    **dict.fromkeys(("rwkv6", "rwkv6qwen2"), Family(recurrent="all", state="rwkv")),
+    **dict.fromkeys(
+        ("arwkv7", "rwkv7"), Family(recurrent="all", state="rwkv", keeps_first_values=True)
+    ),
+    "bailingmoe3": KDA(of_head="recurs", rolls_back=True, graph="rough"),
     "bitnet": Family(output="embeddings"),
     "chameleon": Family(graph="rough", n_logit_copies=3),
-    "clip": Family(not_alone="projector"),
     "codeshell": Family(output="also embeddings"),
     "cogvlm": Family(gives_all_logits=True, graph="unusual"),
-    "cohere2": Family(window=WindowRule(4)),
     "cohere2moe": Family(window=WindowRule(4, dense_first=True)),
     "controlvector": Family(not_alone="adapter"),
     "deci": Family(graph="rough"),
-    "deepseek2": Family(may_be_latent=True),
     "deepseek32": Family(may_be_latent=True, indexer="tokens", indexer_layers="all"),
     "deepseek4": Family(
         rolls_back=True, indexer="compressed", graph="rough", has_streams=True, is_uneven=False
     ),
-    "dflash": Family(not_alone="draft head"),
     "dots3note": Family(
         may_be_latent=True, window=WindowRule(None), indexer="tokens", graph="rough"
     ),
-    "dream": DIFFUSION,
-    "eagle3": Family(not_alone="draft head"),
-    "eurobert": ENCODER,
-    "exaone-moe": Family(window=WindowRule(4), is_uneven=True),
     "exaone4": Family(window=WindowRule(4, default_window=4096, only_n_layers=64)),
     "falcon-h1": Family(recurrent="beside attention", state="mamba2"),
-    "gemma-embedding": Family(has_cache=False, gives_vectors=True),
     "gemma2": Family(window=WindowRule(2, default_window=4096)),
     "gemma3": Family(window=WindowRule(6, needs_key=True)),
     "gemma3n": Family(
@@ -180,17 +191,13 @@ FAMILIES: dict[str, Family] = {
         sharing=Sharing(n_cached_layers=20, layer_embedding=256, n_streams=4),
     ),
     "gemma4": Family(window=WindowRule(None), graph="unusual", sharing=Sharing()),
-    "gemma4-assistant": Family(not_alone="draft head"),
     "glm-dsa": Family(
         may_be_latent=True,
         indexer="tokens",
         indexer_layers="by context unless named",
         loaded_of_head=r"\.exp_probs_b",
     ),
-    "glm5-next": Family(
-        may_be_latent=True,
-        recurrent="without heads",
-        state="kda",
+    "glm5-next": KDA(
         of_head="nothing",
         rolls_back=True,
         indexer="latent pools",
@@ -208,35 +215,11 @@ FAMILIES: dict[str, Family] = {
     "hy_v3": Family(loaded_of_head=r"\.(ffn_|exp_probs|nextn\.(embed_tokens|shared_head_head))"),
     "hy_v4": Family(may_be_latent=True, indexer="tokens", needs_top_k=True, has_streams=True),
     "jamba": Family(recurrent="without heads", state="mamba"),
-    "jina-bert-v2": ENCODER,
-    "jina-bert-v3": ENCODER,
-    "kimi-k3": Family(
-        may_be_latent=True, recurrent="without heads", state="kda", rolls_back=True, graph="rough"
-    ),
-    "kimi-linear": Family(
-        may_be_latent=True,
-        recurrent="without heads",
-        state="kda",
-        graph="rough",
-        wants_equal_slots=True,
-    ),
+    "kimi-k3": KDA(rolls_back=True, graph="rough"),
+    "kimi-linear": KDA(graph="rough", wants_equal_slots=True),
     "laguna": Family(window=WindowRule(4, dense_first=True, needs_key=True)),
-    "lfm2": Family(
-        window=WindowRule(0, needs_key=True),
-        recurrent="without heads",
-        state="convolution",
-        rolls_back=True,
-        rotates_cache=False,
-    ),
-    "lfm2moe": Family(
-        recurrent="without heads",
-        state="convolution",
-        rolls_back=True,
-        rotates_cache=False,
-        is_uneven=False,
-    ),
-    "llada": DIFFUSION,
-    "llada-moe": DIFFUSION,
+    "lfm2": SHORT_CONVOLUTION(window=WindowRule(0, needs_key=True)),
+    "lfm2moe": SHORT_CONVOLUTION(is_uneven=False),
     "llama-embed": Family(attends_in_batch=True, gives_vectors=True),
     "llama4": Family(
         window=WindowRule(4, default_window=8192, zero_is_dense=True, fixed_window=8192),
@@ -244,9 +227,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "mamba": Family(recurrent="all", state="mamba"),
     "mamba2": Family(recurrent="all", state="mamba2"),
-    "maple": Family(window=WindowRule(None)),
     "mellum": Family(window=WindowRule(4, needs_key=True), is_uneven=True),
-    "mimo2": Family(window=WindowRule(None)),
     "minicpm3": Family(graph="unusual"),
     "minimax-01": Family(
         recurrent="by interval",
@@ -256,46 +237,24 @@ FAMILIES: dict[str, Family] = {
         wants_equal_slots=True,
     ),
     "minimax-m3": Family(indexer="blocks"),
-    "mistral4": Family(may_be_latent=True),
-    "mmproj": Family(not_alone="projector"),
-    "modern-bert": ENCODER,
-    "muse-glimmer": Family(window=WindowRule(4)),
     "nanbeige": Family(graph="unusual", loops="named"),
-    "nemotron_h": Family(recurrent="without block", state="mamba2", rolls_back=True),
-    "nemotron_h_moe": Family(recurrent="without block", state="mamba2", rolls_back=True),
-    "neo-bert": ENCODER,
-    "nomic-bert": ENCODER,
-    "nomic-bert-moe": ENCODER,
     "olmo2": Family(window=WindowRule(4, needs_key=True)),
     "plamo2": Family(recurrent="without heads", state="mamba2"),
     "plamo3": Family(window=WindowRule(8, needs_key=True)),
-    "qwen35": Family(recurrent="by interval", interval=4, state="delta net", rolls_back=True),
-    "qwen35moe": Family(recurrent="by interval", interval=4, state="delta net", rolls_back=True),
-    "qwen3next": Family(recurrent="by interval", interval=4, state="delta net"),
-    "qwen3vl": Family(image_rows="stacked"),
-    "qwen3vlmoe": Family(image_rows="stacked"),
-    "qwen4exp": Family(
-        recurrent="by interval",
-        interval=4,
-        state="delta net",
+    "qwen3next": DELTA_NET(),
+    "qwen4exp": DELTA_NET(
         rolls_back=True,
         indexer="pools",
         indexer_layers="all",
         has_streams=True,
         hashes_ngrams=True,
     ),
-    "rnd1": DIFFUSION,
-    "rwkv6": Family(recurrent="all", state="rwkv"),
-    "rwkv6qwen2": Family(recurrent="all", state="rwkv"),
-    "rwkv7": Family(recurrent="all", state="rwkv", keeps_first_values=True),
     "smallthinker": Family(
         window=WindowRule(4, dense_first=True, needs_key=True, fixed_window=4096)
     ),
-    "spark2_5": Family(window=WindowRule(None)),
     "step35": Family(window=WindowRule(None), graph="unusual"),
     "t5": Family(has_position_bias=True),
     "t5encoder": Family(attends_in_batch=True, has_position_bias=True, gives_vectors=True),
-    "wavtokenizer-dec": Family(has_cache=False, gives_vectors=True),
 }
 """By the name in model files."""
 
