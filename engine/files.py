@@ -3,17 +3,16 @@
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import secrets
-import selectors
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, Self, TypeVar
 
 from engine.parsing import parse_json
 
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 DRAFT_SUFFIX = ".new"
 """Suffix of a file that is being written, after the number of its process."""
-SETTINGS_BYTES = 1 << 18
-"""Limit of settings, presets and themes, which people write."""
-RECORDS_BYTES = 1 << 23
-"""Limit of JSON files that kvchat writes itself."""
-READ_BYTES = 1 << 20
+SETTINGS_BYTES = 1 << 18  # of settings, presets and themes, which people write
+RECORDS_BYTES = 1 << 23  # of JSON files that kvchat writes itself
 
 
 def expanded(path: str | Path) -> Path:
@@ -124,53 +120,35 @@ def read_bytes(path: Path, *, limit: int) -> bytes:
     Raises:
         OSError: it cannot be read, is not a regular file, or has more than `limit` bytes.
     """
-    with open_file(path) as file:
-        return _joined(iter(lambda: file.read(READ_BYTES) or b"", b""), path, limit)
+    with io.BufferedReader(open_file(path)) as file:
+        return _read_all(file, path, limit)
 
 
-def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
-    """Read a file, or a pipe such as a shell's `<(command)`.
-
-    Raises:
-        OSError: as `read_bytes`, or the pipe was not closed within `wait_s`.
-    """
+def read_file_or_pipe(path: Path, *, limit: int) -> bytes:
+    """Read a file, or a pipe such as a shell's `<(command)`; raises as `read_bytes`."""
     if not stat.S_ISFIFO(file_status(path).st_mode):
         return read_bytes(path, limit=limit)
-    with open(path, "rb", buffering=0, opener=_open_without_waiting) as pipe:
-        return _joined(_chunks_in_time(pipe, path, time.monotonic() + wait_s), path, limit)
+    with path.open("rb") as pipe:
+        return _read_all(pipe, path, limit)
 
 
-def _chunks_in_time(pipe: FileIO, path: Path, ends_at: float) -> Iterator[bytes]:
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, ends_at - time.monotonic())):
-            chunk = pipe.read(READ_BYTES)
-            if chunk == b"":
-                return
-            yield chunk or b""
-    raise OSError(errno.ETIMEDOUT, "the pipe was not closed in time", str(path))
-
-
-def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
-    data = bytearray()
-    for chunk in chunks:
-        data += chunk
-        if len(data) > limit:
-            why = f"it exceeds the limit of {limit:,} bytes"
-            raise OSError(errno.EFBIG, why, str(path))
-    return bytes(data)
+def _read_all(file: BinaryIO, path: Path, limit: int) -> bytes:
+    data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it exceeds the limit of {limit:,} bytes", str(path))
+    return data
 
 
 def open_file(path: Path) -> FileIO:
     """Open a file for reading without blocking; raises `OSError` for a pipe or a device."""
-    _check_mode(file_status(path).st_mode, path)  # opening a device may change its state
-    file = open(path, "rb", buffering=0, opener=_open_without_waiting)  # noqa: SIM115
-    try:
-        _check_mode(os.fstat(file.fileno()).st_mode, path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    mode = file_status(path).st_mode  # opening a device may change its state
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return open(path, "rb", buffering=0, opener=_open_without_waiting)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def sha256_of(path: Path) -> str:
@@ -191,28 +169,12 @@ def file_status(path: Path) -> os.stat_result:
 
 def exists(path: Path) -> bool:
     """Whether a path exists; False for an invalid name."""
-    try:
-        file_status(path)
-    except OSError:
-        return False
-    return True
+    return os.path.exists(path)  # noqa: PTH110  that of pathlib raises for a long name
 
 
 def is_file(path: Path) -> bool:
     """Whether a path is a regular file; False for an invalid name."""
-    try:
-        return stat.S_ISREG(file_status(path).st_mode)
-    except OSError:
-        return False
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _check_mode(mode: int, path: Path) -> None:
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return os.path.isfile(path)  # noqa: PTH113  that of pathlib raises for a long name
 
 
 class FileLock:
@@ -298,9 +260,9 @@ class NewestEntries(Generic[T]):
             key: self._adapter.dump_python(entry, mode="json")
             for key, entry in list(entries.items())[-self._limit :]
         }
-        valid = {key: entry for key, entry in dumped.items() if _is_unicode({key: entry})}
-        text = json.dumps({"version": self._version, self._name: valid})
-        replace_file(self._path, [text.encode()], is_durable=False)
+        text = json.dumps({"version": self._version, self._name: dumped}, ensure_ascii=False)
+        data = text.encode(errors="replace")  # names of files need not be valid Unicode
+        replace_file(self._path, [data], is_durable=False)
 
     def _valid(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
         from pydantic import ValidationError
@@ -314,11 +276,3 @@ class NewestEntries(Generic[T]):
         from pydantic import TypeAdapter  # a slow import, needed after the first screen only
 
         return TypeAdapter(self._kind)
-
-
-def _is_unicode(value: object) -> bool:
-    """Whether all strings of a value are valid Unicode, which file names need not be."""
-    try:
-        return bool(json.dumps(value, ensure_ascii=False).encode())
-    except UnicodeEncodeError:
-        return False
