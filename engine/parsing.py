@@ -1,4 +1,4 @@
-"""Parse untrusted JSON and TOML within limits.
+"""Parse untrusted JSON and TOML within limits; order names by their numbers.
 
 The values are safe to compute with, traverse and write: numbers are finite and fit 64 bits, strings
 are valid Unicode, and the depth is at most `MAX_DEPTH`.
@@ -73,6 +73,12 @@ def check_text(text: str) -> None:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{text[error.start]!r} is half of a surrogate pair") from error
+
+
+def natural_key(name: str) -> list[tuple[float, str]]:
+    """Sort key of a name, whose numbers count by their value: 4b comes before 12b."""
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)|([^0-9]+)", name.lower())
+    return [(float(number or "inf"), text) for number, text in parts]
 
 
 def _check(value: object) -> None:

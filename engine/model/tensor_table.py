@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -124,21 +124,14 @@ def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
     keys = file.architecture
     n_head = file.integer(f"{keys}.nextn_predict_layers") or 0
     n_trunk = (file.integer(f"{keys}.block_count") or 0) - n_head
-    embeddings = None
-    has_output = False
+    has_output = any(tensor.name == "output.weight" for tensor in file.tensors)
     for tensor in file.tensors:
         layer = LAYER.match(tensor.name)
         if layer and n_head and int(layer[1]) >= n_trunk:
             continue
-        if tensor.name == EMBEDDINGS:
-            embeddings = tensor
-            continue
-        if LOOKED_UP.search(tensor.name):
-            continue
-        has_output = has_output or tensor.name == "output.weight"
-        yield tensor
-    if embeddings is not None and not has_output:
-        yield embeddings
+        is_output = tensor.name == EMBEDDINGS and not has_output
+        if is_output or not LOOKED_UP.search(tensor.name):
+            yield tensor
 
 
 def expert_share(file: GgufFile) -> float:
@@ -163,16 +156,16 @@ class _Table:
         return name in self._shapes
 
     def inputs(self, name: str) -> int:
-        return max((shape[0] for shape in self._of(name)), default=0)
+        return self._most(name, lambda shape: shape[0])
 
     def outputs(self, name: str) -> int:
-        return max((shape[1] for shape in self._of(name) if len(shape) > 1), default=0)
+        return self._most(name, lambda shape: shape[1] if len(shape) > 1 else 0)
 
     def rows(self, name: str) -> int:
-        return max((prod(shape[1:]) for shape in self._of(name)), default=0)
+        return self._most(name, lambda shape: prod(shape[1:]))
 
     def elements(self, name: str) -> int:
-        return max(map(prod, self._of(name)), default=0)
+        return self._most(name, prod)
 
-    def _of(self, name: str) -> Sequence[tuple[int, ...]]:
-        return self._shapes.get(name, ())
+    def _most(self, name: str, size: Callable[[tuple[int, ...]], int]) -> int:
+        return max(map(size, self._shapes.get(name, ())), default=0)
