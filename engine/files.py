@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
-DRAFT_SUFFIX = ".new"
-"""Suffix of a file that is being written, after the number of its process."""
+DRAFT_SUFFIX = ".new"  # suffix of a file that is being written, after the number of its process
 SETTINGS_BYTES = 1 << 18  # of settings, presets and themes, which people write
 RECORDS_BYTES = 1 << 23  # of JSON files that kvchat writes itself
 

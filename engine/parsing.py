@@ -10,12 +10,10 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator
 
-MAX_DEPTH = 64
-"""Maximum nesting of lists and tables: files of kvchat have fewer than ten levels."""
+MAX_DEPTH = 64  # maximum nesting of lists and tables: files of kvchat have fewer than ten levels
 MAX_JSON = 1 << 23
 """Default limit of a JSON text in characters: Python needs up to 27 bytes per character."""
-MAX_KEY_PARTS = 32
-"""Maximum parts of a dotted key: Python's parser needs quadratic time."""
+MAX_KEY_PARTS = 32  # maximum parts of a dotted key: Python's parser needs quadratic time
 MAX_INTEGER = 2**64
 
 _STRING = re.compile(

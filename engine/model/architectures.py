@@ -26,12 +26,10 @@ class WindowRule:
     """Every period-th layer is dense; 0: none is; None: the file must have the pattern."""
     dense_first: bool = False
     default_window: int | None = None
-    needs_key: bool = False
-    """Whether the model is dense if the file has no window."""
+    needs_key: bool = False  # whether the model is dense if the file has no window
     zero_is_dense: bool = False
     """Whether a window of 0 in the file means none, in spite of a default."""
-    fixed_window: int | None = None
-    """Window in place of the file's."""
+    fixed_window: int | None = None  # window in place of the file's
     only_n_layers: int | None = None
     """Number of layers of the only model of the family with a window."""
 
@@ -40,47 +38,37 @@ class WindowRule:
 class Sharing:
     """Last layers that use the cache of others; zeros are numbers of the file."""
 
-    n_cached_layers: int = 0
-    """First layers that own a cache."""
-    layer_embedding: int = 0
-    """Elements of a token's embedding for one layer (`n_embd_altup`)."""
-    n_streams: int = 0
-    """Streams of hidden states, by alternating updates (`n_altup`)."""
+    n_cached_layers: int = 0  # first layers that own a cache
+    layer_embedding: int = 0  # elements of a token's embedding for one layer (`n_embd_altup`)
+    n_streams: int = 0  # streams of hidden states, by alternating updates (`n_altup`)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """The rules of llama.cpp for one architecture."""
 
-    is_known: bool = True
-    """Whether cache and state are exact."""
+    is_known: bool = True  # whether cache and state are exact
     not_alone: Literal["", "adapter", "draft head", "projector"] = ""
     """The purpose of a file without a language model."""
-    gives_vectors: bool = False
-    """Whether it makes embeddings instead of text."""
+    gives_vectors: bool = False  # whether it makes embeddings instead of text
     has_cache: bool = True
     """False for encoders and diffusion models, which process all tokens at once."""
     attends_in_batch: bool = False
     """Whether attention is limited to the batch, although a cache is allocated."""
     may_be_latent: bool = False
     """Whether only keys are cached (MLA) if the file has the head sizes of both views."""
-    window: WindowRule | None = None
-    """None ignores a `sliding_window` key."""
+    window: WindowRule | None = None  # None ignores a `sliding_window` key
     sharing: Sharing | None = None
-    recurrent: RecurrentLayers = ""
-    """Which layers have a state of constant size."""
-    interval: int = 0
-    """Every n-th layer attends, unless the file has another number."""
-    state: StateKind = ""
-    """Content of a row of state."""
+    recurrent: RecurrentLayers = ""  # which layers have a state of constant size
+    interval: int = 0  # every n-th layer attends, unless the file has another number
+    state: StateKind = ""  # content of a row of state
     of_head: Literal["attends", "nothing", "recurs"] = "attends"
     """The layers of an MTP head in a hybrid."""
     rolls_back: bool = False
     """Whether states have rows to roll drafted tokens back (`llm_arch_supports_rs_rollback`)."""
     hashes_ngrams: bool = False
     """Whether some layers have a history of hashed n-grams (`ple_conv_state`)."""
-    has_router_layer: bool = False
-    """Whether one more layer with a head routes tokens."""
+    has_router_layer: bool = False  # whether one more layer with a head routes tokens
     loops: Literal["", "always", "named"] = ""
     """Whether layers run several times: always, or by a number in the file."""
     indexer: IndexerKind = ""
@@ -95,22 +83,18 @@ class Family:
     """Whether scores have a bias by position: they are always stored."""
     rotates_cache: bool = True
     """Whether queries, keys and values are rotated by a Hadamard matrix for a quantised cache."""
-    gives_all_logits: bool = False
-    """Whether every token of a batch gets logits."""
-    n_logit_copies: int = 1
-    """Copies of the logits, if some are masked."""
+    gives_all_logits: bool = False  # whether every token of a batch gets logits
+    n_logit_copies: int = 1  # copies of the logits, if some are masked
     image_rows: Literal["", "mapped", "stacked"] = ""
     """How image features are added: after the first layers (DeepStack), or before layers that the
     file names."""
     output: Literal["", "also embeddings", "embeddings", "none"] = ""
     """Whether output weights replace missing embeddings, embeddings give the logits, or there is
     no output layer."""
-    loaded_of_head: str = ""
-    """Pattern of an MTP head's tensors that are loaded but not used."""
+    loaded_of_head: str = ""  # pattern of an MTP head's tensors that are loaded but not used
     has_streams: bool = False
     """Whether layers exchange several streams of hidden states (hyper-connections)."""
-    keeps_first_values: bool = False
-    """Whether all layers use the values of the first one (RWKV 7)."""
+    keeps_first_values: bool = False  # whether all layers use the values of the first one (RWKV 7)
     is_uneven: bool | None = None
     """Whether layers differ in their operations; None: those with states differ."""
     wants_equal_slots: bool = False

@@ -24,15 +24,11 @@ from engine.model.vocabulary import have_similar_sizes
 from engine.validation import nearest
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
-SNAPSHOTS_PATH = Path(__file__).with_name("snapshots.json.gz")
-"""Written by `scripts/catalogue.py`."""
-SNAPSHOT_TYPE = "q8_0"
-"""The type of the matrices that a quantisation changes, in snapshots."""
+SNAPSHOTS_PATH = Path(__file__).with_name("snapshots.json.gz")  # written by `scripts/catalogue.py`
+SNAPSHOT_TYPE = "q8_0"  # the type of the matrices that a quantisation changes, in snapshots
 DEFAULT_QUANTIZATION = "Q4_K_M"
-WEIGHTS_SPREAD = 0.03
-"""Relative difference of the weights from those of a published file."""
-MAX_DRAFT_SHARE = 0.2
-"""Parameters of a draft over its target's: a larger draft gains nothing."""
+WEIGHTS_SPREAD = 0.03  # relative difference of the weights from those of a published file
+MAX_DRAFT_SHARE = 0.2  # parameters of a draft over its target's: a larger draft gains nothing
 LAYER = re.compile(r"blk\.(\d+)\.")
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 VALUES = r"attn_(v|qkv|kv_b)\."
@@ -55,10 +51,8 @@ class Mix(NamedTuple):
     """The types of a quantisation."""
 
     default: str
-    raised: str = ""
-    """The type of `ffn_down`, of values and, unless `in_some`, of `attn_output`."""
-    in_some: bool = False
-    """Whether only about half of the layers have raised matrices."""
+    raised: str = ""  # the type of `ffn_down`, of values and, unless `in_some`, of `attn_output`
+    in_some: bool = False  # whether only about half of the layers have raised matrices
 
 
 MIXES: Mapping[str, Mix] = {
@@ -90,17 +84,12 @@ class CatalogEntry:
     architecture: str
     n_vocab: int
     values: Mapping[str, Value]
-    outside: list[str]
-    """Tensors of no layer."""
-    kinds: list[list[str]]
-    """The tensors of each distinct layer, without its number in their names."""
-    layers: list[int]
-    """The index in `kinds` of each layer."""
+    outside: list[str]  # tensors of no layer
+    kinds: list[list[str]]  # the tensors of each distinct layer, without its number in their names
+    layers: list[int]  # the index in `kinds` of each layer
     aliases: Sequence[str] = ()
-    source: str = ""
-    """The published file that the figures come from."""
-    checked: str = ""
-    """How the entry was verified."""
+    source: str = ""  # the published file that the figures come from
+    checked: str = ""  # how the entry was verified
 
     @property
     def n_ctx_train(self) -> int:

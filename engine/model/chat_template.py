@@ -21,11 +21,9 @@ from engine.errors import TemplateError
 from engine.requests import Message
 
 TIME_LIMIT_S = 2.0
-PROBE = "a7Z"
-"""A text that no template writes by itself."""
+PROBE = "a7Z"  # a text that no template writes by itself
 MAX_REPEAT = 1_000_000
-MAX_TEXT = 16 << 20
-"""Characters of a prompt; a longer one fits no context."""
+MAX_TEXT = 16 << 20  # characters of a prompt; a longer one fits no context
 PLAIN_STOP = ("\nUser:",)
 THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message in which templates look for the thinking of an earlier reply."""

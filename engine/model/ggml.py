@@ -43,8 +43,7 @@ GGML_TYPES: dict[int, GgmlType] = {
 TYPE_NUMBERS: dict[str, int] = {each.name: number for number, each in GGML_TYPES.items()}
 TYPES_BY_NAME: dict[str, GgmlType] = {each.name: each for each in GGML_TYPES.values()}
 
-REMOVED_TYPES = (4, 5, 31, 32, 33, 36, 37, 38)
-"""Types that llama.cpp once had (ggml.h)."""
+REMOVED_TYPES = (4, 5, 31, 32, 33, 36, 37, 38)  # types that llama.cpp once had (ggml.h)
 
 FILE_TYPES: dict[int, str] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",

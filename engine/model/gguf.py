@@ -53,10 +53,8 @@ MAX_HEADER_BYTES = 64 << 20  # known headers have up to 20 MiB
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 MAX_LAYERS = 10_000  # llama.cpp has a limit of 512
-MAX_VALUE = 2**40
-"""Larger lengths are damage: no product of two of them can be a memory size."""
-MAX_CACHED_MODELS = 8
-"""Models of which computed values stay in memory."""
+MAX_VALUE = 2**40  # larger lengths are damage: no product of two of them can be a memory size
+MAX_CACHED_MODELS = 8  # models of which computed values stay in memory
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -68,8 +66,7 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     type: GgmlType
-    offset: int
-    """From the start of the data section of its file."""
+    offset: int  # from the start of the data section of its file
     nbytes: int
 
 
@@ -79,11 +76,9 @@ class GgufFile:
 
     path: Path
     values: Mapping[str, Value]
-    array_lengths: Mapping[str, int]
-    """Lengths of arrays, stored or skipped."""
+    array_lengths: Mapping[str, int]  # lengths of arrays, stored or skipped
     tensors: tuple[TensorInfo, ...]
-    nbytes: int
-    """Size of all files."""
+    nbytes: int  # size of all files
     paths: tuple[Path, ...]
     header_sizes: tuple[int, ...] = ()
     """Bytes of the header of each file, without padding; empty if no file was read."""

@@ -41,21 +41,16 @@ MAX_REPOSITORIES = 30
 LISTING_S = 60.0  # from the first request to the last byte
 MAX_PAGE_BYTES = 8 << 20  # the hub sends a thousand files in half a megabyte
 MAX_FILE_BYTES = 1 << 60
-SLOW_S, SLOW_BYTES = 60.0, 64 << 10
-"""A download with fewer bytes in this time ends."""
-MAX_FAILURES = 5
-"""Connections in a row that end without a new byte, or that begin the file again."""
+SLOW_S, SLOW_BYTES = 60.0, 64 << 10  # a download with fewer bytes in this time ends
+MAX_FAILURES = 5  # connections in a row that end without a new byte, or that begin the file again
 RETRY_S = 1.0
-CHUNK_BYTES = 1 << 20
-"""Between two reports of progress, at which a download can be stopped."""
-SPARE_BYTES = 256 << 20
-"""Disk space that a download leaves free."""
+CHUNK_BYTES = 1 << 20  # between two reports of progress, at which a download can be stopped
+SPARE_BYTES = 256 << 20  # disk space that a download leaves free
 GB = 1_000_000_000
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
 
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes on disk and of all bytes."""
+Progress = Callable[[int, int], None]  # called with the number of bytes on disk and of all bytes
 
 
 class DownloadError(EngineError):
@@ -77,8 +72,7 @@ class HubName:
     repo: str
     revision: str = DEFAULT_REVISION
     quantization: str | None = None
-    file: str | None = None
-    """Path of a GGUF file."""
+    file: str | None = None  # path of a GGUF file
 
     @property
     def wanted(self) -> str | None:
@@ -92,8 +86,7 @@ class HubPart:
 
     path: str
     nbytes: int
-    sha256: str | None
-    """None if the hub names none."""
+    sha256: str | None  # None if the hub names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +96,7 @@ class HubModel:
     repo: str
     revision: str
     parts: tuple[HubPart, ...]
-    has_namesake: bool = False
-    """Whether another folder of the repository has a file of this name."""
+    has_namesake: bool = False  # whether another folder of the repository has a file of this name
 
     @property
     def name(self) -> str:
@@ -144,8 +136,7 @@ class HubRepository:
     """A repository that a search found."""
 
     name: str
-    n_downloads: int
-    """Of the last month."""
+    n_downloads: int  # of the last month
 
 
 def parse_hub_name(name: str) -> HubName | None:
@@ -381,8 +372,7 @@ class _Transfer:
     part: HubPart
     file: BinaryIO
     progress: Progress
-    n_before: int
-    """Bytes of the model's files before this one."""
+    n_before: int  # bytes of the model's files before this one
     n_there: int = 0
     n_restarts: int = 0
 

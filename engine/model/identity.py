@@ -15,26 +15,19 @@ from engine.model.gguf import GgufFile, read_gguf
 BLOCK_BYTES = 64 << 10
 N_DATA_BLOCKS = 8
 N_VOCABULARY_BLOCKS = 4
-TABLE_BYTES = 512 << 10
-"""The end of a header, with the tensor table: 5,000 tensors."""
+TABLE_BYTES = 512 << 10  # the end of a header, with the tensor table: 5,000 tensors
 
 
 class ModelKind(StrEnum):
     """Kinds of GGUF files."""
 
     MODEL = "model"
-    EMBEDDING = "embedding"
-    """Turns texts into vectors, or ranks them."""
-    DRAFT = "draft"
-    """Drafts for one other model only."""
-    PROJECTOR = "projector"
-    """Turns images or sounds into embeddings for a model (mmproj)."""
-    ADAPTER = "adapter"
-    """Changes a model: LoRA, or a control vector."""
-    VOCABULARY = "vocabulary"
-    """Has tokens and no weights."""
-    IMATRIX = "imatrix"
-    """Figures of a quantisation."""
+    EMBEDDING = "embedding"  # turns texts into vectors, or ranks them
+    DRAFT = "draft"  # drafts for one other model only
+    PROJECTOR = "projector"  # turns images or sounds into embeddings for a model (mmproj)
+    ADAPTER = "adapter"  # changes a model: LoRA, or a control vector
+    VOCABULARY = "vocabulary"  # has tokens and no weights
+    IMATRIX = "imatrix"  # figures of a quantisation
 
 
 TYPES = {

@@ -28,19 +28,15 @@ class Layer:
 
     n_kv_heads: int
     k_head_dim: int
-    v_head_dim: int
-    """0 if values are views of the keys."""
-    n_heads: int = 0
-    """Query heads."""
-    window: int | None = None
-    """Tokens that a sliding-window layer caches; None is all."""
+    v_head_dim: int  # 0 if values are views of the keys
+    n_heads: int = 0  # query heads
+    window: int | None = None  # tokens that a sliding-window layer caches; None is all
     indexer_k_width: int = 0
     """Key elements of one token in a sparse-attention indexer; 0 without one."""
     indexer_v_width: int = 0
     compress_ratio: int = 0
     """Tokens of one row of the compressed cache next to the window; 0 without one."""
-    is_unshared: bool = False
-    """Whether each slot has its own cells even in a unified cache."""
+    is_unshared: bool = False  # whether each slot has its own cells even in a unified cache
 
     @property
     def k_width(self) -> int:
@@ -59,8 +55,7 @@ class StateRow:
 
     n_convolution: int
     """The last inputs of a convolution, or of a token shift (R in llama.cpp's log)."""
-    n_state: int
-    """The state itself (S in llama.cpp's log)."""
+    n_state: int  # the state itself (S in llama.cpp's log)
 
 
 def head_dims(

@@ -27,10 +27,8 @@ from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 from engine.validation import nearest
 
-Progress = Callable[[int, int], None]
-"""Called with the number of read headers and of all files."""
-Cut = Callable[[Path], None]
-"""Called with a folder that has more entries than `MAX_VISITED`."""
+Progress = Callable[[int, int], None]  # called with the number of read headers and of all files
+Cut = Callable[[Path], None]  # called with a folder that has more entries than `MAX_VISITED`
 
 STARTER_WORD = "starter"
 N_NEAR = 5
@@ -65,8 +63,7 @@ class HeaderFacts:
     file_type: str | None = None
     n_ctx_train: int | None = None
     kind: ModelKind = ModelKind.MODEL
-    identity: str | None = None
-    """The same for every copy of a model: see `engine.model.identity`."""
+    identity: str | None = None  # the same for every copy of a model: see `engine.model.identity`
     problem: str | None = None
     vocabulary: VocabularyFacts | None = None
     reads: TokenReads | None = None
@@ -136,16 +133,11 @@ def read_facts(model: Path) -> HeaderFacts:
 class ModelEntry(HeaderFacts):
     """A GGUF file, or the files of a split model, with the facts of its header."""
 
-    path: Path
-    """The file, or the first part."""
-    name: str
-    """The file name without its suffix, or its name in Ollama's store."""
-    nbytes: int
-    """Size of all files."""
-    speed: ModelSpeed | None = None
-    """Its measured speed here."""
-    copies: tuple[Path, ...] = ()
-    """Other files with the same model."""
+    path: Path  # the file, or the first part
+    name: str  # the file name without its suffix, or its name in Ollama's store
+    nbytes: int  # size of all files
+    speed: ModelSpeed | None = None  # its measured speed here
+    copies: tuple[Path, ...] = ()  # other files with the same model
 
 
 def scan(

@@ -17,22 +17,18 @@ from engine.parsing import parse_json
 from engine.servers import saved_server, shown_origin
 
 MANIFESTS, BLOBS = "manifests", "blobs"
-STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})
-"""The folders that make a store."""
+STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})  # the folders that make a store
 MANIFEST_BYTES = 1 << 20
-MANIFEST_DEPTH = 4
-"""Folders of a manifest's path: host, namespace, model, tag."""
+MANIFEST_DEPTH = 4  # folders of a manifest's path: host, namespace, model, tag
 MAX_MANIFESTS = 4096
-DEFAULT_HOST, DEFAULT_NAMESPACE = "registry.ollama.ai", "library"
-"""Omitted in names."""
+DEFAULT_HOST, DEFAULT_NAMESPACE = "registry.ollama.ai", "library"  # omitted in names
 SUFFIXES = {
     "application/vnd.ollama.image.model": "",
     "application/vnd.ollama.image.projector": " mmproj",
     "application/vnd.ollama.image.adapter": " adapter",
 }
 """By the media type of a layer: the suffix of the model's name."""
-NAMES_S = 10.0
-"""How long the names of a store are cached."""
+NAMES_S = 10.0  # how long the names of a store are cached
 DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 
 

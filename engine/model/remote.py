@@ -32,10 +32,8 @@ HF_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 HF_PAGE = re.compile(
     r"^/(?P<repo>[^/]+/[^/]+)/(?:blob|resolve|raw)/(?P<revision>[^/]+)/(?P<file>.+)$"
 )
-SILENCE_S, LIMIT_S = 20.0, 120.0
-"""Limits without a byte, and for all headers of a model."""
-CHUNK_BYTES = 4 << 20
-"""A header has up to 10 MB, nearly all of it vocabulary: one to three ranges."""
+SILENCE_S, LIMIT_S = 20.0, 120.0  # limits without a byte, and for all headers of a model
+CHUNK_BYTES = 4 << 20  # a header has up to 10 MB, nearly all of it vocabulary: one to three ranges
 PART_CHUNK_BYTES = 1 << 16
 """The further parts of a split model have little more than their tensor table."""
 MAX_CACHE_BYTES = 512 << 20
@@ -59,8 +57,7 @@ class RemoteAddress:
     """The URL of one file."""
 
     url: str
-    page: str | None = None
-    """Page of its repository; None unless it is on the hub or its mirror."""
+    page: str | None = None  # page of its repository; None unless it is on the hub or its mirror
 
     @property
     def file_name(self) -> str:
@@ -172,12 +169,9 @@ class CachedHeader:
 
     data: bytes = field(repr=False)
     etag: str | None
-    nbytes: int
-    """Size of the whole file."""
-    saved: str
-    """Day on which they were read."""
-    url: str = ""
-    """Address that answered."""
+    nbytes: int  # size of the whole file
+    saved: str  # day on which they were read
+    url: str = ""  # address that answered
 
 
 @dataclass(slots=True)
@@ -187,8 +181,7 @@ class _Reader:
     folder: Path | None
     progress: Progress
     ends_at: float
-    note: str = ""
-    """How old the header is if the server did not answer."""
+    note: str = ""  # how old the header is if the server did not answer
 
     def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufFile:
         cached = load_header(self.folder, address.url) if self.folder else None

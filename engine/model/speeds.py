@@ -21,20 +21,14 @@ Measured = Literal["tune", "bench", "chats"]
 class ModelSpeed:
     """The speed of one model here without drafts, in tokens a second."""
 
-    decode_tps: float
-    """Decoded in a short chat."""
-    deep_tps: float | None
-    """Decoded at depth `n_deep`; None if only short chats were measured."""
+    decode_tps: float  # decoded in a short chat
+    deep_tps: float | None  # decoded at depth `n_deep`; None if only short chats were measured
     n_deep: int | None
-    prompt_tps: float | None
-    """Of the prefill."""
-    preset: str
-    """Name of the preset, or empty."""
-    measured: str
-    """Date in ISO 8601."""
+    prompt_tps: float | None  # of the prefill
+    preset: str  # name of the preset, or empty
+    measured: str  # date in ISO 8601
     by: Measured = "tune"
-    n_replies: int | None = None
-    """Replies that it is the median of; None for a measurement."""
+    n_replies: int | None = None  # replies that it is the median of; None for a measurement
 
     @property
     def is_valid(self) -> bool:

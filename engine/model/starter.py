@@ -21,8 +21,7 @@ Progress = Callable[[str], None]
 
 REPORT_EVERY_S = 0.5
 SCRATCH = ".install-"
-ABANDONED_S = 3600.0
-"""Age from which a scratch folder is left over from a program that was killed."""
+ABANDONED_S = 3600.0  # age from which a scratch folder is left over from a program that was killed
 MB = 1_000_000
 
 
@@ -33,8 +32,7 @@ class PackagedModel:
     package: str
     version: str
     file_name: str
-    nbytes: int
-    """Size of the GGUF file; the wheel hardly compresses it."""
+    nbytes: int  # size of the GGUF file; the wheel hardly compresses it
     sha256: str
 
 

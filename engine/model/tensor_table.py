@@ -27,33 +27,23 @@ EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 class Widths:
     """Elements of one token's activations in the widest layer of each kind, or 0."""
 
-    feed_forward: int = 0
-    """Inner elements of a dense feed-forward block."""
-    is_gated: bool = True
-    """Whether the block multiplies two such activations (SwiGLU)."""
-    is_post_norm: bool = False
-    """Post-norm instead of pre-norm."""
-    is_parallel: bool = False
-    """Whether attention and block read the same normed states."""
-    expert: int = 0
-    """Inner elements of one expert."""
+    feed_forward: int = 0  # inner elements of a dense feed-forward block
+    is_gated: bool = True  # whether the block multiplies two such activations (SwiGLU)
+    is_post_norm: bool = False  # post-norm instead of pre-norm
+    is_parallel: bool = False  # whether attention and block read the same normed states
+    expert: int = 0  # inner elements of one expert
     expert_output: int = 0
     """Output elements of one expert: fewer than the hidden state if experts are latent."""
     is_expert_gated: bool = True
-    shared_expert: int = 0
-    """Inner elements of the experts that every token uses."""
+    shared_expert: int = 0  # inner elements of the experts that every token uses
     query: int = 0
     """Elements of all query heads; with keys and values if one matrix computes all three."""
     is_decompressed: bool = False
     """Whether keys and values are computed from a latent row and cached (older DeepSeek files)."""
-    is_fused: bool = False
-    """Whether one matrix computes queries, keys and values."""
-    key_value: int = 0
-    """Elements of all key and value heads."""
-    state_input: int = 0
-    """Elements that a layer of Mamba projects its input to."""
-    mixtures: int = 0
-    """All mixtures of a token with the previous one (RWKV)."""
+    is_fused: bool = False  # whether one matrix computes queries, keys and values
+    key_value: int = 0  # elements of all key and value heads
+    state_input: int = 0  # elements that a layer of Mamba projects its input to
+    mixtures: int = 0  # all mixtures of a token with the previous one (RWKV)
     gated_delta_net: int = 0
     """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
     delta_net: int = 0
@@ -95,12 +85,9 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
 class TokenReads:
     """Bytes of weights that a batch reads."""
 
-    dense_bytes: int
-    """Read once for each batch."""
-    expert_bytes: int = 0
-    """All experts together."""
-    expert_share: float = 1.0
-    """Share of the experts that one token uses."""
+    dense_bytes: int  # read once for each batch
+    expert_bytes: int = 0  # all experts together
+    expert_share: float = 1.0  # share of the experts that one token uses
 
     def nbytes(self, n_rows: int = 1) -> int:
         """Bytes of a batch of independent rows."""

@@ -36,16 +36,13 @@ class VocabularyFacts:
     """What must agree between a draft model and its target; None if the header lacks it."""
 
     n_tokens: int
-    kind: str | None = None
-    """Such as `gpt2`."""
-    splitter: str | None = None
-    """How text is split before the look-up."""
+    kind: str | None = None  # such as `gpt2`
+    splitter: str | None = None  # how text is split before the look-up
     adds_bos: bool | None = None
     bos: int | None = None
     adds_eos: bool | None = None
     eos: int | None = None
-    tokens_start: int = 0
-    """First byte of the tokens in the first file; 0 without a file."""
+    tokens_start: int = 0  # first byte of the tokens in the first file; 0 without a file
     tokens_end: int = 0
 
 
