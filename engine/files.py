@@ -36,19 +36,11 @@ def expanded(path: str | Path) -> Path:
 def replace_file(
     path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
 ) -> None:
-    """Replace a file atomically; safe with several processes.
+    """Replace a file, not a link's target, atomically; safe with several processes.
 
-    The parts are written to a new file in the same folder, which is flushed to disk and renamed. A
-    missing folder is created.
-
-    Args:
-        path: The file; a symbolic link is replaced, not followed.
-        parts: Its content.
-        is_durable: Whether to flush the folder too, so that the new file survives a power cut.
-        mode: Permissions, before the umask.
-
-    Raises:
-        OSError: the file cannot be written; no temporary file remains.
+    Its parts go to a new file in the same folder, which is made if it is missing; that file is
+    flushed to disk and renamed. With `is_durable` the folder is flushed too, so that the new file
+    survives a power cut. Raises `OSError`, and then leaves no temporary file.
     """
     with drafted_file(path, parts, mode=mode) as draft:
         draft.replace(path)
@@ -60,11 +52,7 @@ def replace_file(
 def drafted_file(
     path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o600
 ) -> Iterator[Path]:
-    """Context with a written and flushed file to rename to `path`; removed if not renamed.
-
-    Raises:
-        OSError: as `replace_file`.
-    """
+    """Context with a file to rename to `path`, removed if not renamed; raises as `replace_file`."""
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,9 +93,7 @@ def sync_folder(folder: Path) -> None:
 def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
     """Read a UTF-8 file with line ends converted to line feeds.
 
-    Raises:
-        OSError: as `read_bytes`.
-        UnicodeDecodeError: it is not UTF-8 and `errors` is `strict`.
+    Raises as `read_bytes`, and `UnicodeDecodeError` if it is not UTF-8 and `errors` is `strict`.
     """
     text = read_bytes(path, limit=limit).decode("utf-8", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -116,8 +102,7 @@ def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
 def read_bytes(path: Path, *, limit: int) -> bytes:
     """Read a regular file.
 
-    Raises:
-        OSError: it cannot be read, is not a regular file, or has more than `limit` bytes.
+    Raises `OSError` if it cannot be read, is not a regular file, or has more than `limit` bytes.
     """
     with io.BufferedReader(open_file(path)) as file:
         return _read_all(file, path, limit)
@@ -201,11 +186,7 @@ class FileLock:
 
 
 def acquire_lock(path: Path) -> FileLock | None:
-    """Lock a file that exists as long as the lock; None if another process holds it.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
+    """Lock a file that exists as long as the lock; None if another process holds it."""
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

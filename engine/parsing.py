@@ -33,11 +33,7 @@ _BETWEEN_KEYS = re.compile(r"[\n=\[\]{},]")
 
 
 def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
-    """Parse a JSON text.
-
-    Raises:
-        ValueError: it is not valid JSON, or exceeds the limits.
-    """
+    """Parse a JSON text; raises `ValueError` if it is not valid or exceeds the limits."""
     if len(text) > limit:
         raise ValueError(f"it has more than {limit:,} characters")
     try:
@@ -49,11 +45,7 @@ def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """Parse a TOML text.
-
-    Raises:
-        ValueError: it is not valid TOML, or exceeds the limits.
-    """
+    """Parse a TOML text; raises `ValueError` if it is not valid or exceeds the limits."""
     keys = _BETWEEN_KEYS.split(_STRING.sub("", text))
     if any(key.count(".") >= MAX_KEY_PARTS for key in keys):
         raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts")

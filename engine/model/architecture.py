@@ -118,10 +118,7 @@ _cached: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
 def read_model(path: Path) -> Model:
     """Read header and architecture of a model file; the same object while the file is unchanged.
 
-    Values computed from a header are cached by object.
-
-    Raises:
-        ModelFileError: the file cannot be read, or lacks a key that its architecture needs.
+    Raises `ModelFileError` if it cannot be read, or lacks a key that its architecture needs.
     """
     stamps, model = _cached.get(path, ((), None))
     if model is not None and stamps == _stamps(model.file.paths):
@@ -146,11 +143,7 @@ def _stamps(paths: tuple[Path, ...]) -> tuple[Stamp, ...]:
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """The architecture of a header.
-
-    Raises:
-        ModelFileError: a required key is missing.
-    """
+    """The architecture of a header; raises `ModelFileError` if a required key is missing."""
     keys = HeaderKeys(file)
     family = keys.family
     n_blocks, n_layers = layer_counts(keys)
@@ -221,8 +214,7 @@ def architecture_of(file: GgufFile) -> Architecture:
 def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
     """All layers as llama.cpp counts them, and those of a main context.
 
-    Raises:
-        ModelFileError: the file has no model, or an impossible number of layers.
+    Raises `ModelFileError` for a file without a model, or with an impossible number of layers.
     """
     if not keys.name:
         raise ModelFileError(

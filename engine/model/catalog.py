@@ -117,11 +117,7 @@ class CatalogEntry:
         return Model(file, architecture_of(file))
 
     def header(self, quantization: str = DEFAULT_QUANTIZATION) -> GgufFile:
-        """Keys and tensor table; of the vocabulary only its length.
-
-        Raises:
-            UnknownQuantizationError: its mix is not known.
-        """
+        """Keys and tensor table; raises `UnknownQuantizationError` for an unknown mix."""
         tensors = tuple(_quantized(self, quantization))
         path = Path(f"{self.name}.{quantization}.gguf")
         about: dict[str, Value] = {
@@ -165,11 +161,7 @@ def _by_name() -> Mapping[str, CatalogEntry]:
 
 
 def find_entry(name: str) -> CatalogEntry:
-    """The model of a name or an alias, in upper or lower case.
-
-    Raises:
-        ModelFileError: no model has that name; the message names similar ones.
-    """
+    """The model of a name or an alias; `ModelFileError` names similar ones for any other name."""
     wanted, named = name.strip().lower(), _by_name()
     if wanted in named:
         return named[wanted]
@@ -197,11 +189,7 @@ def recommended_drafts(target: CatalogEntry) -> list[CatalogEntry]:
 def quantized_type(
     quantization: str, name: str, row_length: int, *, n_layers: int, is_tied: bool
 ) -> GgmlType:
-    """The type of a matrix that the quantisation changes.
-
-    Raises:
-        UnknownQuantizationError: its mix is not known.
-    """
+    """The type of a matrix that the quantisation changes; raises as `CatalogEntry.header`."""
     mix = MIXES.get(quantization)
     if mix is None:
         near = nearest(quantization, QUANTIZATIONS, n=3, cutoff=0.5)

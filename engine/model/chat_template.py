@@ -61,13 +61,8 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], **variables: bool) -> str:
         """The prompt, up to the start of the assistant's next message.
 
-        Args:
-            messages: The chat.
-            variables: Further variables of the template.
-
-        Raises:
-            TemplateError: the template refused the messages, was stopped by the sandbox or a
-                limit, or failed.
+        `variables` are further ones of the template. Raises `TemplateError` if it refuses the
+        messages, fails, or is stopped by the sandbox or a limit.
         """
         values = [_values(message) for message in messages]
         if self._needs_parts:

@@ -388,9 +388,8 @@ def _check_data(file: GgufFile) -> None:
 def read_gguf(path: Path) -> GgufFile:
     """Read the header of a model, of every part if it is split.
 
-    Raises:
-        ModelFileError: the file is missing, truncated, absurd or of an unknown format; the message
-            names the byte and the reason.
+    Raises `ModelFileError` for a file that is missing, truncated, absurd or of an unknown format,
+    with the byte and the reason.
     """
     asked = read_part(path)
     names = part_names(asked)

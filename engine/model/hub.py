@@ -172,8 +172,7 @@ def is_offline() -> bool:
 def hub_token() -> str | None:
     """The token of `HF_TOKEN`, else of the file that `hf auth login` writes, else None.
 
-    Raises:
-        ModelFileError: a token with characters that no request can carry.
+    Raises `ModelFileError` for a token with characters that no request can carry.
     """
     for source in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(source, "").strip():
@@ -314,13 +313,9 @@ def _part(entry: Mapping[str, object]) -> HubPart | None:
 def download(model: HubModel, folder: Path, progress: Progress) -> Path:
     """Download a model below a folder, verify it, and return the path of its first file.
 
-    Args:
-        model: What to download.
-        folder: Of models; the files go into its `owner/repository`.
-        progress: Receives the progress; an exception that it raises ends the download.
+    An exception that `progress` raises ends the download, and the next one resumes.
 
     Raises:
-        StoppedError: `progress` raised it.
         DownloadError: the hub, the connection, the disk or a checksum fails.
     """
     first = model.place(folder)

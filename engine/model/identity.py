@@ -32,11 +32,13 @@ class ModelKind(StrEnum):
 
 TYPES = {
     "mmproj": ModelKind.PROJECTOR,
+    "projector": ModelKind.PROJECTOR,
     "adapter": ModelKind.ADAPTER,
+    "draft head": ModelKind.DRAFT,
     "imatrix": ModelKind.IMATRIX,
     "vocab": ModelKind.VOCABULARY,
 }
-"""Values of `general.type`."""
+"""By `general.type`, and by what an architecture is for."""
 
 
 def model_identity(path: Path) -> str:
@@ -44,10 +46,7 @@ def model_identity(path: Path) -> str:
 
     It is the BLAKE2b digest of size, the header's first block and its end with the tensor table,
     blocks of the vocabulary, and blocks of the data at fixed shares of the file, of every part of
-    a split model.
-
-    Raises:
-        ModelFileError: the file cannot be read.
+    a split model. Raises `ModelFileError` if the file cannot be read.
     """
     return identity_of(read_gguf(path))
 
@@ -117,18 +116,14 @@ def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], s
 
 def kind_of(file: GgufFile) -> ModelKind:
     """The kind of a file, by its header."""
-    declared = TYPES.get(file.text("general.type") or "")
-    if declared is not None:
-        return declared
     name, family = file.architecture, family_of(file.architecture)
-    n_mtp, n_blocks = (
-        file.integer(f"{name}.{key}") or 0 for key in ("nextn_predict_layers", "block_count")
-    )
-    if family.not_alone == "projector":
-        return ModelKind.PROJECTOR
-    if family.not_alone == "adapter" or "adapter.type" in file.values:
+    kind = TYPES.get(file.text("general.type") or "") or TYPES.get(family.not_alone)
+    if kind is not None:
+        return kind
+    if "adapter.type" in file.values:
         return ModelKind.ADAPTER
-    if family.not_alone == "draft head" or 0 < n_blocks <= n_mtp:
+    n_mtp = file.integer(f"{name}.nextn_predict_layers") or 0
+    if 0 < (file.integer(f"{name}.block_count") or 0) <= n_mtp:
         return ModelKind.DRAFT
     if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
         return ModelKind.VOCABULARY

@@ -151,14 +151,8 @@ def scan(
 ) -> list[ModelEntry]:
     """The models below the folders, each once, by folder and then by path.
 
-    Args:
-        folders: Where to look; a missing one is empty.
-        cache_path: File of the header cache; None reads every header.
-        kinds: What to return. An unreadable file counts as a model, unless it has the name of a
-            projector.
-        progress: Receives the progress.
-        speeds: Measured speeds.
-        cut: Receives each folder that was not read to its end.
+    An unreadable file counts as a model, unless it has the name of a projector. `cut` receives
+    each folder that was not read to its end; without `cache_path` every header is read.
     """
     entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
     first: dict[tuple[object, ModelKind], ModelEntry] = {}
@@ -219,11 +213,8 @@ class LibraryScan:
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     """The file of a path, a name, an unambiguous part of a name, or `starter`.
 
-    Of equal names the one in the earlier folder is meant.
-
-    Raises:
-        ModelNotFoundError: no model or several are meant; the message names similar ones and the
-            searched folders.
+    Of equal names the one in the earlier folder is meant. Raises `ModelNotFoundError` for no model
+    and for several; the message names similar ones and the searched folders.
     """
     text = str(name_or_path)
     if is_remote(text):

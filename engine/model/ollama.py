@@ -4,7 +4,6 @@ A store (Ollama 0.12, `server/modelpath.go` and `manifest/manifest.go`) has
 `manifests/HOST/NAMESPACE/MODEL/TAG`, a JSON text whose layers name files `blobs/sha256-HEX`.
 """
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from engine.servers import saved_server, shown_origin
 MANIFESTS, BLOBS = "manifests", "blobs"
 STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})  # the folders that make a store
 MANIFEST_BYTES = 1 << 20
-MANIFEST_DEPTH = 4  # folders of a manifest's path: host, namespace, model, tag
+MANIFESTS_IN_ROOT = "*/*/*/*"  # host, namespace, model, tag
 MAX_MANIFESTS = 4096
 DEFAULT_HOST, DEFAULT_NAMESPACE = "registry.ollama.ai", "library"  # omitted in names
 SUFFIXES = {
@@ -36,7 +35,7 @@ def stored_models(store: Path) -> Iterator[tuple[Path, str]]:
     """The model files of a store with their first names, such as `qwen3:8b`."""
     named: set[Path] = set()
     root = store / MANIFESTS
-    for manifest in sorted(islice(_files(root, MANIFEST_DEPTH), MAX_MANIFESTS)):
+    for manifest in sorted(islice(root.glob(MANIFESTS_IN_ROOT), MAX_MANIFESTS)):
         host, namespace, *rest = manifest.relative_to(root).parts
         before = [host] if host != DEFAULT_HOST else []
         before += [namespace] if before or namespace != DEFAULT_NAMESPACE else []
@@ -70,18 +69,6 @@ def _names_of(store: Path, period: int) -> dict[str, str]:
     """The names of a store; each period reads them again."""
     del period
     return {path.name: name for path, name in stored_models(store)}
-
-
-def _files(folder: Path, depth: int) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in islice(entries, MAX_MANIFESTS):
-                if depth > 1 and entry.is_dir(follow_symlinks=False):
-                    yield from _files(Path(entry.path), depth - 1)
-                elif depth == 1 and entry.is_file():
-                    yield Path(entry.path)
-    except OSError:
-        return  # gone, or it may not be read
 
 
 def _layers(manifest: Path) -> Iterator[tuple[str, str]]:

@@ -82,11 +82,7 @@ def is_remote(name: str) -> bool:
 
 
 def parse_address(name: str) -> RemoteAddress:
-    """The file of a URL, of its page on the hub, or of an `hf:` name.
-
-    Raises:
-        ModelFileError: it names no GGUF file.
-    """
+    """The file of a URL, of its page on the hub, or of an `hf:` name; raises `ModelFileError`."""
     if not name.lower().startswith(HF_PREFIX):
         return _parse_url(name)
     asked = parse_hub_name(name)
@@ -139,21 +135,14 @@ def read_remote(
     progress: Progress = lambda *_: None,
     limit_s: float = LIMIT_S,
 ) -> GgufFile:
-    """Read the header of a remote model, of every part if it is split.
+    """Read the header of a remote model, of every part if it is split; `path` is its bare name.
 
-    Args:
-        name: A URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`,
-            with `@revision` if it is not `main`.
-        cache_folder: Of headers; an unchanged one is not requested again, and one of a server
-            that does not answer is used and named in `origin`.
-        progress: Receives the file's name and the received bytes.
-        limit_s: Limit for everything.
-
-    Returns:
-        The header; `path` is the bare file name, `origin` its address.
+    `name` is a URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`. A
+    header in `cache_folder` is used if it is unchanged, or if the server does not answer, which
+    `origin` says.
 
     Raises:
-        RemoteFileError: it cannot be read.
+        RemoteFileError: it cannot be read within `limit_s` seconds.
         ModelFileError: no address, or no usable GGUF file there.
     """
     address = parse_address(name)

