@@ -35,7 +35,7 @@ N_NEAR = 5
 MAX_PROJECTORS = 16  # files of a folder that are tried as the projector of a model
 MAX_DEPTH = 8  # folders below a scanned one; a Hugging Face cache needs four
 MAX_VISITED = 50_000  # directory entries read below one scanned folder
-VERSION = 7  # of the file of `HeaderCache`
+VERSION = 7  # of the cache file
 MAX_MODELS = 10_000  # about 5 MB, which `NewestEntries` still reads
 UNFINISHED = re.compile(
     r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
@@ -73,35 +73,6 @@ class HeaderFacts:
         """Whether a header can have these values."""
         is_share = self.reads is None or 0 <= self.reads.expert_share <= 1
         return self.identity is not None and is_share
-
-
-class HeaderCache:
-    """Facts of headers by size, time, device and inode of their file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._entries = NewestEntries(path, "models", VERSION, MAX_MODELS, HeaderFacts)
-        self._known = self._entries.read()
-        self._used: dict[str, HeaderFacts] = {}
-
-    def facts(self, path: Path, nbytes: int) -> HeaderFacts:
-        """The facts of a model, or its problem."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
-        stamp = f"{nbytes} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
-        known = self._known.get(stamp)
-        facts = known if known is not None and known.is_valid else read_facts(path)
-        if facts.identity is not None:  # an unreadable file may be readable the next time
-            self._used[stamp] = facts
-        return facts
-
-    def save(self) -> None:
-        """Save the used facts as the newest; disk errors are ignored."""
-        if any(self._known.get(stamp) != facts for stamp, facts in self._used.items()):
-            others = {each: self._known[each] for each in self._known if each not in self._used}
-            with contextlib.suppress(OSError):
-                self._entries.write({**others, **self._used})
 
 
 def read_facts(model: Path) -> HeaderFacts:
@@ -145,9 +116,9 @@ def scan(
     *,
     cache_path: Path | None = None,
     kinds: Collection[ModelKind] = (ModelKind.MODEL,),
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     speeds: Speeds | None = None,
-    cut: Cut | None = None,
+    cut: Cut = lambda _: None,
 ) -> list[ModelEntry]:
     """The models below the folders, each once, by folder and then by path.
 
@@ -169,18 +140,40 @@ def read_headers(
     folders: Sequence[Path],
     *,
     cache_path: Path | None = None,
-    progress: Progress | None = None,
-    cut: Cut | None = None,
+    progress: Progress = lambda *_: None,
+    cut: Cut = lambda _: None,
 ) -> list[ModelEntry]:
     """Every GGUF file below the folders with the facts of its header; arguments as `scan`."""
-    headers = HeaderCache(cache_path)
+    cache = NewestEntries(cache_path, "models", VERSION, MAX_MODELS, HeaderFacts)
+    known, used = cache.read(), dict[str, HeaderFacts]()
     files, entries = find_files(folders, cut), []
-    for number, file in enumerate(files, 1):
-        entries.append(_with_header(file, headers))
-        if progress is not None:
-            progress(number, len(files))
-    headers.save()
+    for number, entry in enumerate(files, 1):
+        facts: HeaderFacts = entry
+        if entry.problem is None:
+            stamp = _stamp(entry)
+            found = known.get(stamp)
+            facts = found if found is not None and found.is_valid else read_facts(entry.path)
+            if facts.identity is not None:  # an unreadable file may be readable the next time
+                used[stamp] = facts
+        read = {each.name: getattr(facts, each.name) for each in fields(HeaderFacts)}
+        if facts.kind is ModelKind.MODEL and is_projector_name(entry.path.name):
+            read["kind"] = ModelKind.PROJECTOR
+        entries.append(replace(entry, **read))
+        progress(number, len(files))
+    if any(known.get(stamp) != facts for stamp, facts in used.items()):
+        others = {stamp: facts for stamp, facts in known.items() if stamp not in used}
+        with contextlib.suppress(OSError):
+            cache.write({**others, **used})
     return entries
+
+
+def _stamp(entry: ModelEntry) -> str:
+    """Size, time, device and inode of a model, by which its facts are cached."""
+    try:
+        status = entry.path.stat()
+    except OSError:
+        return ""  # `read_facts` gives the reason
+    return f"{entry.nbytes} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
 
 
 class LibraryScan:
@@ -244,7 +237,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     raise _not_found(text, found, files, folders)
 
 
-def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEntry]:
+def find_files(folders: Sequence[Path], cut: Cut = lambda _: None) -> list[ModelEntry]:
     """Each GGUF file below the folders once, by folder and then by path; `cut` as of `scan`."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
@@ -277,15 +270,6 @@ def _fits(projector: Path, n_embd: int) -> bool:
     ends = (tensor.shape for tensor in file.tensors if tensor.name.startswith("mm."))
     sees = file.values.get("clip.has_vision_encoder") is True
     return sees and kind_of(file) is ModelKind.PROJECTOR and any(n_embd in shape for shape in ends)
-
-
-def _with_header(file: ModelEntry, headers: HeaderCache) -> ModelEntry:
-    if file.problem is None:
-        facts = headers.facts(file.path, file.nbytes)
-        file = replace(file, **{each.name: getattr(facts, each.name) for each in fields(facts)})
-    if file.kind is ModelKind.MODEL and is_projector_name(file.path.name):
-        return replace(file, kind=ModelKind.PROJECTOR)
-    return file
 
 
 def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
@@ -322,7 +306,7 @@ def _not_found(
 
 
 def _gguf_files(
-    root: Path, seen: set[tuple[int, int]], cut: Cut | None
+    root: Path, seen: set[tuple[int, int]], cut: Cut
 ) -> Iterator[tuple[Path, str | None]]:
     """GGUF files below a folder with their names in a manifest; each folder is read once."""
     waiting = deque([(root, 0)])  # near folders come before what may be too much
@@ -332,8 +316,7 @@ def _gguf_files(
         entries = _entries(folder, seen, n_left + 1)
         n_left -= len(entries)
         if n_left < 0:
-            if cut is not None:
-                cut(root)
+            cut(root)
             return
         if {entry.name for entry in entries} >= STORE_FOLDERS:
             yield from stored_models(folder)
@@ -351,7 +334,8 @@ def _gguf_files(
 def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[os.DirEntry[str]]":
     """The entries of a folder; empty for one that was seen, is gone, or may not be read."""
     try:
-        inode = _inode(folder)
+        status = file_status(folder)
+        inode = status.st_dev, status.st_ino
         if inode in seen:
             return ()
         seen.add(inode)
@@ -364,23 +348,28 @@ def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[
 def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEntry | None:
     """The entry of a file; None for later parts and for a file that was seen already."""
     try:
-        inode, nbytes = _inode(path), path.stat().st_size
-        split = SPLIT_NAME.match(path.name)
-        is_part = name is None and split is not None and _is_part(path, split)
-        if inode in seen or (is_part and split is not None and int(split["number"]) != 1):
+        status = file_status(path)
+        inode = status.st_dev, status.st_ino
+        split = None if name else SPLIT_NAME.match(path.name)
+        split = split if split and _is_part(path, split) else None
+        if inode in seen or (split and int(split["number"]) != 1):
             return None
         seen.add(inode)
-        if is_part and split is not None:
-            return _split_model(path, split)
+        paths = [path.with_name(each) for each in names_of_parts(split)] if split else [path]
+        sizes = [each.stat().st_size for each in paths if is_file(each)]
     except OSError as error:
-        problem = f"it cannot be read: {error.strerror}"
-        return ModelEntry(path=path, name=path.stem, nbytes=0, problem=problem)
+        why = f"it cannot be read: {error.strerror}"
+        return ModelEntry(path=path, name=path.stem, nbytes=0, problem=why)
     unfinished = UNFINISHED.match(path.name)
+    problem = NOT_FINISHED if unfinished else None
+    if len(sizes) < len(paths):
+        problem = f"{len(paths) - len(sizes)} of its {len(paths)} files are missing"
+    stem = unfinished["name"].removesuffix(".gguf") if unfinished else path.stem
     return ModelEntry(
         path=path,
-        name=name or (unfinished["name"].removesuffix(".gguf") if unfinished else path.stem),
-        nbytes=nbytes,
-        problem=NOT_FINISHED if unfinished else None,
+        name=name or (split["stem"] if split else stem),
+        nbytes=sum(sizes),
+        problem=problem,
     )
 
 
@@ -393,20 +382,3 @@ def _is_part(path: Path, split: re.Match[str]) -> bool:
         return bool(part_names(read_part(path)))
     except ModelFileError:
         return True
-
-
-def _split_model(first: Path, split: re.Match[str]) -> ModelEntry:
-    parts = [first.with_name(name) for name in names_of_parts(split)]
-    present = [part for part in parts if is_file(part)]
-    n_missing = len(parts) - len(present)
-    return ModelEntry(
-        path=first,
-        name=split["stem"],
-        nbytes=sum(part.stat().st_size for part in present),
-        problem=f"{n_missing} of its {len(parts)} files are missing" if n_missing else None,
-    )
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    status = file_status(path)
-    return status.st_dev, status.st_ino

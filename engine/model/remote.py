@@ -138,8 +138,8 @@ def read_remote(
     """Read the header of a remote model, of every part if it is split; `path` is its bare name.
 
     `name` is a URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`. A
-    header in `cache_folder` is used if it is unchanged, or if the server does not answer, which
-    `origin` says.
+    header in `cache_folder` is used if it is unchanged, or if the server does not answer, as
+    `origin` then reports.
 
     Raises:
         RemoteFileError: it cannot be read within `limit_s` seconds.
