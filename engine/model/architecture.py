@@ -6,7 +6,7 @@ from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.architectures import Family, family_of
-from engine.model.gguf import MAX_CACHED_MODELS, MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
+from engine.model.gguf import MAX_CACHED_MODELS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
     Layer,
     StateRow,
@@ -108,6 +108,7 @@ NOT_ALONE = {
     "projector": "a projector, which must be loaded with a language model (--mmproj)",
 }
 """Files without a language model."""
+MAX_LAYERS = 10_000  # llama.cpp has a limit of 512
 NO_RULE = "is an architecture that kvchat does not know"
 SETTLED_NS = 2_000_000_000
 """Age of a file from which every further change has another time: clocks are coarse."""
@@ -222,15 +223,13 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
         )
     if keys.family.not_alone:
         raise ModelFileError(f"{keys.file.path.name} is {NOT_ALONE[keys.family.not_alone]}")
-    n_blocks = keys.n_blocks()
-    if keys.family.has_router_layer:
-        return n_blocks + 1, n_blocks
+    n_blocks = keys.positive("block_count")
     if keys.family.loops == "named":
         n_blocks *= max(1, keys.optional("num_loops", 1))
-        if n_blocks > MAX_LAYERS:
-            raise ModelFileError(
-                f"{keys.file.path.name} declares {n_blocks} looped layers: the header is damaged"
-            )
+    if n_blocks > MAX_LAYERS:
+        raise keys.damaged(f"declares {n_blocks} layers, more than {MAX_LAYERS}")
+    if keys.family.has_router_layer:
+        return n_blocks + 1, n_blocks
     n_layers = n_blocks - keys.optional("nextn_predict_layers", 0)
     if n_layers < 1:
         raise ModelFileError(

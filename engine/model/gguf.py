@@ -52,7 +52,6 @@ CHUNK_BYTES = 1 << 20
 MAX_HEADER_BYTES = 64 << 20  # known headers have up to 20 MiB
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
-MAX_LAYERS = 10_000  # llama.cpp has a limit of 512
 MAX_VALUE = 2**40  # larger lengths are damage: no product of two of them can be a memory size
 MAX_CACHED_MODELS = 8  # models of which computed values stay in memory
 P = ParamSpec("P")
@@ -146,27 +145,21 @@ class GgufFile:
         return numbers if len(numbers) == len(value) else None
 
 
+@dataclass
 class HeaderReader:
     """Reads the header of one file in chunks, at most `MAX_HEADER_BYTES`; `at` is the next byte."""
 
-    def __init__(
-        self,
-        path: Path,
-        nbytes: int,
-        more: Callable[[int, int], bytes],
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        """A reader of a file of `nbytes`.
-
-        `more` returns the bytes from one index up to another; fewer if the file ends.
-        """
-        self.data = bytearray()
-        self.at = 0
-        self._path, self._nbytes, self._more, self._chunk_bytes = path, nbytes, more, chunk_bytes
-        self._values: dict[str, Value] = {}
-        self._lengths: dict[str, int] = {}
-        self._spans: dict[str, tuple[int, int]] = {}
-        self._totals = Counter[str]()
+    path: Path
+    nbytes: int  # size of the whole file
+    more: Callable[[int, int], bytes]
+    """Returns the bytes from one index up to another; fewer if the file ends."""
+    chunk_bytes: int = CHUNK_BYTES
+    data: bytearray = field(default_factory=bytearray, init=False)
+    at: int = field(default=0, init=False)
+    _values: dict[str, Value] = field(default_factory=dict, init=False)
+    _lengths: dict[str, int] = field(default_factory=dict, init=False)
+    _spans: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    _totals: Counter[str] = field(default_factory=Counter, init=False)
 
     def read(self) -> GgufFile:
         """The header; raises as `read_gguf`."""
@@ -175,12 +168,12 @@ class HeaderReader:
         for _ in range(self._count("keys", MAX_KEYS)):
             self._key()
         file = GgufFile(
-            path=self._path,
+            path=self.path,
             values=self._values,
             array_lengths=self._lengths,
             tensors=self.tensors(n_tensors),
-            nbytes=self._nbytes,
-            paths=(self._path,),
+            nbytes=self.nbytes,
+            paths=(self.path,),
             header_sizes=(self.at,),
             string_spans=self._spans,
         )
@@ -211,26 +204,26 @@ class HeaderReader:
             return
         self._check_end(end, at)
         while (start := len(self.data)) < end:
-            stop = min(max(end, start + self._chunk_bytes), self._nbytes, MAX_HEADER_BYTES)
-            found = self._more(start, stop)
+            stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
+            found = self.more(start, stop)
             if not found:
                 raise self._error(
-                    start, f"the file ends here, but had {self._nbytes} bytes when it was opened"
+                    start, f"the file ends here, but had {self.nbytes} bytes when it was opened"
                 )
             self.data += found
 
     def _check_end(self, end: int, at: int) -> None:
-        if end > self._nbytes:
+        if end > self.nbytes:
             raise self._error(at, "the file ends in the middle of its header: it is truncated")
         if end > MAX_HEADER_BYTES:
             size = f"{MAX_HEADER_BYTES >> 20} MiB"
             raise self._error(at, f"the header is longer than the limit of {size}")
 
     def _error(self, at: int, why: str) -> ModelFileError:
-        return ModelFileError(f"{self._path.name} cannot be read at byte {at}: {why}")
+        return ModelFileError(f"{self.path.name} cannot be read at byte {at}: {why}")
 
     def _check_version(self) -> None:
-        name, nbytes = self._path.name, self._nbytes
+        name, nbytes = self.path.name, self.nbytes
         if nbytes < MIN_BYTES:
             raise ModelFileError(f"{name} has {nbytes} bytes, too few for a GGUF file")
         self._reach(MIN_BYTES, 0)
@@ -283,7 +276,7 @@ class HeaderReader:
         is_text = number == STRING
         form = U64 if is_text else self._form(number, what)
         at, length = self.at, self._integer(U64)
-        if length * form.size > self._nbytes - self.at:
+        if length * form.size > self.nbytes - self.at:
             raise self._error(
                 at, f"the array {key!r} declares {length} elements, more than the file has"
             )
@@ -353,9 +346,9 @@ class HeaderReader:
 
     def _string(self, what: str, limit: int) -> str:
         at, length = self.at, self._integer(U64)
-        if length > min(limit, self._nbytes - self.at):
+        if length > min(limit, self.nbytes - self.at):
             why = f"; the limit is {limit}"
-            if length > self._nbytes - self.at:
+            if length > self.nbytes - self.at:
                 why = ", more than the file has"
             raise self._error(at, f"{what}: a string declares {length} bytes{why}")
         start, self.at = self.at, self.at + length
@@ -508,7 +501,7 @@ class HeaderKeys:
         """A number, or the default; never below zero."""
         value = self.file.integer(f"{self.name}.{key}")
         if value is not None and value > MAX_VALUE:
-            raise self._damaged(f"has {self.name}.{key} = {value}")
+            raise self.damaged(f"has {self.name}.{key} = {value}")
         return default if value is None else max(0, value)
 
     def positive(self, key: str) -> int:
@@ -521,26 +514,17 @@ class HeaderKeys:
             )
         return value
 
-    def n_blocks(self) -> int:
-        """The number of blocks, with those of an MTP head."""
-        n_blocks = self.positive("block_count")
-        if n_blocks > MAX_LAYERS:
-            raise self._damaged(f"declares {n_blocks} layers, more than {MAX_LAYERS}")
-        return n_blocks
-
-    def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
-        """A scalar or per-layer key for each layer; required without a default."""
+    def per_layer(self, key: str, n_layers: int, default: list[int]) -> list[int]:
+        """A scalar or per-layer key for each layer."""
         array = self.file.integers(f"{self.name}.{key}")
-        if array is not None:
-            if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
-                raise self._damaged(
-                    f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, "
-                    "or invalid values"
-                )
-            return list(array[:n_layers])
-        if default is None:
-            return [self.positive(key)] * n_layers
-        return [self.optional(key, -1)] * n_layers if self.has(key) else default
+        if array is None:
+            return [self.optional(key, -1)] * n_layers if self.has(key) else default
+        if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
+            raise self.damaged(
+                f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, "
+                "or invalid values"
+            )
+        return list(array[:n_layers])
 
     def flags(self, key: str, n_layers: int) -> list[bool] | None:
         """A per-layer array of flags; None if the key has no array of enough values."""
@@ -549,5 +533,6 @@ class HeaderKeys:
             return None
         return [bool(flag) for flag in array[:n_layers]]
 
-    def _damaged(self, what: str) -> ModelFileError:
+    def damaged(self, what: str) -> ModelFileError:
+        """The error of an impossible header."""
         return ModelFileError(f"{self.file.path.name} {what}: the header is damaged")
