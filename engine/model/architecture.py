@@ -76,7 +76,6 @@ class Architecture:
 
     @property
     def family(self) -> Family:
-        """The rules of llama.cpp for this architecture."""
         return family_of(self.name)
 
     @property

@@ -93,7 +93,6 @@ class CatalogEntry:
 
     @property
     def n_ctx_train(self) -> int:
-        """Tokens of the longest context of the training."""
         n_ctx = self.values[f"{self.architecture}.context_length"]
         assert isinstance(n_ctx, int)
         return n_ctx
@@ -156,7 +155,6 @@ def unpack(data: bytes) -> dict[str, CatalogEntry]:
 
 @cache
 def _by_name() -> Mapping[str, CatalogEntry]:
-    """The entry of each name and alias, in lower case."""
     return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
 
 

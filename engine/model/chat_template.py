@@ -47,7 +47,7 @@ class ChatTemplate:
         self.text = text or PLAIN_TEMPLATE
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
-            self._template = _environment().from_string(self.text)
+            self._template = _Environment().from_string(self.text)
         except (JinjaError, RecursionError) as error:
             raise TemplateError(
                 f"the model's chat template is not valid Jinja: {error}; {ADVICE}"
@@ -55,7 +55,6 @@ class ChatTemplate:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Stop strings that the template needs."""
         return PLAIN_STOP if self.is_fallback else ()
 
     def render(self, messages: Sequence[Message], **variables: bool) -> str:
@@ -130,26 +129,23 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(["*", "**"])
 
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols"],
+            optimized=False,
+            finalize=_unchanged,
+        )
+        self.filters["tojson"] = _to_json
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
         counts = [side for side in (left, right) if isinstance(side, int)]
         if operator == "**" or (sizes and counts and sizes[0] * counts[0] > MAX_REPEAT):
             raise SecurityError(f"{operator!r} could create a value of unbounded size")
         return super().call_binop(context, operator, left, right)
-
-
-def _environment() -> _Environment:
-    environment = _Environment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols"],
-        optimized=False,
-        finalize=_unchanged,
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
 
 
 @pass_context

@@ -19,7 +19,6 @@ class GgmlType:
         return 8 * self.block_bytes / self.block_size
 
     def row_bytes(self, n_elements: int) -> int:
-        """Bytes of a row of whole blocks."""
         return n_elements // self.block_size * self.block_bytes
 
 

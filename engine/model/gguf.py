@@ -181,14 +181,12 @@ class HeaderReader:
         return file
 
     def unpack(self, form: struct.Struct) -> tuple[Scalar, ...]:
-        """The next values."""
         start, self.at = self.at, self.at + form.size
         self._reach(self.at, start)
         values: tuple[Scalar, ...] = form.unpack_from(self.data, start)
         return values
 
     def tensors(self, count: int) -> tuple[TensorInfo, ...]:
-        """The tensor table."""
         tensors: dict[str, TensorInfo] = {}
         for _ in range(count):
             start = self.at
@@ -295,7 +293,6 @@ class HeaderReader:
             self._spans[key] = (start, self.at)
 
     def _add(self, at: int, what: str, n_more: int, limit: int) -> None:
-        """Count what all keys have together."""
         self._totals[what] += n_more
         if self._totals[what] > limit:
             raise self._error(
@@ -494,7 +491,6 @@ class HeaderKeys:
         self.family = family_of(self.name)
 
     def has(self, key: str) -> bool:
-        """Whether the header holds the key."""
         return f"{self.name}.{key}" in self.file.values
 
     def optional(self, key: str, default: int) -> int:

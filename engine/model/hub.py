@@ -105,7 +105,6 @@ class HubModel:
 
     @property
     def nbytes(self) -> int:
-        """Size of all files."""
         return sum(part.nbytes for part in self.parts)
 
     @property
@@ -243,8 +242,8 @@ def repository_projectors(repo: str, revision: str = DEFAULT_REVISION) -> list[H
 def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
     """Repositories with GGUF files whose name has the words: the maker's, then the most used."""
     query = {"search": words, "filter": "gguf", "sort": "downloads", "direction": "-1"}
-    found = []
-    for entry in _entries(words, "", {**query, "limit": str(MAX_REPOSITORIES)}, MAX_REPOSITORIES):
+    query["limit"], found = str(MAX_REPOSITORIES), []
+    for entry in islice(_entries(words, "", query), MAX_REPOSITORIES):
         match entry.get("id"), entry.get("downloads"):
             case str(name), int() | None as n_downloads if REPOSITORY.fullmatch(name):
                 found.append(HubRepository(name, n_downloads or 0))
@@ -256,7 +255,7 @@ def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
 def _listed(repo: str, revision: str) -> list[HubModel]:
     """The complete models of a repository, the smallest first."""
     tree = f"/{repo}/tree/{quote(revision, safe='')}"
-    entries = _entries(repo, tree, {"recursive": "true"}, MAX_FILES)
+    entries = islice(_entries(repo, tree, {"recursive": "true"}), MAX_FILES)
     found = {part.path: part for part in map(_part, entries) if part is not None}
     names = Counter(PurePosixPath(path).name.lower() for path in found)
     models = []
@@ -271,14 +270,9 @@ def _listed(repo: str, revision: str) -> list[HubModel]:
     return sorted(models, key=lambda model: model.nbytes)
 
 
-def _entries(
-    what: str, path: str, query: Mapping[str, str], limit: int
-) -> Iterator[Mapping[str, object]]:
-    """The first objects of a listing, page after page."""
-    return islice(_all_entries(what, f"{endpoint()}/api/models{path}?{urlencode(query)}"), limit)
-
-
-def _all_entries(what: str, url: str | None) -> Iterator[Mapping[str, object]]:
+def _entries(what: str, path: str, query: Mapping[str, str]) -> Iterator[Mapping[str, object]]:
+    """The objects of a listing, page after page."""
+    url: str | None = f"{endpoint()}/api/models{path}?{urlencode(query)}"
     ends_at = time.monotonic() + LISTING_S
     with _translated(what):
         client = hub_client()
@@ -298,7 +292,6 @@ def _check(answer: Answer, what: str, good: tuple[int, ...]) -> None:
 
 
 def _part(entry: Mapping[str, object]) -> HubPart | None:
-    """A GGUF file of a listing; None for anything else."""
     path, size, lfs = (entry.get(key) for key in ("path", "size", "lfs"))
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None

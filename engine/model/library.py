@@ -70,7 +70,6 @@ class HeaderFacts:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a header can have these values."""
         is_share = self.reads is None or 0 <= self.reads.expert_share <= 1
         return self.identity is not None and is_share
 
@@ -188,7 +187,6 @@ class LibraryScan:
         """Folders that the last scan did not read to their end."""
 
     def __call__(self) -> list[ModelEntry]:
-        """The models, as `scan` returns them."""
         self._note(0, 0)
         self.cut = []
         return scan(

@@ -61,7 +61,6 @@ class RemoteAddress:
 
     @property
     def file_name(self) -> str:
-        """The file's own name."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     @property
@@ -70,7 +69,6 @@ class RemoteAddress:
         return urlunsplit((*urlsplit(self.url)[:3], "", ""))
 
     def sibling(self, file_name: str) -> "RemoteAddress":
-        """Another file of the same folder."""
         parts = urlsplit(self.url)
         path = f"{parts.path.rpartition('/')[0]}/{quote(file_name)}"
         return replace(self, url=urlunsplit(parts._replace(path=path)))

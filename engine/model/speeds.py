@@ -32,7 +32,6 @@ class ModelSpeed:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a machine can reach these figures."""
         rates = (self.decode_tps, self.deep_tps, self.prompt_tps)
         is_possible = all(0 < rate < MAX_TPS for rate in rates if rate is not None)
         return is_possible and (self.n_deep is None or self.n_deep > 0)

@@ -130,8 +130,6 @@ def expert_share(file: GgufFile) -> float:
 
 
 class _Table:
-    """Shapes of the matrices of each name, over all layers."""
-
     def __init__(self, tensors: tuple[TensorInfo, ...]) -> None:
         self._shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
         for tensor in tensors:
