@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
@@ -201,28 +202,28 @@ def acquire_lock(path: Path) -> FileLock | None:
         os.close(descriptor)  # its holder removed it meanwhile
 
 
+@dataclass
 class NewestEntries(Generic[T]):
     """Store of the newest `limit` entries in a JSON file, under its key `name`.
 
     Entries can be computed again: damaged ones are ignored. Without a path nothing is stored.
     """
 
-    def __init__(
-        self, path: Path | None, name: str, version: int, limit: int, kind: type[T]
-    ) -> None:
-        self._path, self._name, self._version, self._limit = path, name, version, limit
-        self._kind = kind
+    path: Path | None
+    name: str
+    version: int
+    limit: int
+    kind: type[T]
 
     def read(self) -> dict[str, T]:
         """Read the valid entries by key, oldest first."""
         try:
-            path = self._path
-            found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
+            found = self.path and parse_json(read_bytes(self.path, limit=RECORDS_BYTES))
         except (OSError, ValueError):
             return {}
-        if not isinstance(found, dict) or found.get("version") != self._version:
+        if not isinstance(found, dict) or found.get("version") != self.version:
             return {}
-        entries = found.get(self._name)
+        entries = found.get(self.name)
         return dict(self._valid(entries)) if isinstance(entries, dict) and entries else {}
 
     def add(self, key: str, entry: T) -> None:
@@ -234,15 +235,15 @@ class NewestEntries(Generic[T]):
 
     def write(self, entries: Mapping[str, T]) -> None:
         """Replace all entries; raises `OSError` and then leaves the file unchanged."""
-        if self._path is None:
+        if self.path is None:
             return
         dumped = {
             key: self._adapter.dump_python(entry, mode="json")
-            for key, entry in list(entries.items())[-self._limit :]
+            for key, entry in list(entries.items())[-self.limit :]
         }
-        text = json.dumps({"version": self._version, self._name: dumped}, ensure_ascii=False)
+        text = json.dumps({"version": self.version, self.name: dumped}, ensure_ascii=False)
         data = text.encode(errors="replace")  # names of files need not be valid Unicode
-        replace_file(self._path, [data], is_durable=False)
+        replace_file(self.path, [data], is_durable=False)
 
     def _valid(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
         from pydantic import ValidationError
@@ -255,4 +256,4 @@ class NewestEntries(Generic[T]):
     def _adapter(self) -> "TypeAdapter[T]":
         from pydantic import TypeAdapter  # a slow import, needed after the first screen only
 
-        return TypeAdapter(self._kind)
+        return TypeAdapter(self.kind)

@@ -30,8 +30,7 @@ class Architecture:
 
     name: str
     n_layers: int  # layers that a main context runs
-    n_blocks: int
-    """Layers in the file, with those of an MTP head: the number that `n_gpu_layers` counts."""
+    n_blocks: int  # those of the file, with an MTP head: the number that `n_gpu_layers` counts
     n_ctx_train: int
     d_hidden: int
     n_heads: int
@@ -40,33 +39,26 @@ class Architecture:
     n_experts_used: int
     layers: dict[int, Layer]  # those that own a cache, by index
     states: dict[int, StateRow] = field(default_factory=dict)  # of recurrent layers, by index
-    head_layers: dict[int, Layer] = field(default_factory=dict)
-    """Layers of an MTP head, which cache while it drafts."""
+    head_layers: dict[int, Layer] = field(default_factory=dict)  # of an MTP head, while it drafts
     rolls_back: bool = False  # whether recurrent states have rows to roll drafted tokens back
     is_latent: bool = False  # whether only keys are cached (MLA)
     needs_one_type: bool = False  # whether llama.cpp refuses different K/V types
-    v_width_max: int = 0
-    """Value elements of the widest layer, to which transposed values are padded."""
-    k_head_dims: tuple[int, ...] = ()
-    """Head sizes of all layers, which the blocks of a quantised cache must divide."""
+    v_width_max: int = 0  # value elements of the widest layer, to which transposed ones are padded
+    k_head_dims: tuple[int, ...] = ()  # of all layers; blocks of a quantised cache divide them
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
     attends_in_batch: bool = False  # whether a token attends to its batch only, never to a cache
-    has_position_bias: bool = False
-    """Whether scores have a bias by position and are stored even with flash attention (T5)."""
+    has_position_bias: bool = False  # whether scores have a bias and are stored even with FA (T5)
     gives_all_logits: bool = False  # whether the graph computes logits of every token
     widths: Widths = field(default_factory=Widths)
     has_indexer: bool = False  # whether an indexer chooses the tokens that a layer attends to
     n_streams: int = 0  # streams of hidden states (hyper-connections, AltUp); 0 without
-    layer_embedding_width: int = 0
-    """Elements of a token's embeddings for all layers (Gemma 3n and 4)."""
-    sharing: dict[int, int] = field(default_factory=dict)
-    """Last layers, and the last layer of the same kind with a cache, which they use (Gemma 3n)."""
+    layer_embedding_width: int = 0  # elements of a token's embeddings for all layers (Gemma 3n, 4)
+    sharing: dict[int, int] = field(default_factory=dict)  # last layer -> whose cache it uses
     embeds_positions: bool = False  # whether positions have embeddings (GPT-2)
     n_image_rows: int = 0  # rows of image features for each token (DeepStack of Qwen 3 VL)
     doubts: tuple[str, ...] = ()  # why figures are estimates
-    distinct_layers: tuple[Layer, ...] = field(init=False)
-    """The layers that own a cache, without equal ones."""
+    distinct_layers: tuple[Layer, ...] = field(init=False)  # with a cache, without equal ones
 
     def __post_init__(self) -> None:
         kinds: dict[Layer, Layer] = {}

@@ -22,16 +22,13 @@ IndexerKind = Literal["", "blocks", "compressed", "latent pools", "pools", "toke
 class WindowRule:
     """Which layers have a sliding window, and how long it is."""
 
-    period: int | None
-    """Every period-th layer is dense; 0: none is; None: the file must have the pattern."""
+    period: int | None  # every period-th layer is dense; 0: none is; None: the file has the pattern
     dense_first: bool = False
     default_window: int | None = None
     needs_key: bool = False  # whether the model is dense if the file has no window
-    zero_is_dense: bool = False
-    """Whether a window of 0 in the file means none, in spite of a default."""
+    zero_is_dense: bool = False  # whether 0 in the file means no window, in spite of a default
     fixed_window: int | None = None  # window in place of the file's
-    only_n_layers: int | None = None
-    """Number of layers of the only model of the family with a window."""
+    only_n_layers: int | None = None  # layers of the only model of the family with a window
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,38 +48,28 @@ class Family:
     not_alone: Literal["", "adapter", "draft head", "projector"] = ""
     """The purpose of a file without a language model."""
     gives_vectors: bool = False  # whether it makes embeddings instead of text
-    has_cache: bool = True
-    """False for encoders and diffusion models, which process all tokens at once."""
-    attends_in_batch: bool = False
-    """Whether attention is limited to the batch, although a cache is allocated."""
-    may_be_latent: bool = False
-    """Whether only keys are cached (MLA) if the file has the head sizes of both views."""
+    has_cache: bool = True  # False for encoders and diffusion: they process all tokens at once
+    attends_in_batch: bool = False  # whether attention ends at the batch, although there is a cache
+    may_be_latent: bool = False  # whether only keys are cached (MLA) if the file has both sizes
     window: WindowRule | None = None  # None ignores a `sliding_window` key
     sharing: Sharing | None = None
     recurrent: RecurrentLayers = ""  # which layers have a state of constant size
     interval: int = 0  # every n-th layer attends, unless the file has another number
     state: StateKind = ""  # content of a row of state
-    of_head: Literal["attends", "nothing", "recurs"] = "attends"
-    """The layers of an MTP head in a hybrid."""
-    rolls_back: bool = False
-    """Whether states have rows to roll drafted tokens back (`llm_arch_supports_rs_rollback`)."""
-    hashes_ngrams: bool = False
-    """Whether some layers have a history of hashed n-grams (`ple_conv_state`)."""
+    of_head: Literal["attends", "nothing", "recurs"] = "attends"  # what layers of an MTP head do
+    rolls_back: bool = False  # whether states drop drafted tokens (`llm_arch_supports_rs_rollback`)
+    hashes_ngrams: bool = False  # whether layers have a history of n-grams (`ple_conv_state`)
     has_router_layer: bool = False  # whether one more layer with a head routes tokens
-    loops: Literal["", "always", "named"] = ""
-    """Whether layers run several times: always, or by a number in the file."""
+    loops: Literal["", "always", "named"] = ""  # layers that run several times, `named` by the file
     indexer: IndexerKind = ""
     """What sparse attention chooses by a cache of indexer keys; `compressed` caches rows of keys
     of tokens outside a window, in every layer."""
     indexer_layers: Literal["named", "all", "all unless named", "by context unless named"] = "named"
     """Which layers have an indexer of their own."""
-    needs_top_k: bool = False
-    """Whether there is no indexer if the file has no number of chosen tokens."""
+    needs_top_k: bool = False  # whether an indexer needs a number of chosen tokens in the file
     has_flash_attention: bool = True
-    has_position_bias: bool = False
-    """Whether scores have a bias by position: they are always stored."""
-    rotates_cache: bool = True
-    """Whether queries, keys and values are rotated by a Hadamard matrix for a quantised cache."""
+    has_position_bias: bool = False  # whether scores have a bias by position, and are stored
+    rotates_cache: bool = True  # whether a Hadamard matrix rotates Q, K and V for a quantised cache
     gives_all_logits: bool = False  # whether every token of a batch gets logits
     n_logit_copies: int = 1  # copies of the logits, if some are masked
     image_rows: Literal["", "mapped", "stacked"] = ""
@@ -92,15 +79,11 @@ class Family:
     """Whether output weights replace missing embeddings, embeddings give the logits, or there is
     no output layer."""
     loaded_of_head: str = ""  # pattern of an MTP head's tensors that are loaded but not used
-    has_streams: bool = False
-    """Whether layers exchange several streams of hidden states (hyper-connections)."""
+    has_streams: bool = False  # whether layers exchange hidden states (hyper-connections)
     keeps_first_values: bool = False  # whether all layers use the values of the first one (RWKV 7)
-    is_uneven: bool | None = None
-    """Whether layers differ in their operations; None: those with states differ."""
-    wants_equal_slots: bool = False
-    """Whether each separate cache needs equally many tokens of a ubatch."""
-    graph: Literal["", "unusual", "rough"] = ""
-    """Tolerance of the compute buffer's formulas, beyond a plain model's."""
+    is_uneven: bool | None = None  # whether layers differ in operations; None: those with states do
+    wants_equal_slots: bool = False  # whether separate caches need equal shares of a ubatch
+    graph: Literal["", "unusual", "rough"] = ""  # tolerance of the compute buffer
 
 
 UNKNOWN = Family(is_known=False)

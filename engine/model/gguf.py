@@ -79,13 +79,11 @@ class GgufFile:
     tensors: tuple[TensorInfo, ...]
     nbytes: int  # size of all files
     paths: tuple[Path, ...]
-    header_sizes: tuple[int, ...] = ()
-    """Bytes of the header of each file, without padding; empty if no file was read."""
+    header_sizes: tuple[int, ...] = ()  # bytes of each header, without padding; empty without files
     origin: str | None = None
     """Address or catalogue that the header comes from if the file is not on this machine; `path`
     is its bare name then."""
-    weights_spread: float = 0.0
-    """Relative tolerance of the tensors' sizes; 0 if the tensor table is the file's own."""
+    weights_spread: float = 0.0  # relative tolerance of the tensors' sizes; 0 for a real table
     string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First and last + 1 byte of the strings of each array of strings in the first file."""
 
@@ -151,8 +149,7 @@ class HeaderReader:
 
     path: Path
     nbytes: int  # size of the whole file
-    more: Callable[[int, int], bytes]
-    """Returns the bytes from one index up to another; fewer if the file ends."""
+    more: Callable[[int, int], bytes]  # returns the bytes from one index up to another, or fewer
     chunk_bytes: int = CHUNK_BYTES
     data: bytearray = field(default_factory=bytearray, init=False)
     at: int = field(default=0, init=False)

@@ -31,11 +31,9 @@ class Layer:
     v_head_dim: int  # 0 if values are views of the keys
     n_heads: int = 0  # query heads
     window: int | None = None  # tokens that a sliding-window layer caches; None is all
-    indexer_k_width: int = 0
-    """Key elements of one token in a sparse-attention indexer; 0 without one."""
+    indexer_k_width: int = 0  # key elements of a token in a sparse-attention indexer; 0 without one
     indexer_v_width: int = 0
-    compress_ratio: int = 0
-    """Tokens of one row of the compressed cache next to the window; 0 without one."""
+    compress_ratio: int = 0  # tokens of one row of the compressed cache next to the window, or 0
     is_unshared: bool = False  # whether each slot has its own cells even in a unified cache
 
     @property
@@ -53,8 +51,7 @@ class Layer:
 class StateRow:
     """Elements (float32) of a recurrent layer's state of one sequence."""
 
-    n_convolution: int
-    """The last inputs of a convolution, or of a token shift (R in llama.cpp's log)."""
+    n_convolution: int  # last inputs of a convolution or a token shift (R in llama.cpp's log)
     n_state: int  # the state itself (S in llama.cpp's log)
 
 

@@ -34,12 +34,10 @@ HF_PAGE = re.compile(
 )
 SILENCE_S, LIMIT_S = 20.0, 120.0  # limits without a byte, and for all headers of a model
 CHUNK_BYTES = 4 << 20  # a header has up to 10 MB, nearly all of it vocabulary: one to three ranges
-PART_CHUNK_BYTES = 1 << 16
-"""The further parts of a split model have little more than their tensor table."""
+PART_CHUNK_BYTES = 1 << 16  # further parts of a split model have little but their tensor table
 MAX_CACHE_BYTES = 512 << 20
 
-Progress = Callable[[str, int], None]
-"""Called with the file's name and the number of received bytes."""
+Progress = Callable[[str, int], None]  # called with the file's name and the received bytes
 
 
 class RemoteFileError(ModelFileError):

@@ -37,8 +37,7 @@ class ModelSpeed:
         return is_possible and (self.n_deep is None or self.n_deep > 0)
 
 
-Stored = tuple[ModelSpeed, ...]
-"""The speed of a model; empty for one that was loaded and not measured."""
+Stored = tuple[ModelSpeed, ...]  # empty for a model that was loaded and not measured
 
 
 class Speeds:

@@ -9,8 +9,7 @@ from math import prod
 from engine.model.gguf import GgufFile, TensorInfo
 
 EMBEDDINGS = "token_embd.weight"
-MIXTURES = 5
-"""Mixtures of RWKV 6: decay, key, value, receptance, gate; RWKV 7 has a tensor of its own."""
+MIXTURES = 5  # of RWKV 6: decay, key, value, receptance, gate; RWKV 7 has a tensor of its own
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm", "attn_norm_2")
 """Names of the norm between attention and a block."""
 LAYER = re.compile(r"^blk\.(\d+)\.")
@@ -32,24 +31,18 @@ class Widths:
     is_post_norm: bool = False  # post-norm instead of pre-norm
     is_parallel: bool = False  # whether attention and block read the same normed states
     expert: int = 0  # inner elements of one expert
-    expert_output: int = 0
-    """Output elements of one expert: fewer than the hidden state if experts are latent."""
+    expert_output: int = 0  # output elements of one expert: fewer than hidden ones if latent
     is_expert_gated: bool = True
     shared_expert: int = 0  # inner elements of the experts that every token uses
-    query: int = 0
-    """Elements of all query heads; with keys and values if one matrix computes all three."""
-    is_decompressed: bool = False
-    """Whether keys and values are computed from a latent row and cached (older DeepSeek files)."""
+    query: int = 0  # elements of all query heads; with keys and values if one matrix computes all
+    is_decompressed: bool = False  # whether K and V come from a latent row (older DeepSeek)
     is_fused: bool = False  # whether one matrix computes queries, keys and values
     key_value: int = 0  # elements of all key and value heads
     state_input: int = 0  # elements that a layer of Mamba projects its input to
     mixtures: int = 0  # all mixtures of a token with the previous one (RWKV)
-    gated_delta_net: int = 0
-    """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
-    delta_net: int = 0
-    """Elements of all heads of a delta net with a gate for each channel (Kimi Linear)."""
-    linear_attention: int = 0
-    """Elements that lightning attention projects its input to (MiniMax Text 01)."""
+    gated_delta_net: int = 0  # Q, K and V that a gated delta net convolves (Qwen 3 Next)
+    delta_net: int = 0  # elements of all heads of a delta net with a gate per channel (Kimi Linear)
+    linear_attention: int = 0  # elements of the input of lightning attention (MiniMax Text 01)
 
 
 def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:

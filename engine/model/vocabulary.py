@@ -18,8 +18,7 @@ TOKENS = "tokenizer.ggml.tokens"
 FIRST_COMPARED = 5
 """llama.cpp skips the first entries, which have control tokens under changing names
 (`SPEC_VOCAB_CHECK_START_TOKEN_ID`, 0c1e57098)."""
-MAX_SIZE_DIFFERENCE = 128
-"""Padding of a vocabulary (llama.cpp 0c1e57098, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)."""
+MAX_SIZE_DIFFERENCE = 128  # of padding (0c1e57098, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)
 KEYS = {
     "kind": "tokenizer.ggml.model",
     "adds_bos": "tokenizer.ggml.add_bos_token",
