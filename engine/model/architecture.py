@@ -16,9 +16,8 @@ from engine.model.layers import (
     is_latent,
     layer_kinds,
     n_layers_with_cache,
-    state_row,
+    recurrent_states,
     windows,
-    with_hash_layers,
     with_indexer,
 )
 from engine.model.tensor_table import Widths, widths_of
@@ -154,8 +153,6 @@ def architecture_of(file: GgufFile) -> Architecture:
 
     attending, recurrent = layer_kinds(keys, n_blocks, n_layers, kv_heads)
     n_owning = n_layers_with_cache(keys, n_blocks)
-    row = state_row(keys, d_hidden, heads[0])
-    states = with_hash_layers(keys, dict.fromkeys(sorted(recurrent), row), d_hidden)
     n_used = keys.per_layer("expert_used_count", n_blocks, default=[0] * n_blocks)
     unknown = () if family.is_known else (f"{keys.name} {NO_RULE}",)
     return Architecture(
@@ -173,7 +170,8 @@ def architecture_of(file: GgufFile) -> Architecture:
             for index in range(n_owning)
             if index in attending and family.has_cache
         },
-        states=states | compressor_states(keys, n_layers),
+        states=recurrent_states(keys, recurrent, d_hidden, heads[0])
+        | compressor_states(keys, n_layers),
         head_layers={
             index: layer(index, dense_dims[index], None)
             for index in range(n_layers, n_blocks)

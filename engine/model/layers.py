@@ -4,7 +4,7 @@ Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams
 in `create_memory` of `src/llama-model.cpp`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.model.architectures import WindowRule
@@ -202,7 +202,7 @@ def layer_kinds(
     return (blocks if keeps_head else trunk, frozenset())
 
 
-def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
+def _state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
     """The state of a model's recurrent layers, from the keys that its architecture reads."""
     kind = keys.family.state
     if kind == "rwkv":
@@ -231,17 +231,16 @@ def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[in
     return frozenset(i for i in range(n_layers) if (i + 1) % interval)
 
 
-def with_hash_layers(
-    keys: HeaderKeys, states: dict[int, StateRow], d_hidden: int
+def recurrent_states(
+    keys: HeaderKeys, recurrent: Iterable[int], d_hidden: int, n_heads: int
 ) -> dict[int, StateRow]:
-    """Add the history of the layer that hashes n-grams (`ple_conv_state`, Qwen 3.8)."""
+    """The state of each recurrent layer; some hash n-grams too (`ple_conv_state`, Qwen 3.8)."""
+    row = _state_row(keys, d_hidden, n_heads)
     if not keys.family.hashes_ngrams:
-        return states
-    chosen = keys.file.integers(f"{keys.name}.ple.layers") or ()
+        return dict.fromkeys(sorted(recurrent), row)
+    hashing = keys.file.integers(f"{keys.name}.ple.layers") or ()
     n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
     n_streams = keys.optional("hyper_connection.count", 0)
-    history = max(0, n_kernel - 1) * n_gram * n_streams * d_hidden
-    return {
-        index: replace(row, n_convolution=row.n_convolution + history) if index in chosen else row
-        for index, row in states.items()
-    }
+    n_history = max(0, n_kernel - 1) * n_gram * n_streams * d_hidden
+    with_history = replace(row, n_convolution=row.n_convolution + n_history)
+    return {index: with_history if index in hashing else row for index in sorted(recurrent)}

@@ -5,7 +5,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
 
@@ -175,25 +175,25 @@ def _stamp(entry: ModelEntry) -> str:
     return f"{entry.nbytes} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
 
 
+@dataclass
 class LibraryScan:
     """Scans folders when it is called; another thread may read the progress meanwhile."""
 
-    def __init__(
-        self, folders: Sequence[Path], cache_path: Path | None, speeds: Speeds | None = None
-    ) -> None:
-        self._folders, self._cache_path, self._speeds = folders, cache_path, speeds
-        self.n_done = self.n_all = 0
-        self.cut: list[Path] = []
-        """Folders that the last scan did not read to their end."""
+    folders: Sequence[Path]
+    cache_path: Path | None
+    speeds: Speeds | None = None
+    n_done: int = 0
+    n_all: int = 0
+    cut: list[Path] = field(default_factory=list)  # folders that were not read to their end
 
     def __call__(self) -> list[ModelEntry]:
         self._note(0, 0)
         self.cut = []
         return scan(
-            self._folders,
-            cache_path=self._cache_path,
+            self.folders,
+            cache_path=self.cache_path,
             progress=self._note,
-            speeds=self._speeds,
+            speeds=self.speeds,
             cut=self.cut.append,
         )
 
