@@ -262,21 +262,16 @@ def load_header(folder: Path, url: str) -> CachedHeader | None:
     except (OSError, ValueError):
         return None
     match found:
-        case {
-            "etag": str() | None as etag,
-            "nbytes": int(nbytes),
-            "saved": str(saved),
-            "digest": digest,
-        } if digest == _digest(data) and nbytes >= len(data):
-            return CachedHeader(data, etag, nbytes, saved)
+        case [str() | None as etag, int(nbytes), str(saved), digest]:
+            is_intact = digest == _digest(data) and nbytes >= len(data)
+            return CachedHeader(data, etag, nbytes, saved) if is_intact else None
         case _:
             return None
 
 
 def save_header(folder: Path, url: str, header: CachedHeader) -> None:
     """Cache a header and remove the oldest beyond `MAX_CACHE_BYTES`; disk errors are ignored."""
-    about = {"etag": header.etag, "nbytes": header.nbytes, "saved": header.saved}
-    text = json.dumps({**about, "digest": _digest(header.data)})
+    text = json.dumps([header.etag, header.nbytes, header.saved, _digest(header.data)])
     with contextlib.suppress(OSError):
         replace_file(
             _cache_path(folder, url), [text.encode(), b"\n", header.data], is_durable=False

