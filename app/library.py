@@ -15,14 +15,14 @@ from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.catalog import find_entry
-from engine.model.gguf import SPLIT_NAME
+from engine.model.gguf import SPLIT_NAME, names_of_parts
 from engine.model.hub import (
     HF_PREFIX,
     DownloadError,
     HubModel,
-    RepositoryName,
+    HubName,
     find_repositories,
-    parse_repository,
+    parse_hub_name,
     repository_models,
 )
 from engine.model.ollama import BLOBS, model_name
@@ -71,7 +71,7 @@ class HubOffer:
 
 
 def read_offer(
-    asked: RepositoryName,
+    asked: HubName,
     planner: Planner,
     progress: Progress | None = None,
     *,
@@ -105,8 +105,8 @@ def read_offer(
     return HubOffer(asked.repo, tuple(models), tuple(options))
 
 
-def repository_of(name: str) -> RepositoryName:
-    """The repository that holds a model: `hf:owner/repository`, or the usual one of a name.
+def repository_of(name: str) -> HubName:
+    """The repository that holds a model: of an `hf:` name, or the usual one of a name.
 
     A name of the catalogue means the repository of its maker, else the one that is used most.
 
@@ -115,7 +115,7 @@ def repository_of(name: str) -> RepositoryName:
         DownloadError: the hub cannot be asked, or has no such repository; or no repository is
             called so.
     """
-    if (asked := parse_repository(name)) is not None:
+    if (asked := parse_hub_name(name)) is not None:
         return asked
     if name.lower().startswith(HF_PREFIX):
         raise DownloadError(
@@ -133,7 +133,7 @@ def repository_of(name: str) -> RepositoryName:
         raise ModelFileError(
             f"the hub has no GGUF repository for {entry.name}: specify hf:owner/repository"
         )
-    return RepositoryName(found[0].name, quantization=quantization or None)
+    return HubName(found[0].name, quantization=quantization or None)
 
 
 def maker_of(source: str) -> str:
@@ -287,9 +287,7 @@ def _parts(path: Path) -> Sequence[Path]:
     split = SPLIT_NAME.match(path.name)
     if split is None:
         return [path]
-    n_parts = int(split["count"])
-    names = (f"{split['stem']}-{n:05}-of-{n_parts:05}.gguf" for n in range(1, n_parts + 1))
-    return [part for name in names if os.path.lexists(part := path.with_name(name))]
+    return [part for name in names_of_parts(split) if os.path.lexists(part := path.with_name(name))]
 
 
 def _with_content(path: Path) -> Iterator[Path]:

@@ -65,7 +65,7 @@ def sizes(entry: CatalogEntry, quantization: str, real: dict[str, str]) -> tuple
 
     Experts that were published in MXFP4 are left out: files of such models keep them.
     """
-    whole = {tensor.name: tensor.type for tensor in entry.snapshot.tensors()}
+    whole = {tensor.name: tensor.type for tensor in entry.tensors()}
     mine = theirs = 0
     for tensor in entry.header(quantization).tensors:
         if whole[tensor.name].name != "mxfp4":

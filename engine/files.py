@@ -3,17 +3,17 @@
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import secrets
-import selectors
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Generic, Self, TypeVar
 
 from engine.parsing import parse_json
 
@@ -21,13 +21,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 T = TypeVar("T")
-DRAFT_SUFFIX = ".new"
-"""Suffix of a file that is being written, after the number of its process."""
-SETTINGS_BYTES = 1 << 18
-"""Limit of settings, presets and themes, which people write."""
-RECORDS_BYTES = 1 << 23
-"""Limit of JSON files that kvchat writes itself."""
-READ_BYTES = 1 << 20
+DRAFT_SUFFIX = ".new"  # suffix of a file that is being written, after the number of its process
+SETTINGS_BYTES = 1 << 18  # of settings, presets and themes, which people write
+RECORDS_BYTES = 1 << 23  # of JSON files that kvchat writes itself
 
 
 def expanded(path: str | Path) -> Path:
@@ -41,19 +37,11 @@ def expanded(path: str | Path) -> Path:
 def replace_file(
     path: Path, parts: Iterable[bytes | memoryview], *, is_durable: bool, mode: int = 0o600
 ) -> None:
-    """Replace a file atomically; safe with several processes.
+    """Replace a file, not a link's target, atomically; safe with several processes.
 
-    The parts are written to a new file in the same folder, which is flushed to disk and renamed. A
-    missing folder is created.
-
-    Args:
-        path: The file; a symbolic link is replaced, not followed.
-        parts: Its content.
-        is_durable: Whether to flush the folder too, so that the new file survives a power cut.
-        mode: Permissions, before the umask.
-
-    Raises:
-        OSError: the file cannot be written; no temporary file remains.
+    Its parts go to a new file in the same folder, which is made if it is missing; that file is
+    flushed to disk and renamed. With `is_durable` the folder is flushed too, so that the new file
+    survives a power cut. Raises `OSError`, and then leaves no temporary file.
     """
     with drafted_file(path, parts, mode=mode) as draft:
         draft.replace(path)
@@ -65,11 +53,7 @@ def replace_file(
 def drafted_file(
     path: Path, parts: Iterable[bytes | memoryview], *, mode: int = 0o600
 ) -> Iterator[Path]:
-    """Context with a written and flushed file to rename to `path`; removed if not renamed.
-
-    Raises:
-        OSError: as `replace_file`.
-    """
+    """Context with a file to rename to `path`, removed if not renamed; raises as `replace_file`."""
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -110,9 +94,7 @@ def sync_folder(folder: Path) -> None:
 def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
     """Read a UTF-8 file with line ends converted to line feeds.
 
-    Raises:
-        OSError: as `read_bytes`.
-        UnicodeDecodeError: it is not UTF-8 and `errors` is `strict`.
+    Raises as `read_bytes`, and `UnicodeDecodeError` if it is not UTF-8 and `errors` is `strict`.
     """
     text = read_bytes(path, limit=limit).decode("utf-8", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n")
@@ -121,56 +103,37 @@ def read_text(path: Path, *, limit: int, errors: str = "strict") -> str:
 def read_bytes(path: Path, *, limit: int) -> bytes:
     """Read a regular file.
 
-    Raises:
-        OSError: it cannot be read, is not a regular file, or has more than `limit` bytes.
+    Raises `OSError` if it cannot be read, is not a regular file, or has more than `limit` bytes.
     """
-    with open_file(path) as file:
-        return _joined(iter(lambda: file.read(READ_BYTES) or b"", b""), path, limit)
+    with io.BufferedReader(open_file(path)) as file:
+        return _read_all(file, path, limit)
 
 
-def read_file_or_pipe(path: Path, *, limit: int, wait_s: float) -> bytes:
-    """Read a file, or a pipe such as a shell's `<(command)`.
-
-    Raises:
-        OSError: as `read_bytes`, or the pipe was not closed within `wait_s`.
-    """
+def read_file_or_pipe(path: Path, *, limit: int) -> bytes:
+    """Read a file, or a pipe such as a shell's `<(command)`; raises as `read_bytes`."""
     if not stat.S_ISFIFO(file_status(path).st_mode):
         return read_bytes(path, limit=limit)
-    with open(path, "rb", buffering=0, opener=_open_without_waiting) as pipe:
-        return _joined(_chunks_in_time(pipe, path, time.monotonic() + wait_s), path, limit)
+    with path.open("rb") as pipe:
+        return _read_all(pipe, path, limit)
 
 
-def _chunks_in_time(pipe: FileIO, path: Path, ends_at: float) -> Iterator[bytes]:
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(0.0, ends_at - time.monotonic())):
-            chunk = pipe.read(READ_BYTES)
-            if chunk == b"":
-                return
-            yield chunk or b""
-    raise OSError(errno.ETIMEDOUT, "the pipe was not closed in time", str(path))
-
-
-def _joined(chunks: Iterable[bytes], path: Path, limit: int) -> bytes:
-    data = bytearray()
-    for chunk in chunks:
-        data += chunk
-        if len(data) > limit:
-            why = f"it exceeds the limit of {limit:,} bytes"
-            raise OSError(errno.EFBIG, why, str(path))
-    return bytes(data)
+def _read_all(file: BinaryIO, path: Path, limit: int) -> bytes:
+    data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"it exceeds the limit of {limit:,} bytes", str(path))
+    return data
 
 
 def open_file(path: Path) -> FileIO:
     """Open a file for reading without blocking; raises `OSError` for a pipe or a device."""
-    _check_mode(file_status(path).st_mode, path)  # opening a device may change its state
-    file = open(path, "rb", buffering=0, opener=_open_without_waiting)  # noqa: SIM115
-    try:
-        _check_mode(os.fstat(file.fileno()).st_mode, path)
-    except OSError:
-        file.close()
-        raise
-    return file
+    mode = file_status(path).st_mode  # opening a device may change its state
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return open(path, "rb", buffering=0, opener=_open_without_waiting)
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def sha256_of(path: Path) -> str:
@@ -191,28 +154,12 @@ def file_status(path: Path) -> os.stat_result:
 
 def exists(path: Path) -> bool:
     """Whether a path exists; False for an invalid name."""
-    try:
-        file_status(path)
-    except OSError:
-        return False
-    return True
+    return os.path.exists(path)  # noqa: PTH110  that of pathlib raises for a long name
 
 
 def is_file(path: Path) -> bool:
     """Whether a path is a regular file; False for an invalid name."""
-    try:
-        return stat.S_ISREG(file_status(path).st_mode)
-    except OSError:
-        return False
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _check_mode(mode: int, path: Path) -> None:
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+    return os.path.isfile(path)  # noqa: PTH113  that of pathlib raises for a long name
 
 
 class FileLock:
@@ -240,11 +187,7 @@ class FileLock:
 
 
 def acquire_lock(path: Path) -> FileLock | None:
-    """Lock a file that exists as long as the lock; None if another process holds it.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
+    """Lock a file that exists as long as the lock; None if another process holds it."""
     while True:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -259,28 +202,28 @@ def acquire_lock(path: Path) -> FileLock | None:
         os.close(descriptor)  # its holder removed it meanwhile
 
 
+@dataclass
 class NewestEntries(Generic[T]):
     """Store of the newest `limit` entries in a JSON file, under its key `name`.
 
     Entries can be computed again: damaged ones are ignored. Without a path nothing is stored.
     """
 
-    def __init__(
-        self, path: Path | None, name: str, version: int, limit: int, kind: type[T]
-    ) -> None:
-        self._path, self._name, self._version, self._limit = path, name, version, limit
-        self._kind = kind
+    path: Path | None
+    name: str
+    version: int
+    limit: int
+    kind: type[T]
 
     def read(self) -> dict[str, T]:
         """Read the valid entries by key, oldest first."""
         try:
-            path = self._path
-            found = None if path is None else parse_json(read_bytes(path, limit=RECORDS_BYTES))
+            found = self.path and parse_json(read_bytes(self.path, limit=RECORDS_BYTES))
         except (OSError, ValueError):
             return {}
-        if not isinstance(found, dict) or found.get("version") != self._version:
+        if not isinstance(found, dict) or found.get("version") != self.version:
             return {}
-        entries = found.get(self._name)
+        entries = found.get(self.name)
         return dict(self._valid(entries)) if isinstance(entries, dict) and entries else {}
 
     def add(self, key: str, entry: T) -> None:
@@ -292,15 +235,15 @@ class NewestEntries(Generic[T]):
 
     def write(self, entries: Mapping[str, T]) -> None:
         """Replace all entries; raises `OSError` and then leaves the file unchanged."""
-        if self._path is None:
+        if self.path is None:
             return
         dumped = {
             key: self._adapter.dump_python(entry, mode="json")
-            for key, entry in list(entries.items())[-self._limit :]
+            for key, entry in list(entries.items())[-self.limit :]
         }
-        valid = {key: entry for key, entry in dumped.items() if _is_unicode({key: entry})}
-        text = json.dumps({"version": self._version, self._name: valid})
-        replace_file(self._path, [text.encode()], is_durable=False)
+        text = json.dumps({"version": self.version, self.name: dumped}, ensure_ascii=False)
+        data = text.encode(errors="replace")  # names of files need not be valid Unicode
+        replace_file(self.path, [data], is_durable=False)
 
     def _valid(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
         from pydantic import ValidationError
@@ -313,12 +256,4 @@ class NewestEntries(Generic[T]):
     def _adapter(self) -> "TypeAdapter[T]":
         from pydantic import TypeAdapter  # a slow import, needed after the first screen only
 
-        return TypeAdapter(self._kind)
-
-
-def _is_unicode(value: object) -> bool:
-    """Whether all strings of a value are valid Unicode, which file names need not be."""
-    try:
-        return bool(json.dumps(value, ensure_ascii=False).encode())
-    except UnicodeEncodeError:
-        return False
+        return TypeAdapter(self.kind)

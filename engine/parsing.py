@@ -1,4 +1,4 @@
-"""Parse untrusted JSON and TOML within limits.
+"""Parse untrusted JSON and TOML within limits; order names by their numbers.
 
 The values are safe to compute with, traverse and write: numbers are finite and fit 64 bits, strings
 are valid Unicode, and the depth is at most `MAX_DEPTH`.
@@ -8,15 +8,16 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
-MAX_DEPTH = 64
-"""Maximum nesting of lists and tables: files of kvchat have fewer than ten levels."""
+MAX_DEPTH = 64  # maximum nesting of lists and tables: files of kvchat have fewer than ten levels
 MAX_JSON = 1 << 23
 """Default limit of a JSON text in characters: Python needs up to 27 bytes per character."""
-MAX_KEY_PARTS = 32
-"""Maximum parts of a dotted key: Python's parser needs quadratic time."""
+MAX_KEY_PARTS = 32  # maximum parts of a dotted key: Python's parser needs quadratic time
 MAX_INTEGER = 2**64
+Text = TypeVar("Text", str, str | bytes)
+Value = TypeVar("Value")
 
 _STRING = re.compile(
     r'"""[^"\\]*+(?:(?:\\.|"(?!""))[^"\\]*+)*(?:"""|\\?\Z)'
@@ -35,36 +36,31 @@ _BETWEEN_KEYS = re.compile(r"[\n=\[\]{},]")
 
 
 def parse_json(text: str | bytes, *, limit: int = MAX_JSON) -> object:
-    """Parse a JSON text.
-
-    Raises:
-        ValueError: it is not valid JSON, or exceeds the limits.
-    """
+    """Parse a JSON text; raises `ValueError` if it is not valid or exceeds the limits."""
     if len(text) > limit:
         raise ValueError(f"it has more than {limit:,} characters")
-    try:
-        value: object = json.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise _reason(error) from error
-    _check(value)
-    return value
+    return _parsed(json.loads, text)
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """Parse a TOML text.
-
-    Raises:
-        ValueError: it is not valid TOML, or exceeds the limits.
-    """
+    """Parse a TOML text; raises `ValueError` if it is not valid or exceeds the limits."""
     keys = _BETWEEN_KEYS.split(_STRING.sub("", text))
     if any(key.count(".") >= MAX_KEY_PARTS for key in keys):
         raise ValueError(f"a key has more than {MAX_KEY_PARTS} parts")
+    return _parsed(tomllib.loads, text)
+
+
+def _parsed(parse: Callable[[Text], Value], text: Text) -> Value:
     try:
-        tables = tomllib.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise _reason(error) from error
-    _check(tables)
-    return tables
+        value = parse(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels") from error
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, UnicodeError):
+        raise
+    except ValueError as error:  # of a number with many digits
+        raise ValueError("a number needs more than 64 bits") from error
+    _check(value)
+    return value
 
 
 def check_text(text: str) -> None:
@@ -73,6 +69,12 @@ def check_text(text: str) -> None:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{text[error.start]!r} is half of a surrogate pair") from error
+
+
+def natural_key(name: str) -> list[tuple[float, str]]:
+    """Sort key of a name, whose numbers count by their value: 4b comes before 12b."""
+    parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)|([^0-9]+)", name.lower())
+    return [(float(number or "inf"), text) for number, text in parts]
 
 
 def _check(value: object) -> None:
@@ -99,14 +101,3 @@ def _inner(values: Iterable[object]) -> Iterator[list[object]]:
             yield [*value, *value.values()]
         elif isinstance(value, list):
             yield value
-
-
-def _reason(error: Exception) -> ValueError:
-    """Translate a parser's error; only numbers with many digits raise a bare `ValueError`."""
-    match error:
-        case RecursionError():
-            return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
-        case json.JSONDecodeError() | tomllib.TOMLDecodeError() | UnicodeError():
-            return ValueError(str(error))
-        case _:
-            return ValueError("a number needs more than 64 bits")

@@ -16,16 +16,16 @@ import re
 import sys
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from engine.errors import EngineError, ModelFileError
 from engine.model.architecture import architecture_of
-from engine.model.catalog import CATALOG_PATH, SNAPSHOT_TYPE, SNAPSHOTS_PATH, Snapshot, unpack
+from engine.model.catalog import CATALOG_PATH, SNAPSHOT_TYPE, SNAPSHOTS_PATH, CatalogEntry, unpack
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.remote import is_remote, read_remote
 
 LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<name>.+)")
+PACKED = ("architecture", "n_vocab", "values", "outside", "kinds", "layers")
 OF_ONE_FILE = ("general.", "tokenizer.", "split.", "quantize.")
 """Keys of a file, which other files of the model do not have."""
 
@@ -39,18 +39,19 @@ def main(name: str, address: str) -> None:
     if file.file_type.lower() != SNAPSHOT_TYPE:
         raise ModelFileError(f"{file.path.name} is {file.file_type}: name the model's Q8_0 file")
     found = unpack(SNAPSHOTS_PATH.read_bytes())
-    found[name] = snapshot_of(file)
+    found[name] = snapshot_of(name, file)
     SNAPSHOTS_PATH.write_bytes(pack(found))
     print(f"{name}: {found[name].n_parameters:,} parameters in {len(file.tensors)} tensors")
 
 
-def pack(found: Mapping[str, Snapshot]) -> bytes:
+def pack(found: Mapping[str, CatalogEntry]) -> bytes:
     """The bytes of the snapshots' file, equal for equal snapshots."""
-    text = json.dumps({name: asdict(found[name]) for name in sorted(found)}, separators=(",", ":"))
+    headers = {name: {key: getattr(found[name], key) for key in PACKED} for name in sorted(found)}
+    text = json.dumps(headers, separators=(",", ":"))
     return gzip.compress(text.encode(), mtime=0)
 
 
-def snapshot_of(file: GgufFile) -> Snapshot:
+def snapshot_of(name: str, file: GgufFile) -> CatalogEntry:
     """The snapshot of a header."""
     outside: list[str] = []
     layers: dict[int, list[str]] = {}
@@ -63,7 +64,8 @@ def snapshot_of(file: GgufFile) -> Snapshot:
             layers.setdefault(int(match["layer"]), []).append(f"{match['name']} {rest}")
     each_layer = [layers.get(index, []) for index in range(max(layers, default=-1) + 1)]
     kinds = [rows for index, rows in enumerate(each_layer) if rows not in each_layer[:index]]
-    return Snapshot(
+    return CatalogEntry(
+        name=name,
         architecture=file.architecture,
         n_vocab=file.n_vocab or 0,
         values={k: v for k, v in file.values.items() if not k.startswith(OF_ONE_FILE)},

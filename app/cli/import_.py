@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 STANDARD_INPUT = "-"
 LARGEST_FILE = 2**20
 """Bytes of the largest file that is read: settings are text of a few kilobytes."""
-PIPE_WAIT_S = 10.0
-"""How long a command behind `<(...)` may take."""
 
 
 @click.command(name="import")
@@ -96,7 +94,7 @@ def _text_of(source: str) -> str:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
         else:
             path = expanded(source)
-            data = read_file_or_pipe(path, limit=LARGEST_FILE, wait_s=PIPE_WAIT_S)
+            data = read_file_or_pipe(path, limit=LARGEST_FILE)
     except OSError as error:
         raise ImportedFileError(
             f"{source} cannot be read: {error.strerror or error}. To import a command, write it "

@@ -392,15 +392,14 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
 
 def _projector(name: str) -> "HubModel | None":
     """The projector that a name of a file means."""
-    from engine.model.hub import file_repository, repository_projectors
+    from engine.model.hub import parse_hub_name, repository_projectors
     from engine.model.identity import is_projector_name
 
-    of_file = file_repository(name)
-    if of_file is None or not is_projector_name(of_file[1]):
+    asked = parse_hub_name(name)
+    if asked is None or asked.file is None or not is_projector_name(asked.file):
         return None
-    asked, file = of_file
     found = repository_projectors(asked.repo, asked.revision)
-    return next((each for each in found if f"{each.name}.gguf" == file), None)
+    return next((each for each in found if each.name == asked.wanted), None)
 
 
 def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
@@ -425,17 +424,11 @@ def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":
     """The repository of a name, and the model of it that is meant or suits best."""
     from app.library import read_offer, repository_of
     from app.planning import user_planner
-    from engine.model.hub import file_repository
 
-    of_file = file_repository(name)
     with SlowReading().hub() as reading:
-        asked = of_file[0] if of_file else repository_of(name)
+        asked = repository_of(name)
         offer = read_offer(asked, user_planner(), reading.header)
-    if of_file is not None:
-        return offer, offer.named(of_file[1])
-    if asked.quantization is not None:
-        return offer, offer.named(asked.quantization)
-    return offer, offer.best
+    return offer, offer.best if asked.wanted is None else offer.named(asked.wanted)
 
 
 def _path(name: str) -> Path:

@@ -32,7 +32,7 @@ from engine.planning.values import AskedThreads, thread_rules
 
 if TYPE_CHECKING:
     from engine.memory.terms import Target
-    from engine.model.hub import RepositoryName
+    from engine.model.hub import HubName
     from engine.planning.machine import PlannedMachine
     from engine.planning.planner import Plan, Planner, Setup
     from engine.presets.preset import Preset
@@ -267,10 +267,11 @@ def command(
     kvchat plan qwen3-32b --device host1:24GiB --device host2:2x24GiB --net 10
     """  # noqa: D301  click wants the backspace character itself
     from app.planning import user_planner
-    from engine.model.hub import parse_repository
+    from engine.model.hub import parse_hub_name
 
     planner = user_planner()
-    if (repository := parse_repository(model)) is not None:
+    repository = parse_hub_name(model)
+    if repository is not None and repository.file is None:
         _check_for_repository({**options, "dry_run": dry_run})
         _print_repository(repository, target, planner, as_json=as_json, options=options)
         return
@@ -306,7 +307,7 @@ def _print(plan: "Plan", planner: "Planner", *, as_json: bool) -> None:
 
 
 def _print_repository(
-    asked: "RepositoryName",
+    asked: "HubName",
     target: "Target",
     planner: "Planner",
     *,

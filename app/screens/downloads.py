@@ -31,14 +31,13 @@ from engine.files import is_file
 from engine.model.catalog import find_entry
 from engine.model.hub import (
     HubModel,
+    HubName,
     HubRepository,
     Progress,
-    RepositoryName,
     StoppedError,
     download,
-    file_repository,
     find_repositories,
-    parse_repository,
+    parse_hub_name,
 )
 
 HEIGHTS = [(0, "-low"), (26, "-tall")]
@@ -180,11 +179,10 @@ class HubScreen(PickScreen[str]):
 
     def on_mount(self) -> None:
         super().on_mount()
-        of_file = file_repository(self._asked)
-        asked = of_file[0] if of_file else parse_repository(self._asked)
+        asked = parse_hub_name(self._asked)
         if asked is not None:
-            self._quantization = of_file[1] if of_file else asked.quantization
-            self._read(RepositoryName(asked.repo, asked.revision))
+            self._quantization = asked.wanted
+            self._read(HubName(asked.repo, asked.revision))
         else:
             name, _, self._quantization = self._asked.rpartition(":")
             in_thread(self, "hub", partial(_found, name), self._show_repositories, self._fail)
@@ -194,7 +192,7 @@ class HubScreen(PickScreen[str]):
         note = "choose a repository (the model maker's first, then the most downloaded)"
         self.show_all(rows, note=note if rows else "the hub has no GGUF repository with this name")
 
-    def _read(self, asked: RepositoryName) -> None:
+    def _read(self, asked: HubName) -> None:
         in_thread(
             self, "hub", lambda: read_offer(asked, user_planner()), self._show_offer, self._fail
         )
@@ -217,8 +215,8 @@ class HubScreen(PickScreen[str]):
 
     def picked(self, key: str) -> None:
         """Read a repository; ask whether to download a file, or return its name."""
-        asked = parse_repository(key)
-        if asked is not None:
+        asked = parse_hub_name(key)
+        if asked is not None and asked.file is None:
             self.show_all((), note=f"reading the header of a file in {asked.repo} …")
             self._read(asked)
         elif self._purpose == "plan":

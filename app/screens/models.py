@@ -23,7 +23,7 @@ from app.widgets.select_list import Row
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.model.architecture import Model
-from engine.model.hub import file_repository, parse_repository
+from engine.model.hub import parse_hub_name
 from engine.model.library import LibraryScan, ModelEntry
 from engine.model.ollama import model_title
 from engine.planning.models import (
@@ -304,11 +304,10 @@ class ModelsScreen(PickScreen[str]):
         entry = self._entries.get(key)
         if self._purpose == "load" and entry is not None and entry.problem:
             self.notify(entry.problem, severity="error")
-        elif (
-            key in self._entries
-            or saved_server(key)
-            or (self._purpose == "plan" and parse_repository(key) is None)
-        ):
+            return
+        asked = parse_hub_name(key)
+        is_plannable = self._purpose == "plan" and (asked is None or asked.file is not None)
+        if key in self._entries or saved_server(key) or is_plannable:
             self.dismiss(key)
         else:
             from app.screens.downloads import HubScreen  # with the first question to the hub
@@ -317,7 +316,7 @@ class ModelsScreen(PickScreen[str]):
 
     def typed_row(self, text: str) -> Row[str] | None:
         """A row for a typed name of a hub repository or of a file in one."""
-        if parse_repository(text) is None and file_repository(text) is None:
+        if parse_hub_name(text) is None:
             return next((row for row in self._all if row.key == ADD), None)
         line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
         return Row(text, partial(clipped, line))

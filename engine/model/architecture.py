@@ -1,25 +1,24 @@
 """What the memory of a model depends on, by llama.cpp's rules for its architecture."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.model.architectures import Family, family_of
-from engine.model.gguf import MAX_CACHED_MODELS, MAX_LAYERS, GgufFile, HeaderKeys, read_gguf
+from engine.model.gguf import MAX_CACHED_MODELS, GgufFile, HeaderKeys, read_gguf
 from engine.model.layers import (
-    HeadDims,
     Layer,
     StateRow,
     compressor_states,
     has_indexer,
-    indexer_widths,
+    head_dims,
+    is_latent,
     layer_kinds,
     n_layers_with_cache,
-    state_row,
+    recurrent_states,
     windows,
-    with_compression,
-    with_hash_layers,
+    with_indexer,
 )
 from engine.model.tensor_table import Widths, widths_of
 
@@ -29,57 +28,36 @@ class Architecture:
     """The numbers of a model that its memory depends on."""
 
     name: str
-    n_layers: int
-    """Layers that a main context runs."""
-    n_blocks: int
-    """Layers in the file, with those of an MTP head: the number that `n_gpu_layers` counts."""
+    n_layers: int  # layers that a main context runs
+    n_blocks: int  # those of the file, with an MTP head: the number that `n_gpu_layers` counts
     n_ctx_train: int
     d_hidden: int
     n_heads: int
     n_vocab: int
     n_experts: int
     n_experts_used: int
-    layers: dict[int, Layer]
-    """Those that own a cache, by index."""
-    states: dict[int, StateRow] = field(default_factory=dict)
-    """Of recurrent layers, by index."""
-    head_layers: dict[int, Layer] = field(default_factory=dict)
-    """Layers of an MTP head, which cache while it drafts."""
-    rolls_back: bool = False
-    """Whether recurrent states have rows to roll drafted tokens back."""
-    is_latent: bool = False
-    """Whether only keys are cached (MLA)."""
-    needs_one_type: bool = False
-    """Whether llama.cpp refuses different K/V types."""
-    v_width_max: int = 0
-    """Value elements of the widest layer, to which transposed values are padded."""
-    k_head_dims: tuple[int, ...] = ()
-    """Head sizes of all layers, which the blocks of a quantised cache must divide."""
+    layers: dict[int, Layer]  # those that own a cache, by index
+    states: dict[int, StateRow] = field(default_factory=dict)  # of recurrent layers, by index
+    head_layers: dict[int, Layer] = field(default_factory=dict)  # of an MTP head, while it drafts
+    rolls_back: bool = False  # whether recurrent states have rows to roll drafted tokens back
+    is_latent: bool = False  # whether only keys are cached (MLA)
+    needs_one_type: bool = False  # whether llama.cpp refuses different K/V types
+    v_width_max: int = 0  # value elements of the widest layer, to which transposed ones are padded
+    k_head_dims: tuple[int, ...] = ()  # of all layers; blocks of a quantised cache divide them
     v_head_dims: tuple[int, ...] = ()
     has_flash_attention: bool = True
-    attends_in_batch: bool = False
-    """Whether a token attends to its batch only, never to a cache."""
-    has_position_bias: bool = False
-    """Whether scores have a bias by position and are stored even with flash attention (T5)."""
-    gives_all_logits: bool = False
-    """Whether the graph computes logits of every token."""
+    attends_in_batch: bool = False  # whether a token attends to its batch only, never to a cache
+    has_position_bias: bool = False  # whether scores have a bias and are stored even with FA (T5)
+    gives_all_logits: bool = False  # whether the graph computes logits of every token
     widths: Widths = field(default_factory=Widths)
-    has_indexer: bool = False
-    """Whether an indexer chooses the tokens that a layer attends to."""
-    n_streams: int = 0
-    """Streams of hidden states (hyper-connections, AltUp); 0 without."""
-    layer_embedding_width: int = 0
-    """Elements of a token's embeddings for all layers (Gemma 3n and 4)."""
-    sharing: dict[int, int] = field(default_factory=dict)
-    """Last layers and the layer whose cache each of them uses (Gemma 3n and 4)."""
-    embeds_positions: bool = False
-    """Whether positions have embeddings (GPT-2)."""
-    n_image_rows: int = 0
-    """Rows of image features for each token (DeepStack of Qwen 3 VL)."""
-    doubts: tuple[str, ...] = ()
-    """Why figures are estimates."""
-    distinct_layers: tuple[Layer, ...] = field(init=False)
-    """The layers that own a cache, without equal ones."""
+    has_indexer: bool = False  # whether an indexer chooses the tokens that a layer attends to
+    n_streams: int = 0  # streams of hidden states (hyper-connections, AltUp); 0 without
+    layer_embedding_width: int = 0  # elements of a token's embeddings for all layers (Gemma 3n, 4)
+    sharing: dict[int, int] = field(default_factory=dict)  # last layer -> whose cache it uses
+    embeds_positions: bool = False  # whether positions have embeddings (GPT-2)
+    n_image_rows: int = 0  # rows of image features for each token (DeepStack of Qwen 3 VL)
+    doubts: tuple[str, ...] = ()  # why figures are estimates
+    distinct_layers: tuple[Layer, ...] = field(init=False)  # with a cache, without equal ones
 
     def __post_init__(self) -> None:
         kinds: dict[Layer, Layer] = {}
@@ -89,7 +67,6 @@ class Architecture:
 
     @property
     def family(self) -> Family:
-        """The rules of llama.cpp for this architecture."""
         return family_of(self.name)
 
     @property
@@ -121,6 +98,7 @@ NOT_ALONE = {
     "projector": "a projector, which must be loaded with a language model (--mmproj)",
 }
 """Files without a language model."""
+MAX_LAYERS = 10_000  # llama.cpp has a limit of 512
 NO_RULE = "is an architecture that kvchat does not know"
 SETTLED_NS = 2_000_000_000
 """Age of a file from which every further change has another time: clocks are coarse."""
@@ -131,10 +109,7 @@ _cached: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
 def read_model(path: Path) -> Model:
     """Read header and architecture of a model file; the same object while the file is unchanged.
 
-    Values computed from a header are cached by object.
-
-    Raises:
-        ModelFileError: the file cannot be read, or lacks a key that its architecture needs.
+    Raises `ModelFileError` if it cannot be read, or lacks a key that its architecture needs.
     """
     stamps, model = _cached.get(path, ((), None))
     if model is not None and stamps == _stamps(model.file.paths):
@@ -159,22 +134,25 @@ def _stamps(paths: tuple[Path, ...]) -> tuple[Stamp, ...]:
 
 
 def architecture_of(file: GgufFile) -> Architecture:
-    """The architecture of a header.
-
-    Raises:
-        ModelFileError: a required key is missing.
-    """
+    """The architecture of a header; raises `ModelFileError` if a required key is missing."""
     keys = HeaderKeys(file)
     family = keys.family
     n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.positive("embedding_length")
     heads, kv_heads = _heads(keys, n_blocks)
-    dims = HeadDims(keys, d_hidden // heads[0] if heads[0] else 0)
     spans, doubts = windows(keys, n_blocks)
+    head_dim = d_hidden // heads[0] if heads[0] else 0
+    dims, dense_dims = (head_dims(keys, head_dim, each) for each in (spans, [None] * n_blocks))
+    is_mla = is_latent(keys)
+    needs_one_type = is_mla or family.indexer == "compressed"  # only keys are cached
+
+    def layer(index: int, dims: tuple[int, int], span: int | None) -> Layer:
+        k_dim, v_dim = dims
+        v_dim = 0 if needs_one_type else v_dim
+        return Layer(kv_heads[index], k_dim, v_dim, heads[index], span)
+
     attending, recurrent = layer_kinds(keys, n_blocks, n_layers, kv_heads)
     n_owning = n_layers_with_cache(keys, n_blocks)
-    row = state_row(keys, d_hidden, heads[0])
-    states = with_hash_layers(keys, dict.fromkeys(sorted(recurrent), row), d_hidden)
     n_used = keys.per_layer("expert_used_count", n_blocks, default=[0] * n_blocks)
     unknown = () if family.is_known else (f"{keys.name} {NO_RULE}",)
     return Architecture(
@@ -188,22 +166,23 @@ def architecture_of(file: GgufFile) -> Architecture:
         n_experts=keys.optional("expert_count", 0),
         n_experts_used=max(n_used),
         layers={
-            index: _layer(keys, index, n_layers, dims.layer(kv_heads[index], heads[index], span))
-            for index, span in enumerate(spans[:n_owning])
+            index: with_indexer(keys, index, n_layers, layer(index, dims[index], spans[index]))
+            for index in range(n_owning)
             if index in attending and family.has_cache
         },
-        states=states | compressor_states(keys, n_layers),
+        states=recurrent_states(keys, recurrent, d_hidden, heads[0])
+        | compressor_states(keys, n_layers),
         head_layers={
-            index: dims.layer(kv_heads[index], heads[index], None)
+            index: layer(index, dense_dims[index], None)
             for index in range(n_layers, n_blocks)
             if kv_heads[index] and not family.has_router_layer
         },
         rolls_back=family.rolls_back,
-        is_latent=dims.is_latent,
-        needs_one_type=dims.is_latent or family.indexer == "compressed",
-        v_width_max=max(map(dims.v_width, kv_heads, spans)),
-        k_head_dims=dims.k_dims(spans),
-        v_head_dims=dims.v_dims(spans),
+        is_latent=is_mla,
+        needs_one_type=needs_one_type,
+        v_width_max=max(n * v_dim for n, (_, v_dim) in zip(kv_heads, dims, strict=True)),
+        k_head_dims=tuple(dict.fromkeys(k_dim for k_dim, _ in dims)),
+        v_head_dims=tuple(dict.fromkeys(v_dim for _, v_dim in dims)),
         has_flash_attention=family.has_flash_attention,
         attends_in_batch=family.attends_in_batch or not family.has_cache,
         has_position_bias=family.has_position_bias,
@@ -212,7 +191,10 @@ def architecture_of(file: GgufFile) -> Architecture:
         has_indexer=has_indexer(keys),
         n_streams=_n_streams(keys),
         layer_embedding_width=_layer_embedding_width(keys, n_blocks),
-        sharing=_sharing(spans, n_owning),
+        sharing={
+            index: n_owning - (1 if spans[index] is None else 2)
+            for index in range(n_owning, n_blocks)
+        },
         embeds_positions=any(t.name == "position_embd.weight" for t in file.tensors),
         n_image_rows=_n_image_rows(keys),
         doubts=(*doubts, *unknown),
@@ -222,8 +204,7 @@ def architecture_of(file: GgufFile) -> Architecture:
 def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
     """All layers as llama.cpp counts them, and those of a main context.
 
-    Raises:
-        ModelFileError: the file has no model, or an impossible number of layers.
+    Raises `ModelFileError` for a file without a model, or with an impossible number of layers.
     """
     if not keys.name:
         raise ModelFileError(
@@ -231,15 +212,13 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
         )
     if keys.family.not_alone:
         raise ModelFileError(f"{keys.file.path.name} is {NOT_ALONE[keys.family.not_alone]}")
-    n_blocks = keys.n_blocks()
-    if keys.family.has_router_layer:
-        return n_blocks + 1, n_blocks
+    n_blocks = keys.positive("block_count")
     if keys.family.loops == "named":
         n_blocks *= max(1, keys.optional("num_loops", 1))
-        if n_blocks > MAX_LAYERS:
-            raise ModelFileError(
-                f"{keys.file.path.name} declares {n_blocks} looped layers: the header is damaged"
-            )
+    if n_blocks > MAX_LAYERS:
+        raise keys.damaged(f"declares {n_blocks} layers, more than {MAX_LAYERS}")
+    if keys.family.has_router_layer:
+        return n_blocks + 1, n_blocks
     n_layers = n_blocks - keys.optional("nextn_predict_layers", 0)
     if n_layers < 1:
         raise ModelFileError(
@@ -256,21 +235,6 @@ def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
     kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
     routers = [1] * (n_blocks - n_named)
     return [*heads, *routers], [*kv_heads, *routers]
-
-
-def _layer(keys: HeaderKeys, index: int, n_layers: int, layer: Layer) -> Layer:
-    """A layer with its indexer and its compressed cache."""
-    k_width, v_width = indexer_widths(keys, index, n_layers, layer.v_head_dim)
-    layer = replace(layer, indexer_k_width=k_width, indexer_v_width=v_width)
-    return with_compression(keys, index, layer)
-
-
-def _sharing(spans: list[int | None], n_owning: int) -> dict[int, int]:
-    """The last layer of the same kind, dense or sliding, that owns a cache."""
-    return {
-        index: n_owning - (1 if spans[index] is None else 2)
-        for index in range(n_owning, len(spans))
-    }
 
 
 def _n_streams(keys: HeaderKeys) -> int:

@@ -9,8 +9,8 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -24,15 +24,11 @@ from engine.model.vocabulary import have_similar_sizes
 from engine.validation import nearest
 
 CATALOG_PATH = Path(__file__).with_name("catalog.toml")
-SNAPSHOTS_PATH = Path(__file__).with_name("snapshots.json.gz")
-"""Written by `scripts/catalogue.py`."""
-SNAPSHOT_TYPE = "q8_0"
-"""The type of the matrices that a quantisation changes, in snapshots."""
+SNAPSHOTS_PATH = Path(__file__).with_name("snapshots.json.gz")  # written by `scripts/catalogue.py`
+SNAPSHOT_TYPE = "q8_0"  # the type of the matrices that a quantisation changes, in snapshots
 DEFAULT_QUANTIZATION = "Q4_K_M"
-WEIGHTS_SPREAD = 0.03
-"""Relative difference of the weights from those of a published file."""
-MAX_DRAFT_SHARE = 0.2
-"""Parameters of a draft over its target's: a larger draft gains nothing."""
+WEIGHTS_SPREAD = 0.03  # relative difference of the weights from those of a published file
+MAX_DRAFT_SHARE = 0.2  # parameters of a draft over its target's: a larger draft gains nothing
 LAYER = re.compile(r"blk\.(\d+)\.")
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 VALUES = r"attn_(v|qkv|kv_b)\."
@@ -43,29 +39,20 @@ FALLBACKS = {
     "q6_K": "q8_0",
 }  # fmt: skip
 """The type of tensors whose rows are no multiple of 256."""
-VOCABULARY_FAMILIES = {
-    "Llama 3": r"llama-3\.",
-    "Llama 2": r"(llama-2|codellama|tinyllama)-",
-    "Qwen 2.5": r"qwen2\.5-(?!vl)",
-    "Qwen 3": r"qwen3-(?!next|vl)",
-    "Qwen 3.5": r"qwen3\.[56]-",
-    "Gemma 2": r"gemma-2-",
-    "Gemma 3": r"gemma-3-",
-    "SmolLM2": r"smollm2-",
-    "ERNIE 4.5": r"ernie-4\.5-",
-}
-"""Models that share a vocabulary. TinyLlama and Code Llama have that of Llama 2; Qwen 2.5 and 3
-differ in the tokens of thinking and tools."""
+VOCABULARY_FAMILIES = (
+    r"llama-3\.", r"(llama-2|codellama|tinyllama)-", r"qwen2\.5-(?!vl)", r"qwen3-(?!next|vl)",
+    r"qwen3\.[56]-", r"gemma-2-", r"gemma-3-", r"smollm2-", r"ernie-4\.5-",
+)  # fmt: skip
+"""Names of models that share a vocabulary. TinyLlama and Code Llama have that of Llama 2; Qwen 2.5
+and 3 differ in the tokens of thinking and tools."""
 
 
 class Mix(NamedTuple):
     """The types of a quantisation."""
 
     default: str
-    raised: str = ""
-    """The type of `ffn_down`, of values and, unless `in_some`, of `attn_output`."""
-    in_some: bool = False
-    """Whether only about half of the layers have raised matrices."""
+    raised: str = ""  # the type of `ffn_down`, of values and, unless `in_some`, of `attn_output`
+    in_some: bool = False  # whether only about half of the layers have raised matrices
 
 
 MIXES: Mapping[str, Mix] = {
@@ -86,27 +73,29 @@ class UnknownQuantizationError(ModelFileError):
     title = "No such quantisation"
 
 
-class ShapedTensor(NamedTuple):
-    """One tensor of a snapshot."""
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A public model, from whose header at Q8_0 that of any quantisation can be made.
+
+    A tensor is a text of its name, its type and its dimensions.
+    """
 
     name: str
-    type: GgmlType
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The header of a model's file at Q8_0; a tensor is its name, its type and its dimensions."""
-
     architecture: str
     n_vocab: int
     values: Mapping[str, Value]
-    outside: list[str]
-    """Tensors of no layer."""
-    kinds: list[list[str]]
-    """The tensors of each distinct layer, without its number in their names."""
-    layers: list[int]
-    """The index in `kinds` of each layer."""
+    outside: list[str]  # tensors of no layer
+    kinds: list[list[str]]  # the tensors of each distinct layer, without its number in their names
+    layers: list[int]  # the index in `kinds` of each layer
+    aliases: Sequence[str] = ()
+    source: str = ""  # the published file that the figures come from
+    checked: str = ""  # how the entry was verified
+
+    @property
+    def n_ctx_train(self) -> int:
+        n_ctx = self.values[f"{self.architecture}.context_length"]
+        assert isinstance(n_ctx, int)
+        return n_ctx
 
     @property
     def n_parameters(self) -> int:
@@ -115,46 +104,11 @@ class Snapshot:
         rows = [(1, self.outside), *((n_layers[k], rows) for k, rows in enumerate(self.kinds))]
         return sum(n * prod(_tensor(row).shape) for n, each in rows for row in each)
 
-    def tensors(self) -> Iterator[ShapedTensor]:
-        """Every tensor, those of the layers last."""
+    def tensors(self) -> Iterator[TensorInfo]:
+        """Every tensor at Q8_0, those of the layers last; without their offsets."""
         yield from map(_tensor, self.outside)
         for layer, kind in enumerate(self.layers):
             yield from (_tensor(f"blk.{layer}.{row}") for row in self.kinds[kind])
-
-
-@dataclass(frozen=True, slots=True)
-class CatalogEntry:
-    """A public model, from which a header can be made for any quantisation."""
-
-    name: str
-    aliases: tuple[str, ...]
-    source: str
-    """The published file that the figures come from."""
-    checked: str
-    """How the entry was verified."""
-    snapshot: Snapshot
-
-    @property
-    def architecture(self) -> str:
-        """Architecture as llama.cpp names it."""
-        return self.snapshot.architecture
-
-    @property
-    def n_vocab(self) -> int:
-        """Entries of the vocabulary."""
-        return self.snapshot.n_vocab
-
-    @property
-    def n_ctx_train(self) -> int:
-        """Tokens of the longest context of the training."""
-        n_ctx = self.snapshot.values[f"{self.architecture}.context_length"]
-        assert isinstance(n_ctx, int)
-        return n_ctx
-
-    @property
-    def n_parameters(self) -> int:
-        """Elements of all tensors."""
-        return self.snapshot.n_parameters
 
     def model(self, quantization: str = DEFAULT_QUANTIZATION) -> Model:
         """The model as if its file had been read; raises as `header` does."""
@@ -162,12 +116,8 @@ class CatalogEntry:
         return Model(file, architecture_of(file))
 
     def header(self, quantization: str = DEFAULT_QUANTIZATION) -> GgufFile:
-        """Keys and tensor table; of the vocabulary only its length.
-
-        Raises:
-            UnknownQuantizationError: its mix is not known.
-        """
-        tensors = tuple(_quantized(self.snapshot, quantization))
+        """Keys and tensor table; raises `UnknownQuantizationError` for an unknown mix."""
+        tensors = tuple(_quantized(self, quantization))
         path = Path(f"{self.name}.{quantization}.gguf")
         about: dict[str, Value] = {
             "general.architecture": self.architecture,
@@ -177,8 +127,7 @@ class CatalogEntry:
         }
         return GgufFile(
             path=path,
-            version=3,
-            values={**self.snapshot.values, **about},
+            values={**self.values, **about},
             array_lengths={"tokenizer.ggml.tokens": self.n_vocab},
             tensors=tensors,
             nbytes=tensors[-1].offset + _padded(tensors[-1].nbytes),
@@ -187,64 +136,58 @@ class CatalogEntry:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class DraftPair:
-    """A model that can draft for another."""
-
-    target: str
-    draft: str
-    share: float
-    """Parameters of the draft over those of the target."""
-
-
+@cache
 def entries() -> tuple[CatalogEntry, ...]:
     """Every model of the catalogue, in its order."""
-    return tuple(_entries().values())
+    tables = tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8"))
+    headers = unpack(SNAPSHOTS_PATH.read_bytes())
+    return tuple(replace(headers[name], **table) for name, table in tables.items())
+
+
+def unpack(data: bytes) -> dict[str, CatalogEntry]:
+    """Entries of packed headers, by name."""
+    found = json.loads(gzip.decompress(data))
+    for each in found.values():
+        values = each["values"].items()
+        each["values"] = {k: tuple(v) if isinstance(v, list) else v for k, v in values}
+    return {name: CatalogEntry(name, **each) for name, each in found.items()}
+
+
+@cache
+def _by_name() -> Mapping[str, CatalogEntry]:
+    return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
 
 
 def find_entry(name: str) -> CatalogEntry:
-    """The model of a name or an alias, in upper or lower case.
-
-    Raises:
-        ModelFileError: no model has that name; the message names similar ones.
-    """
-    wanted, names = name.strip().lower(), _names()
-    if wanted in names:
-        return _entries()[names[wanted]]
-    near = nearest(wanted, names, n=3, cutoff=0.5)
+    """The model of a name or an alias; `ModelFileError` names similar ones for any other name."""
+    wanted, named = name.strip().lower(), _by_name()
+    if wanted in named:
+        return named[wanted]
+    near = nearest(wanted, named, n=3, cutoff=0.5)
     hint = "`kvchat models catalogue` lists its models"
     if near:
         hint = f"did you mean {' or '.join(near)}?"
     raise ModelFileError(f"the catalogue has no model {name!r}: {hint}")
 
 
-def recommended_drafts(target: str) -> tuple[DraftPair, ...]:
-    """The models that can draft for one of the catalogue, the cheapest first.
-
-    Raises:
-        ModelFileError: the catalogue has no such model.
-    """
-    entry = find_entry(target)
-    family = next((p for p in VOCABULARY_FAMILIES.values() if re.match(p, entry.name)), None)
-    pairs = [
-        DraftPair(entry.name, each.name, each.n_parameters / entry.n_parameters)
+def recommended_drafts(target: CatalogEntry) -> list[CatalogEntry]:
+    """The models that can draft for one of the catalogue, the smallest first."""
+    family = next((each for each in VOCABULARY_FAMILIES if re.match(each, target.name)), None)
+    n_max = MAX_DRAFT_SHARE * target.n_parameters
+    found = [
+        each
         for each in (entries() if family else ())
-        if each != entry
-        and re.match(family or "", each.name)
-        and have_similar_sizes(entry.n_vocab, each.n_vocab)
+        if re.match(family or "", each.name)
+        and have_similar_sizes(target.n_vocab, each.n_vocab)
+        and each.n_parameters <= n_max
     ]
-    useful = (pair for pair in pairs if pair.share <= MAX_DRAFT_SHARE)
-    return tuple(sorted(useful, key=lambda pair: pair.share))
+    return sorted(found, key=lambda each: each.n_parameters)
 
 
 def quantized_type(
     quantization: str, name: str, row_length: int, *, n_layers: int, is_tied: bool
 ) -> GgmlType:
-    """The type of a matrix that the quantisation changes.
-
-    Raises:
-        UnknownQuantizationError: its mix is not known.
-    """
+    """The type of a matrix that the quantisation changes; raises as `CatalogEntry.header`."""
     mix = MIXES.get(quantization)
     if mix is None:
         near = nearest(quantization, QUANTIZATIONS, n=3, cutoff=0.5)
@@ -274,18 +217,15 @@ def _is_raised(mix: Mix, name: str, n_layers: int) -> bool:
     return not mix.in_some or is_at_end or (layer - eighth) % 3 == 2
 
 
-def _quantized(snapshot: Snapshot, quantization: str) -> Iterator[TensorInfo]:
+def _quantized(entry: CatalogEntry, quantization: str) -> Iterator[TensorInfo]:
     """The tensor table of a file of that quantisation."""
-    found = list(snapshot.tensors())
+    found = list(entry.tensors())
     is_tied = all(tensor.name != "output.weight" for tensor in found)
-    n_layers, offset = len(snapshot.layers), 0
-    for name, snapshot_type, shape in found:
-        is_changed = snapshot_type.name == SNAPSHOT_TYPE
-        kind = (
-            quantized_type(quantization, name, shape[0], n_layers=n_layers, is_tied=is_tied)
-            if is_changed
-            else snapshot_type
-        )
+    n_layers, offset = len(entry.layers), 0
+    for tensor in found:
+        name, shape, kind = tensor.name, tensor.shape, tensor.type
+        if kind.name == SNAPSHOT_TYPE:
+            kind = quantized_type(quantization, name, shape[0], n_layers=n_layers, is_tied=is_tied)
         nbytes = kind.row_bytes(prod(shape))
         yield TensorInfo(name, shape, kind, offset, nbytes)
         offset += _padded(nbytes)
@@ -295,41 +235,7 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
 
 
-@cache
-def snapshots() -> Mapping[str, Snapshot]:
-    """The snapshot of each model of the catalogue, by its name."""
-    return unpack(SNAPSHOTS_PATH.read_bytes())
-
-
-def unpack(data: bytes) -> dict[str, Snapshot]:
-    """Snapshots of packed headers."""
-    found = json.loads(gzip.decompress(data))
-    for each in found.values():
-        values = each["values"].items()
-        each["values"] = {k: tuple(v) if isinstance(v, list) else v for k, v in values}
-    return {name: Snapshot(**each) for name, each in found.items()}
-
-
-def _tensor(row: str) -> ShapedTensor:
-    name, kind, *shape = row.split(" ")
-    return ShapedTensor(name, TYPES_BY_NAME[kind], tuple(map(int, shape)))
-
-
-@cache
-def _entries() -> Mapping[str, CatalogEntry]:
-    tables = tomllib.loads(CATALOG_PATH.read_text(encoding="utf-8"))
-    return {
-        name: CatalogEntry(
-            name, tuple(table.get("aliases", ())), table["source"], table["checked"],
-            snapshots()[name],
-        )
-        for name, table in tables.items()
-    }  # fmt: skip
-
-
-@cache
-def _names() -> Mapping[str, str]:
-    """The entry of each name and alias, in lower case."""
-    return {
-        name.lower(): entry.name for entry in entries() for name in (entry.name, *entry.aliases)
-    }
+def _tensor(row: str) -> TensorInfo:
+    name, type_name, *dimensions = row.split(" ")
+    kind, shape = TYPES_BY_NAME[type_name], tuple(map(int, dimensions))
+    return TensorInfo(name, shape, kind, 0, kind.row_bytes(prod(shape)))

@@ -21,11 +21,9 @@ from engine.errors import TemplateError
 from engine.requests import Message
 
 TIME_LIMIT_S = 2.0
-PROBE = "a7Z"
-"""A text that no template writes by itself."""
+PROBE = "a7Z"  # a text that no template writes by itself
 MAX_REPEAT = 1_000_000
-MAX_TEXT = 16 << 20
-"""Characters of a prompt; a longer one fits no context."""
+MAX_TEXT = 16 << 20  # characters of a prompt; a longer one fits no context
 PLAIN_STOP = ("\nUser:",)
 THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Fields of a message in which templates look for the thinking of an earlier reply."""
@@ -49,7 +47,7 @@ class ChatTemplate:
         self.text = text or PLAIN_TEMPLATE
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
-            self._template = _environment().from_string(self.text)
+            self._template = _Environment().from_string(self.text)
         except (JinjaError, RecursionError) as error:
             raise TemplateError(
                 f"the model's chat template is not valid Jinja: {error}; {ADVICE}"
@@ -57,19 +55,13 @@ class ChatTemplate:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Stop strings that the template needs."""
         return PLAIN_STOP if self.is_fallback else ()
 
     def render(self, messages: Sequence[Message], **variables: bool) -> str:
         """The prompt, up to the start of the assistant's next message.
 
-        Args:
-            messages: The chat.
-            variables: Further variables of the template.
-
-        Raises:
-            TemplateError: the template refused the messages, was stopped by the sandbox or a
-                limit, or failed.
+        `variables` are further ones of the template. Raises `TemplateError` if it refuses the
+        messages, fails, or is stopped by the sandbox or a limit.
         """
         values = [_values(message) for message in messages]
         if self._needs_parts:
@@ -137,26 +129,23 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset(["*", "**"])
 
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols"],
+            optimized=False,
+            finalize=_unchanged,
+        )
+        self.filters["tojson"] = _to_json
+        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
         counts = [side for side in (left, right) if isinstance(side, int)]
         if operator == "**" or (sizes and counts and sizes[0] * counts[0] > MAX_REPEAT):
             raise SecurityError(f"{operator!r} could create a value of unbounded size")
         return super().call_binop(context, operator, left, right)
-
-
-def _environment() -> _Environment:
-    environment = _Environment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=["jinja2.ext.loopcontrols"],
-        optimized=False,
-        finalize=_unchanged,
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
 
 
 @pass_context

@@ -8,9 +8,10 @@ arrays, such as vocabularies, only the length is stored.
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import wraps
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial, wraps
 from math import prod
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -22,19 +23,14 @@ from engine.model.ggml import FILE_TYPES, GgmlType, ggml_type
 
 MAGIC = b"GGUF"
 MIN_BYTES = 24
-MAX_STORED_ELEMENTS = 4096
-"""Longer arrays are skipped."""
+MAX_STORED_ELEMENTS = 4096  # longer arrays are skipped
 MAX_KEYS = 16_384
 MAX_TENSORS = 65_536
 MAX_KEY_BYTES = 65_535
-MAX_TENSOR_NAME_BYTES = 63
-"""ggml's `GGML_MAX_NAME` without the closing zero."""
-MAX_ELEMENTS_OF_ALL = 262_144
-"""Elements of all stored arrays: models have a few thousand."""
-MAX_TEXT_BYTES = 16 << 20
-"""Of all stored strings: chat templates have up to 100 KiB."""
-MAX_STRINGS = 1 << 22
-"""Skipped strings of all arrays: the largest vocabularies have 262,144."""
+MAX_TENSOR_NAME_BYTES = 63  # ggml's `GGML_MAX_NAME` without the closing zero
+MAX_ELEMENTS_OF_ALL = 262_144  # of all stored arrays: models have a few thousand
+MAX_TEXT_BYTES = 16 << 20  # of all stored strings: chat templates have up to 100 KiB
+MAX_STRINGS = 1 << 22  # skipped ones of all arrays: the largest vocabularies have 262,144
 MAX_ALIGNMENT = 1 << 20
 MAX_DIMENSIONS = 4
 MAX_TENSOR_ELEMENTS = (1 << 63) - 1
@@ -53,16 +49,11 @@ U32, U64 = FORMS[4], FORMS[10]
 TENSOR_ROWS = tuple(struct.Struct(f"<{n}QIQ") for n in range(MAX_DIMENSIONS + 1))
 """Dimensions, type and offset of a tensor, by the number of its dimensions."""
 CHUNK_BYTES = 1 << 20
-MAX_HEADER_BYTES = 64 << 20
-"""Known headers have up to 20 MiB."""
+MAX_HEADER_BYTES = 64 << 20  # known headers have up to 20 MiB
 MAX_PARTS = 1000
 SPLIT_NAME = re.compile(r"^(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
-MAX_LAYERS = 10_000
-"""llama.cpp has a limit of 512."""
-MAX_VALUE = 2**40
-"""Larger lengths are damage: no product of two of them can be a memory size."""
-MAX_CACHED_MODELS = 8
-"""Models of which computed values stay in memory."""
+MAX_VALUE = 2**40  # larger lengths are damage: no product of two of them can be a memory size
+MAX_CACHED_MODELS = 8  # models of which computed values stay in memory
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -74,308 +65,8 @@ class TensorInfo:
     name: str
     shape: tuple[int, ...]
     type: GgmlType
-    offset: int
-    """From the start of the data section of its file."""
+    offset: int  # from the start of the data section of its file
     nbytes: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Header:
-    """Keys and tensor table of one file."""
-
-    version: int
-    values: Mapping[str, Value]
-    array_lengths: Mapping[str, int]
-    """Lengths of arrays, stored or skipped."""
-    tensors: tuple[TensorInfo, ...]
-    nbytes: int
-    """Bytes of keys and tensor table, without the padding before the data."""
-    string_spans: Mapping[str, tuple[int, int]]
-    """First and last + 1 byte of the strings of each array of strings."""
-
-    @property
-    def alignment(self) -> int:
-        """Every tensor's offset is a multiple of it."""
-        value = self.values.get("general.alignment")
-        return value if isinstance(value, int) else DEFAULT_ALIGNMENT
-
-    @property
-    def data_start(self) -> int:
-        """The byte from which offsets of tensors count."""
-        return -(-self.nbytes // self.alignment) * self.alignment
-
-
-@dataclass(slots=True)
-class HeaderBytes:
-    """The first bytes of a file, read as they are needed, at most `MAX_HEADER_BYTES`."""
-
-    name: str
-    """The file's name in errors."""
-    nbytes: int
-    """Size of the whole file."""
-    more: Callable[[int, int], bytes]
-    """Reads the bytes from one index up to another; fewer if the file ends."""
-    chunk_bytes: int = CHUNK_BYTES
-    data: bytearray = field(default_factory=bytearray)
-
-    def check(self, end: int, at: int) -> None:
-        """Raise `ModelFileError`, which names byte `at`, if no header can reach as far as `end`."""
-        if end > self.nbytes:
-            raise self.error(at, "the file ends in the middle of its header: it is truncated")
-        if end > MAX_HEADER_BYTES:
-            size = f"{MAX_HEADER_BYTES >> 20} MiB"
-            raise self.error(at, f"the header is longer than the limit of {size}")
-
-    def reach(self, end: int, at: int) -> None:
-        """Read every byte before `end`; raises as `check` does."""
-        self.check(end, at)
-        while len(self.data) < end:
-            start = len(self.data)
-            stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
-            found = self.more(start, stop)
-            if not found:
-                raise self.error(
-                    start, f"the file ends here, but had {self.nbytes} bytes when it was opened"
-                )
-            self.data += found
-
-    def error(self, at: int, why: str) -> ModelFileError:
-        """The error that names file and byte."""
-        return ModelFileError(f"{self.name} cannot be read at byte {at}: {why}")
-
-
-def read_header(source: HeaderBytes) -> Header:
-    """Read one header; raises as `read_gguf`."""
-    return _HeaderReader(source).read()
-
-
-class _HeaderReader:
-    """Reads one header; `at` is the next byte."""
-
-    def __init__(self, source: HeaderBytes) -> None:
-        self.source = source
-        self.at = 0
-        self._values: dict[str, Value] = {}
-        self._lengths: dict[str, int] = {}
-        self._spans: dict[str, tuple[int, int]] = {}
-        self._n_elements = self._n_text_bytes = self._n_strings = 0
-
-    def read(self) -> Header:
-        version = self._version()
-        n_tensors = self._count("tensors", MAX_TENSORS)
-        for _ in range(self._count("keys", MAX_KEYS)):
-            self._key()
-        tensors = self.tensors(n_tensors)
-        header = Header(version, self._values, self._lengths, tensors, self.at, self._spans)
-        self._check_data(header)
-        return header
-
-    def unpack(self, form: struct.Struct) -> tuple[Scalar, ...]:
-        """The next values."""
-        end = self.at + form.size
-        if end > len(self.source.data):
-            self.source.reach(end, self.at)
-        values: tuple[Scalar, ...] = form.unpack_from(self.source.data, self.at)
-        self.at = end
-        return values
-
-    def tensors(self, count: int) -> tuple[TensorInfo, ...]:
-        """The tensor table."""
-        tensors: dict[str, TensorInfo] = {}
-        for _ in range(count):
-            start = self.at
-            tensor = self._tensor(start)
-            if tensor.name in tensors:
-                raise self._error(start, f"the tensor {tensor.name!r} appears twice")
-            tensors[tensor.name] = tensor
-        return tuple(tensors.values())
-
-    def _version(self) -> int:
-        source = self.source
-        if source.nbytes < MIN_BYTES:
-            raise ModelFileError(
-                f"{source.name} has {source.nbytes} bytes, too few for a GGUF file"
-            )
-        source.reach(MIN_BYTES, 0)
-        start = bytes(source.data[:4])
-        if start not in (MAGIC, MAGIC[::-1]):
-            raise ModelFileError(
-                f"{source.name} starts with {start!r} instead of {MAGIC!r}: it is not a GGUF file"
-            )
-        self.at = 4
-        version = self._integer(U32)
-        if start != MAGIC or version & 0xFFFF == 0:
-            raise source.error(4, "it is a big-endian file, which kvchat does not support")
-        if version not in (2, 3):
-            raise source.error(
-                4,
-                f"it has GGUF version {version}, but only 2 and 3 are supported: download a "
-                "newer file",
-            )
-        return version
-
-    def _count(self, what: str, limit: int) -> int:
-        at, count = self.at, self._integer(U64)
-        if count > limit:
-            raise self._error(at, f"it declares {count} {what}; the limit is {limit}")
-        return count
-
-    def _key(self) -> None:
-        start = self.at
-        key = self._string("the name of a key", MAX_KEY_BYTES)
-        if not key:
-            raise self._error(start, "a key has no name")
-        if key in self._values or key in self._lengths:
-            raise self._error(start, f"the key {key!r} appears twice")
-        number = self._integer(U32)
-        if number == ARRAY:
-            self._array(key)
-        else:
-            self._values[key] = self._value(number, f"the value of {key!r}")
-        if key == "general.alignment":
-            self._check_alignment(start, number)
-
-    def _value(self, number: int, what: str) -> Scalar:
-        if number != STRING:
-            return self.unpack(self._form(number, what))[0]
-        start = self.at
-        text = self._string(what, MAX_TEXT_BYTES)
-        self._n_text_bytes += self.at - start
-        if self._n_text_bytes > MAX_TEXT_BYTES:
-            raise self._error(
-                start, f"its strings exceed {MAX_TEXT_BYTES} bytes in total (at {what})"
-            )
-        return text
-
-    def _array(self, key: str) -> None:
-        number, what = self._integer(U32), f"an element of {key!r}"
-        is_text = number == STRING
-        form = U64 if is_text else self._form(number, what)
-        at, length = self.at, self._integer(U64)
-        if length * form.size > self.source.nbytes - self.at:
-            raise self._error(
-                at, f"the array {key!r} declares {length} elements, more than the file has"
-            )
-        self._lengths[key] = length
-        start = self.at
-        if length <= MAX_STORED_ELEMENTS:
-            self._n_elements += length
-            self._check_total(start, key, self._n_elements, MAX_ELEMENTS_OF_ALL)
-            self._values[key] = tuple(self._value(number, what) for _ in range(length))
-        elif is_text:
-            self._skip_strings(key, length)
-        else:
-            self.at += length * form.size
-            self.source.check(self.at, at)
-        if is_text:
-            self._spans[key] = (start, self.at)
-
-    def _check_total(self, at: int, key: str, n_elements: int, limit: int) -> None:
-        if n_elements > limit:
-            raise self._error(
-                at,
-                f"its arrays have {n_elements} elements in total (at {key!r}); the limit is "
-                f"{limit}",
-            )
-
-    def _skip_strings(self, key: str, count: int) -> None:
-        start = self.at
-        self._n_strings += count
-        self._check_total(start, key, self._n_strings, MAX_STRINGS)
-        while count:
-            self.at, count = after_strings(self.source.data, self.at, count)
-            if self.at > self.source.nbytes:
-                raise self._error(
-                    start, f"a string of the array {key!r} extends past the end of the file"
-                )
-            if count:
-                self.source.reach(self.at + 8, start)
-
-    def _tensor(self, start: int) -> TensorInfo:
-        name = self._string("the name of a tensor", MAX_TENSOR_NAME_BYTES)
-        n_dimensions = self._integer(U32)
-        if n_dimensions > MAX_DIMENSIONS:
-            raise self._error(
-                start, f"tensor {name!r} has {n_dimensions} dimensions; the limit is 4"
-            )
-        *dimensions, number, offset = map(int, self.unpack(TENSOR_ROWS[n_dimensions]))
-        shape, kind = tuple(dimensions) or (1,), ggml_type(number, name, self.at - 12)
-        n_elements = prod(shape)
-        if not all(shape) or n_elements > MAX_TENSOR_ELEMENTS:
-            raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
-        if shape[0] % kind.block_size:
-            raise self._error(
-                start,
-                f"tensor {name!r} has rows of {shape[0]} elements, not a multiple of "
-                f"{kind.block_size}",
-            )
-        return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
-
-    def _check_alignment(self, at: int, number: int) -> None:
-        value = self._values.get("general.alignment", "an array")
-        is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
-        if not is_power or number != 4:
-            raise self._error(at, f"the alignment is {value!r}, not a 32-bit power of two")
-
-    def _check_data(self, header: Header) -> None:
-        """Check that each tensor starts at the next aligned byte after the one before."""
-        name, size, expected = self.source.name, self.source.nbytes, 0
-        for tensor in header.tensors:
-            if tensor.offset != expected:
-                raise ModelFileError(
-                    f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
-                    f"the data instead of byte {expected}; tensors must follow each other without "
-                    f"gaps and start at multiples of {header.alignment}"
-                )
-            end = header.data_start + tensor.offset + tensor.nbytes
-            if end > size:
-                raise ModelFileError(
-                    f"{name} is truncated: tensor {tensor.name!r} ends at byte {end}, but the "
-                    f"file has {size} bytes; download the file again"
-                )
-            expected += -(-tensor.nbytes // header.alignment) * header.alignment
-
-    def _form(self, number: int, what: str) -> struct.Struct:
-        if number not in FORMS:
-            raise self._error(
-                self.at - 4, f"{what} has the type {number}, which GGUF does not define"
-            )
-        return FORMS[number]
-
-    def _string(self, what: str, limit: int) -> str:
-        at, length = self.at, self._integer(U64)
-        if length > self.source.nbytes - self.at:
-            raise self._error(
-                at, f"{what}: a string declares {length} bytes, more than the file has"
-            )
-        if length > limit:
-            raise self._error(at, f"{what}: a string declares {length} bytes; the limit is {limit}")
-        end = self.at + length
-        if end > len(self.source.data):
-            self.source.reach(end, at)
-        text = self.source.data[self.at : end].decode("utf-8", "replace")
-        self.at = end
-        return text
-
-    def _integer(self, form: struct.Struct) -> int:
-        return int(self.unpack(form)[0])
-
-    def _error(self, at: int, why: str) -> ModelFileError:
-        return self.source.error(at, why)
-
-
-def after_strings(data: bytes | bytearray, at: int, count: int) -> tuple[int, int]:
-    """Skip `count` strings from index `at` on, each after its length in eight bytes.
-
-    Returns:
-        The byte after the last skipped string, which may be beyond `data`, and how many are left.
-    """
-    unpack, end = U64.unpack_from, len(data) - U64.size
-    for n_left in range(count, 0, -1):
-        if at > end:
-            return at, n_left
-        at += U64.size + unpack(data, at)[0]
-    return at, 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -383,23 +74,28 @@ class GgufFile:
     """The header of a model, of all its files if it is split; compared by identity."""
 
     path: Path
-    version: int
     values: Mapping[str, Value]
-    array_lengths: Mapping[str, int]
-    """Lengths of arrays, stored or skipped."""
+    array_lengths: Mapping[str, int]  # lengths of arrays, stored or skipped
     tensors: tuple[TensorInfo, ...]
-    nbytes: int
-    """Size of all files."""
+    nbytes: int  # size of all files
     paths: tuple[Path, ...]
-    header_sizes: tuple[int, ...] = ()
-    """Bytes of the header of each file, without padding; empty if no file was read."""
+    header_sizes: tuple[int, ...] = ()  # bytes of each header, without padding; empty without files
     origin: str | None = None
     """Address or catalogue that the header comes from if the file is not on this machine; `path`
     is its bare name then."""
-    weights_spread: float = 0.0
-    """Relative tolerance of the tensors' sizes; 0 if the tensor table is the file's own."""
+    weights_spread: float = 0.0  # relative tolerance of the tensors' sizes; 0 for a real table
     string_spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """First and last + 1 byte of the strings of each array of strings in the first file."""
+
+    @property
+    def alignment(self) -> int:
+        """Every tensor's offset is a multiple of it."""
+        return self.integer("general.alignment") or DEFAULT_ALIGNMENT
+
+    @property
+    def data_start(self) -> int:
+        """The byte of the first file from which offsets of tensors count."""
+        return -(-self.header_sizes[0] // self.alignment) * self.alignment
 
     @property
     def architecture(self) -> str:
@@ -447,21 +143,240 @@ class GgufFile:
         return numbers if len(numbers) == len(value) else None
 
 
-@dataclass(frozen=True, slots=True)
-class GgufPart:
-    """One file of a model and its header."""
+@dataclass
+class HeaderReader:
+    """Reads the header of one file in chunks, at most `MAX_HEADER_BYTES`; `at` is the next byte."""
 
     path: Path
-    header: Header
-    nbytes: int
+    nbytes: int  # size of the whole file
+    more: Callable[[int, int], bytes]  # returns the bytes from one index up to another, or fewer
+    chunk_bytes: int = CHUNK_BYTES
+    data: bytearray = field(default_factory=bytearray, init=False)
+    at: int = field(default=0, init=False)
+    _values: dict[str, Value] = field(default_factory=dict, init=False)
+    _lengths: dict[str, int] = field(default_factory=dict, init=False)
+    _spans: dict[str, tuple[int, int]] = field(default_factory=dict, init=False)
+    _totals: Counter[str] = field(default_factory=Counter, init=False)
+
+    def read(self) -> GgufFile:
+        """The header; raises as `read_gguf`."""
+        self._check_version()
+        n_tensors = self._count("tensors", MAX_TENSORS)
+        for _ in range(self._count("keys", MAX_KEYS)):
+            self._key()
+        file = GgufFile(
+            path=self.path,
+            values=self._values,
+            array_lengths=self._lengths,
+            tensors=self.tensors(n_tensors),
+            nbytes=self.nbytes,
+            paths=(self.path,),
+            header_sizes=(self.at,),
+            string_spans=self._spans,
+        )
+        _check_data(file)
+        return file
+
+    def unpack(self, form: struct.Struct) -> tuple[Scalar, ...]:
+        start, self.at = self.at, self.at + form.size
+        self._reach(self.at, start)
+        values: tuple[Scalar, ...] = form.unpack_from(self.data, start)
+        return values
+
+    def tensors(self, count: int) -> tuple[TensorInfo, ...]:
+        tensors: dict[str, TensorInfo] = {}
+        for _ in range(count):
+            start = self.at
+            tensor = self._tensor(start)
+            if tensor.name in tensors:
+                raise self._error(start, f"the tensor {tensor.name!r} appears twice")
+            tensors[tensor.name] = tensor
+        return tuple(tensors.values())
+
+    def _reach(self, end: int, at: int) -> None:
+        """Read every byte before `end`; errors name byte `at`."""
+        if end <= len(self.data):
+            return
+        self._check_end(end, at)
+        while (start := len(self.data)) < end:
+            stop = min(max(end, start + self.chunk_bytes), self.nbytes, MAX_HEADER_BYTES)
+            found = self.more(start, stop)
+            if not found:
+                raise self._error(
+                    start, f"the file ends here, but had {self.nbytes} bytes when it was opened"
+                )
+            self.data += found
+
+    def _check_end(self, end: int, at: int) -> None:
+        if end > self.nbytes:
+            raise self._error(at, "the file ends in the middle of its header: it is truncated")
+        if end > MAX_HEADER_BYTES:
+            size = f"{MAX_HEADER_BYTES >> 20} MiB"
+            raise self._error(at, f"the header is longer than the limit of {size}")
+
+    def _error(self, at: int, why: str) -> ModelFileError:
+        return ModelFileError(f"{self.path.name} cannot be read at byte {at}: {why}")
+
+    def _check_version(self) -> None:
+        name, nbytes = self.path.name, self.nbytes
+        if nbytes < MIN_BYTES:
+            raise ModelFileError(f"{name} has {nbytes} bytes, too few for a GGUF file")
+        self._reach(MIN_BYTES, 0)
+        start, self.at = bytes(self.data[:4]), 4
+        if start not in (MAGIC, MAGIC[::-1]):
+            raise ModelFileError(
+                f"{name} starts with {start!r} instead of {MAGIC!r}: it is not a GGUF file"
+            )
+        version = self._integer(U32)
+        if start != MAGIC or version & 0xFFFF == 0:
+            raise self._error(4, "it is a big-endian file, which kvchat does not support")
+        if version not in (2, 3):
+            raise self._error(
+                4,
+                f"it has GGUF version {version}, but only 2 and 3 are supported: download a "
+                "newer file",
+            )
+
+    def _count(self, what: str, limit: int) -> int:
+        at, count = self.at, self._integer(U64)
+        if count > limit:
+            raise self._error(at, f"it declares {count} {what}; the limit is {limit}")
+        return count
+
+    def _key(self) -> None:
+        start = self.at
+        key = self._string("the name of a key", MAX_KEY_BYTES)
+        if not key:
+            raise self._error(start, "a key has no name")
+        if key in self._values or key in self._lengths:
+            raise self._error(start, f"the key {key!r} appears twice")
+        number = self._integer(U32)
+        if number == ARRAY:
+            self._array(key)
+        else:
+            self._values[key] = self._value(number, f"the value of {key!r}")
+        if key == "general.alignment":
+            self._check_alignment(start, number)
+
+    def _value(self, number: int, what: str) -> Scalar:
+        if number != STRING:
+            return self.unpack(self._form(number, what))[0]
+        start = self.at
+        text = self._string(what, MAX_TEXT_BYTES)
+        self._add(start, "bytes of text", self.at - start, MAX_TEXT_BYTES)
+        return text
+
+    def _array(self, key: str) -> None:
+        number, what = self._integer(U32), f"an element of {key!r}"
+        is_text = number == STRING
+        form = U64 if is_text else self._form(number, what)
+        at, length = self.at, self._integer(U64)
+        if length * form.size > self.nbytes - self.at:
+            raise self._error(
+                at, f"the array {key!r} declares {length} elements, more than the file has"
+            )
+        self._lengths[key] = length
+        start = self.at
+        if length <= MAX_STORED_ELEMENTS:
+            self._add(start, "array elements", length, MAX_ELEMENTS_OF_ALL)
+            self._values[key] = tuple(self._value(number, what) for _ in range(length))
+        elif is_text:
+            self._add(start, "strings in arrays", length, MAX_STRINGS)
+            self._skip_strings(length)
+        else:
+            self.at += length * form.size
+        self._check_end(self.at, at)
+        if is_text:
+            self._spans[key] = (start, self.at)
+
+    def _add(self, at: int, what: str, n_more: int, limit: int) -> None:
+        self._totals[what] += n_more
+        if self._totals[what] > limit:
+            raise self._error(
+                at, f"it has {self._totals[what]} {what} in total; the limit is {limit}"
+            )
+
+    def _skip_strings(self, count: int) -> None:
+        start = at = self.at
+        data, size, unpack_from = self.data, U64.size, U64.unpack_from
+        for _ in range(count):
+            if at + size > len(data):
+                self._reach(at + size, start)
+            at += size + unpack_from(data, at)[0]
+        self.at = at
+
+    def _tensor(self, start: int) -> TensorInfo:
+        name = self._string("the name of a tensor", MAX_TENSOR_NAME_BYTES)
+        n_dimensions = self._integer(U32)
+        if n_dimensions > MAX_DIMENSIONS:
+            raise self._error(
+                start, f"tensor {name!r} has {n_dimensions} dimensions; the limit is 4"
+            )
+        *dimensions, number, offset = map(int, self.unpack(TENSOR_ROWS[n_dimensions]))
+        shape, kind = tuple(dimensions) or (1,), ggml_type(number, name, self.at - 12)
+        n_elements = prod(shape)
+        if not all(shape) or n_elements > MAX_TENSOR_ELEMENTS:
+            raise self._error(start, f"tensor {name!r} has the impossible shape {shape}")
+        if shape[0] % kind.block_size:
+            raise self._error(
+                start,
+                f"tensor {name!r} has rows of {shape[0]} elements, not a multiple of "
+                f"{kind.block_size}",
+            )
+        return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
+
+    def _check_alignment(self, at: int, number: int) -> None:
+        value = self._values.get("general.alignment", "an array")
+        is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
+        if not is_power or number != 4:
+            raise self._error(at, f"the alignment is {value!r}, not a 32-bit power of two")
+
+    def _form(self, number: int, what: str) -> struct.Struct:
+        if number not in FORMS:
+            raise self._error(
+                self.at - 4, f"{what} has the type {number}, which GGUF does not define"
+            )
+        return FORMS[number]
+
+    def _string(self, what: str, limit: int) -> str:
+        at, length = self.at, self._integer(U64)
+        if length > min(limit, self.nbytes - self.at):
+            why = f"; the limit is {limit}"
+            if length > self.nbytes - self.at:
+                why = ", more than the file has"
+            raise self._error(at, f"{what}: a string declares {length} bytes{why}")
+        start, self.at = self.at, self.at + length
+        self._reach(self.at, at)
+        return self.data[start : self.at].decode("utf-8", "replace")
+
+    def _integer(self, form: struct.Struct) -> int:
+        return int(self.unpack(form)[0])
+
+
+def _check_data(file: GgufFile) -> None:
+    """Check that each tensor starts at the next aligned byte after the one before."""
+    name, alignment, expected = file.path.name, file.alignment, 0
+    for tensor in file.tensors:
+        if tensor.offset != expected:
+            raise ModelFileError(
+                f"{name} is damaged: tensor {tensor.name!r} starts at byte {tensor.offset} of "
+                f"the data instead of byte {expected}; tensors must follow each other without "
+                f"gaps and start at multiples of {alignment}"
+            )
+        end = file.data_start + tensor.offset + tensor.nbytes
+        if end > file.nbytes:
+            raise ModelFileError(
+                f"{name} is truncated: tensor {tensor.name!r} ends at byte {end}, but the "
+                f"file has {file.nbytes} bytes; download the file again"
+            )
+        expected += -(-tensor.nbytes // alignment) * alignment
 
 
 def read_gguf(path: Path) -> GgufFile:
     """Read the header of a model, of every part if it is split.
 
-    Raises:
-        ModelFileError: the file is missing, truncated, absurd or of an unknown format; the message
-            names the byte and the reason.
+    Raises `ModelFileError` for a file that is missing, truncated, absurd or of an unknown format,
+    with the byte and the reason.
     """
     asked = read_part(path)
     names = part_names(asked)
@@ -471,46 +386,98 @@ def read_gguf(path: Path) -> GgufFile:
             f"{path.name} is part of a model in {len(names)} parts: put all parts into one folder "
             f"({len(missing)} missing: {', '.join(missing[:3])})"
         )
-    return read_parts(asked, lambda name: read_part(path.with_name(name)))
+    return join_parts(asked, lambda name: read_part(path.with_name(name)))
 
 
-def read_parts(asked: GgufPart, read: Callable[[str], GgufPart]) -> GgufFile:
-    """Join a part with the others of its model, which `read` reads by their names."""
-    names = part_names(asked)
-    if not names:
-        return _joined([asked])
-    parts = [asked if name == asked.path.name else read(name) for name in names]
-    _check_parts(parts)
-    return _joined(parts)
-
-
-def part_names(part: GgufPart) -> list[str]:
-    """The file names of all parts of a split model; empty for a single file."""
-    count = part.header.values.get("split.count", 1)
-    if not isinstance(count, int) or isinstance(count, bool) or count <= 1:
-        return []
-    match = SPLIT_NAME.match(part.path.name)
-    if match is None or int(match["count"]) != count or count > MAX_PARTS:
-        raise ModelFileError(
-            f"{part.path.name} is part of a model in {count} parts, but its name lacks the ending "
-            f"-NNNNN-of-{count:05d}.gguf: rename all parts to their original names"
-        )
-    return [f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
-
-
-def read_part(path: Path) -> GgufPart:
-    """One file of a model, alone; raises as `read_gguf`."""
+def read_part(path: Path) -> GgufFile:
+    """Read the header of one file of a model; raises as `read_gguf`."""
     try:
         with open_file(path) as file:
-            nbytes = path.stat().st_size
 
             def more(start: int, stop: int) -> bytes:
                 file.seek(start)
                 return file.read(stop - start) or b""
 
-            return GgufPart(path, read_header(HeaderBytes(path.name, nbytes, more)), nbytes)
+            return HeaderReader(path, path.stat().st_size, more).read()
     except OSError as error:
         raise ModelFileError(f"{path} cannot be opened: {error.strerror or error}") from error
+
+
+def join_parts(asked: GgufFile, read: Callable[[str], GgufFile]) -> GgufFile:
+    """Join a part with the others of its model, which `read` reads by their names."""
+    names = part_names(asked)
+    if not names:
+        return asked
+    parts = [asked if name == asked.path.name else read(name) for name in names]
+    _check_parts(parts)
+    return replace(
+        parts[0],
+        tensors=tuple(tensor for part in parts for tensor in part.tensors),
+        nbytes=sum(part.nbytes for part in parts),
+        paths=tuple(part.path for part in parts),
+        header_sizes=tuple(part.header_sizes[0] for part in parts),
+    )
+
+
+def part_names(part: GgufFile) -> list[str]:
+    """The file names of all parts of a split model; empty for a single file."""
+    count = part.integer("split.count") or 1
+    if count <= 1:
+        return []
+    split = SPLIT_NAME.match(part.path.name)
+    if split is None or int(split["count"]) != count or count > MAX_PARTS:
+        raise ModelFileError(
+            f"{part.path.name} is part of a model in {count} parts, but its name lacks the ending "
+            f"-NNNNN-of-{count:05d}.gguf: rename all parts to their original names"
+        )
+    return names_of_parts(split)
+
+
+def names_of_parts(split: re.Match[str]) -> list[str]:
+    """The file names of all parts, from the name of one that `SPLIT_NAME` matched."""
+    n_parts = int(split["count"])
+    return [f"{split['stem']}-{n:05}-of-{n_parts:05}.gguf" for n in range(1, n_parts + 1)]
+
+
+def _check_parts(parts: Sequence[GgufFile]) -> None:
+    count = len(parts)
+    for index, part in enumerate(parts):
+        values = part.values
+        if values.get("split.count") != count or values.get("split.no", index) != index:
+            raise ModelFileError(
+                f"according to its header, {part.path.name} is part "
+                f"{values.get('split.no', index)} (counted from 0) of "
+                f"{values.get('split.count', 1)}, not part {index} of {count}: "
+                "the parts are mixed up"
+            )
+    names = [tensor.name for part in parts for tensor in part.tensors]
+    claimed = parts[0].values.get("split.tensors.count", len(names))
+    if not claimed == len(names) == len(set(names)):
+        raise ModelFileError(
+            f"{parts[0].path.name} declares {claimed} tensors, but its {count} parts contain "
+            f"{len(names)} ({len(set(names))} different names): the parts do not match"
+        )
+
+
+def cached_by_header(
+    most: int,
+) -> Callable[[Callable[Concatenate[GgufFile, P], R]], Callable[Concatenate[GgufFile, P], R]]:
+    """Cache `most` values for each of the newest models."""
+
+    def decorate(
+        function: Callable[Concatenate[GgufFile, P], R],
+    ) -> Callable[Concatenate[GgufFile, P], R]:
+        @lru_cache(MAX_CACHED_MODELS)
+        def of_file(file: GgufFile) -> Callable[..., R]:
+            return lru_cache(most)(partial(function, file))
+
+        @wraps(function)
+        def answer(file: GgufFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            return of_file(file)(*args, **kwargs)
+
+        return answer
+
+    return decorate
 
 
 class HeaderKeys:
@@ -522,14 +489,13 @@ class HeaderKeys:
         self.family = family_of(self.name)
 
     def has(self, key: str) -> bool:
-        """Whether the header holds the key."""
         return f"{self.name}.{key}" in self.file.values
 
     def optional(self, key: str, default: int) -> int:
         """A number, or the default; never below zero."""
         value = self.file.integer(f"{self.name}.{key}")
         if value is not None and value > MAX_VALUE:
-            raise self._damaged(f"has {self.name}.{key} = {value}")
+            raise self.damaged(f"has {self.name}.{key} = {value}")
         return default if value is None else max(0, value)
 
     def positive(self, key: str) -> int:
@@ -542,26 +508,17 @@ class HeaderKeys:
             )
         return value
 
-    def n_blocks(self) -> int:
-        """The number of blocks, with those of an MTP head."""
-        n_blocks = self.positive("block_count")
-        if n_blocks > MAX_LAYERS:
-            raise self._damaged(f"declares {n_blocks} layers, more than {MAX_LAYERS}")
-        return n_blocks
-
-    def per_layer(self, key: str, n_layers: int, default: list[int] | None = None) -> list[int]:
-        """A scalar or per-layer key for each layer; required without a default."""
+    def per_layer(self, key: str, n_layers: int, default: list[int]) -> list[int]:
+        """A scalar or per-layer key for each layer."""
         array = self.file.integers(f"{self.name}.{key}")
-        if array is not None:
-            if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
-                raise self._damaged(
-                    f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, "
-                    "or invalid values"
-                )
-            return list(array[:n_layers])
-        if default is None:
-            return [self.positive(key)] * n_layers
-        return [self.optional(key, -1)] * n_layers if self.has(key) else default
+        if array is None:
+            return [self.optional(key, -1)] * n_layers if self.has(key) else default
+        if len(array) < n_layers or any(not 0 <= value <= MAX_VALUE for value in array):
+            raise self.damaged(
+                f"has {len(array)} values of {self.name}.{key} for {n_layers} layers, "
+                "or invalid values"
+            )
+        return list(array[:n_layers])
 
     def flags(self, key: str, n_layers: int) -> list[bool] | None:
         """A per-layer array of flags; None if the key has no array of enough values."""
@@ -570,70 +527,6 @@ class HeaderKeys:
             return None
         return [bool(flag) for flag in array[:n_layers]]
 
-    def _damaged(self, what: str) -> ModelFileError:
+    def damaged(self, what: str) -> ModelFileError:
+        """The error of an impossible header."""
         return ModelFileError(f"{self.file.path.name} {what}: the header is damaged")
-
-
-def _check_parts(parts: Sequence[GgufPart]) -> None:
-    count = len(parts)
-    for index, part in enumerate(parts):
-        values = part.header.values
-        if values.get("split.count") != count or values.get("split.no", index) != index:
-            raise ModelFileError(
-                f"according to its header, {part.path.name} is part "
-                f"{values.get('split.no', index)} (counted from 0) of "
-                f"{values.get('split.count', 1)}, not part {index} of {count}: "
-                "the parts are mixed up"
-            )
-    names = [tensor.name for part in parts for tensor in part.header.tensors]
-    claimed = parts[0].header.values.get("split.tensors.count", len(names))
-    if not claimed == len(names) == len(set(names)):
-        raise ModelFileError(
-            f"{parts[0].path.name} declares {claimed} tensors, but its {count} parts contain "
-            f"{len(names)} ({len(set(names))} different names): the parts do not match"
-        )
-
-
-def _joined(parts: Sequence[GgufPart]) -> GgufFile:
-    first = parts[0]
-    return GgufFile(
-        path=first.path,
-        version=first.header.version,
-        values=first.header.values,
-        array_lengths=first.header.array_lengths,
-        tensors=tuple(tensor for part in parts for tensor in part.header.tensors),
-        nbytes=sum(part.nbytes for part in parts),
-        paths=tuple(part.path for part in parts),
-        header_sizes=tuple(part.header.nbytes for part in parts),
-        string_spans=first.header.string_spans,
-    )
-
-
-def cached_by_header(
-    most: int,
-) -> Callable[[Callable[Concatenate[GgufFile, P], R]], Callable[Concatenate[GgufFile, P], R]]:
-    """Cache `most` values for each of the newest models, as long as these are in use."""
-
-    def decorate(
-        function: Callable[Concatenate[GgufFile, P], R],
-    ) -> Callable[Concatenate[GgufFile, P], R]:
-        cached: dict[GgufFile, dict[object, R]] = {}
-
-        @wraps(function)
-        def answer(file: GgufFile, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            own = cached.pop(file, {})
-            cached[file] = own
-            key = (args, *kwargs.items())
-            if key in own:
-                return own[key]
-            found = function(file, *args, **kwargs)
-            for other in list(cached)[:-MAX_CACHED_MODELS]:
-                cached.pop(other, None)
-            for oldest in list(own)[: max(len(own) + 1 - most, 0)]:
-                own.pop(oldest, None)
-            own[key] = found
-            return found
-
-        return answer
-
-    return decorate

@@ -4,15 +4,15 @@ A download has the suffix `.part` until its checksum is verified; the next try a
 """
 
 import errno
+import hashlib
 import os
 import re
 import shutil
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -21,43 +21,36 @@ from urllib.parse import quote, urlencode
 from engine.errors import EngineError, ModelFileError
 from engine.files import expanded, read_text, sha256_of, sync_folder
 from engine.http import Answer, HttpClient, HttpError, UnreachableError
-from engine.model.gguf import SPLIT_NAME
+from engine.model.gguf import MAX_PARTS, SPLIT_NAME, names_of_parts
 from engine.model.identity import is_projector_name
 
 HF_PREFIX = "hf:"
 HF_ENDPOINT = "https://huggingface.co"
-HF_NAME = re.compile(
-    r"^(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+)/(?P<file>[^@?#]+\.gguf)(@(?P<rev>.+))?$"
-)
-REPOSITORY = re.compile(
-    r"^(?P<repo>[\w-][\w.-]*/[\w-][\w.-]*)(@(?P<revision>[\w./-]+))?(:(?P<quantization>[\w.-]+))?$"
+REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+HUB_NAME = re.compile(
+    rf"hf:(//)?(?P<repo>{REPOSITORY.pattern})"
+    r"(/(?P<file>[^@?#]+\.gguf)(@(?P<revision>.+))?"
+    r"|(?<!\.gguf)(@(?P<branch>[\w./-]+))?(:(?P<quantization>[\w.-]+))?)",
+    re.IGNORECASE,
 )
 DEFAULT_REVISION = "main"
 TOKENS_PAGE = "https://huggingface.co/settings/tokens"
 MAX_TOKEN_BYTES = 4096
 MAX_FILES = 5_000
 MAX_REPOSITORIES = 30
-LISTING_S = 60.0
-"""Limit of a listing, from the first request to the last byte."""
-MAX_PAGE_BYTES = 8 << 20
-"""Of a page of a listing: the hub sends a thousand files in half a megabyte."""
+LISTING_S = 60.0  # from the first request to the last byte
+MAX_PAGE_BYTES = 8 << 20  # the hub sends a thousand files in half a megabyte
 MAX_FILE_BYTES = 1 << 60
-SLOW_S, SLOW_BYTES = 60.0, 64 << 10
-"""A download with fewer bytes in this time ends."""
-MAX_FAILURES = 5
-"""Connections in a row that end without a new byte, or that begin the file again."""
+SLOW_S, SLOW_BYTES = 60.0, 64 << 10  # a download with fewer bytes in this time ends
+MAX_FAILURES = 5  # connections in a row that end without a new byte, or that begin the file again
 RETRY_S = 1.0
-CHUNK_BYTES = 1 << 20
-"""Between two reports of progress, at which a download can be stopped."""
-SPARE_BYTES = 256 << 20
-"""Disk space that a download leaves free."""
+CHUNK_BYTES = 1 << 20  # between two reports of progress, at which a download can be stopped
+SPARE_BYTES = 256 << 20  # disk space that a download leaves free
 GB = 1_000_000_000
-PART_SUFFIX = ".part"
 SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
 
-Progress = Callable[[int, int], None]
-"""Called with the number of bytes on disk and of all bytes."""
+Progress = Callable[[int, int], None]  # called with the number of bytes on disk and of all bytes
 
 
 class DownloadError(EngineError):
@@ -73,21 +66,27 @@ class StoppedError(DownloadError):
 
 
 @dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository as it is typed, or a file in it."""
+
+    repo: str
+    revision: str = DEFAULT_REVISION
+    quantization: str | None = None
+    file: str | None = None  # path of a GGUF file
+
+    @property
+    def wanted(self) -> str | None:
+        """What the name of the model has: the quantisation, or the file's name."""
+        return self.quantization if self.file is None else _model_name(self.file)
+
+
+@dataclass(frozen=True, slots=True)
 class HubPart:
     """One file of a repository."""
 
     path: str
     nbytes: int
-    sha256: str | None
-    """None if the hub names none."""
-    has_namesake: bool = False
-    """Whether another folder of the repository has a file of this name."""
-
-    @property
-    def file_name(self) -> str:
-        """Its name on this machine, with its folders if it has a namesake."""
-        path = PurePosixPath(self.path)
-        return "-".join(path.parts) if self.has_namesake else path.name
+    sha256: str | None  # None if the hub names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +96,15 @@ class HubModel:
     repo: str
     revision: str
     parts: tuple[HubPart, ...]
+    has_namesake: bool = False  # whether another folder of the repository has a file of this name
 
     @property
     def name(self) -> str:
         """The file name without its suffix and the number of its part."""
-        name = self.parts[0].file_name
-        split = SPLIT_NAME.match(name)
-        return split["stem"] if split else name[: -len(".gguf")]
+        return _model_name(self.file_name(self.parts[0]))
 
     @property
     def nbytes(self) -> int:
-        """Size of all files."""
         return sum(part.nbytes for part in self.parts)
 
     @property
@@ -116,16 +113,21 @@ class HubModel:
         at = "" if self.revision == DEFAULT_REVISION else f"@{self.revision}"
         return f"{HF_PREFIX}{self.repo}/{self.parts[0].path}{at}"
 
-    def place(self, folder: Path) -> Path:
-        """Path of its first file below a folder of models; raises `DownloadError` if outside."""
-        if not _is_repository(self.repo):
-            raise DownloadError(f"{self.repo!r} is not a repository: write owner/repository")
-        return folder / self.repo / self.parts[0].file_name
-
     @property
     def is_checked(self) -> bool:
         """Whether the hub names a checksum of each file."""
         return all(part.sha256 is not None for part in self.parts)
+
+    def file_name(self, part: HubPart) -> str:
+        """The name of a file on this machine, with its folders if it has a namesake."""
+        path = PurePosixPath(part.path)
+        return "-".join(path.parts) if self.has_namesake else path.name
+
+    def place(self, folder: Path) -> Path:
+        """Path of its first file below a folder of models; raises `DownloadError` if outside."""
+        if not REPOSITORY.fullmatch(self.repo):
+            raise DownloadError(f"{self.repo!r} is not a repository: write owner/repository")
+        return folder / self.repo / self.file_name(self.parts[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,48 +135,22 @@ class HubRepository:
     """A repository that a search found."""
 
     name: str
-    n_downloads: int
-    """Of the last month."""
+    n_downloads: int  # of the last month
 
 
-@dataclass(frozen=True, slots=True)
-class RepositoryName:
-    """A repository as it is typed: `hf:owner/repository`, with `@revision` and `:Q4_K_M`."""
-
-    repo: str
-    revision: str = DEFAULT_REVISION
-    quantization: str | None = None
-
-
-def parse_repository(name: str) -> RepositoryName | None:
-    """The repository that a name means; None if it means a file, a path or a model."""
-    match = REPOSITORY.match(_without_prefix(name))
-    if match is None or match["repo"].lower().endswith(".gguf"):
-        return None
-    return RepositoryName(
-        match["repo"], match["revision"] or DEFAULT_REVISION, match["quantization"]
-    )
-
-
-def _is_repository(name: str) -> bool:
-    match = REPOSITORY.fullmatch(name)
-    return match is not None and match["repo"] == name
-
-
-def file_repository(name: str) -> tuple[RepositoryName, str] | None:
-    """Repository and file of `hf:owner/repository/file.gguf`; None for any other name."""
-    match = HF_NAME.match(_without_prefix(name))
+def parse_hub_name(name: str) -> HubName | None:
+    """A repository, `hf:owner/repository@revision:Q4_K_M`, or `hf:…/file.gguf@revision`."""
+    match = HUB_NAME.fullmatch(name)
     if match is None:
         return None
-    repo = f"{match['owner']}/{match['repo']}"
-    file = PurePosixPath(match["file"]).name
-    split = SPLIT_NAME.match(file)
-    return RepositoryName(repo, match["rev"] or DEFAULT_REVISION), split["stem"] if split else file
+    revision = match["revision"] or match["branch"] or DEFAULT_REVISION
+    return HubName(match["repo"], revision, match["quantization"], match["file"])
 
 
-def _without_prefix(name: str) -> str:
-    is_hub = name.lower().startswith(HF_PREFIX)
-    return name[len(HF_PREFIX) :].removeprefix("//") if is_hub else ""
+def _model_name(file: str) -> str:
+    name = PurePosixPath(file).name
+    split = SPLIT_NAME.match(name)
+    return split["stem"] if split else name[: -len(".gguf")]
 
 
 def endpoint() -> str:
@@ -195,8 +171,7 @@ def is_offline() -> bool:
 def hub_token() -> str | None:
     """The token of `HF_TOKEN`, else of the file that `hf auth login` writes, else None.
 
-    Raises:
-        ModelFileError: a token with characters that no request can carry.
+    Raises `ModelFileError` for a token with characters that no request can carry.
     """
     for source in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if token := os.environ.get(source, "").strip():
@@ -273,35 +248,31 @@ def repository_projectors(repo: str, revision: str = DEFAULT_REVISION) -> list[H
 def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
     """Repositories with GGUF files whose name has the words: the maker's, then the most used."""
     query = {"search": words, "filter": "gguf", "sort": "downloads", "direction": "-1"}
-    entries = _entries(words, "", {**query, "limit": str(MAX_REPOSITORIES)})
-    found = []
-    for entry in islice(entries, MAX_REPOSITORIES):
-        match entry:
-            case {"id": str(name), "downloads": int() | None as n_downloads} if _is_repository(
-                name
-            ):
+    query["limit"], found = str(MAX_REPOSITORIES), []
+    for entry in islice(_entries(words, "", query), MAX_REPOSITORIES):
+        match entry.get("id"), entry.get("downloads"):
+            case str(name), int() | None as n_downloads if REPOSITORY.fullmatch(name):
                 found.append(HubRepository(name, n_downloads or 0))
-    is_other = {each.name: not each.name.lower().startswith(f"{maker.lower()}/") for each in found}
-    return sorted(found, key=lambda each: (bool(maker) and is_other[each.name], -each.n_downloads))
+    prefix = f"{maker.lower()}/" if maker else ""
+    is_other = {each.name: not each.name.lower().startswith(prefix) for each in found}
+    return sorted(found, key=lambda each: (is_other[each.name], -each.n_downloads))
 
 
 def _listed(repo: str, revision: str) -> list[HubModel]:
     """The complete models of a repository, the smallest first."""
-    path = f"/{repo}/tree/{quote(revision, safe='')}"
-    files = map(_part, islice(_entries(repo, path, {"recursive": "true"}), MAX_FILES))
-    unique = {part.path: part for part in files if part is not None}
-    names = Counter(PurePosixPath(path).name.lower() for path in unique)
-    groups: dict[str, list[HubPart]] = defaultdict(list)
-    for part in unique.values():
-        name = PurePosixPath(part.path)
-        split = SPLIT_NAME.match(name.name)
-        key = str(name.with_name(f"{split['stem']}-{split['count']}")) if split else part.path
-        groups[key].append(replace(part, has_namesake=names[name.name.lower()] > 1))
-    models = [
-        HubModel(repo, revision, tuple(sorted(parts, key=lambda part: part.path)))
-        for parts in groups.values()
-        if _is_complete(parts)
-    ]
+    tree = f"/{repo}/tree/{quote(revision, safe='')}"
+    entries = islice(_entries(repo, tree, {"recursive": "true"}), MAX_FILES)
+    found = {part.path: part for part in map(_part, entries) if part is not None}
+    names = Counter(PurePosixPath(path).name.lower() for path in found)
+    models = []
+    for path in found:
+        split = SPLIT_NAME.match(path)
+        is_first = split is None or (int(split["number"]) == 1 <= int(split["count"]) <= MAX_PARTS)
+        paths = names_of_parts(split) if split and is_first else [path]
+        if is_first and all(each in found for each in paths):
+            parts = tuple(found[each] for each in paths)
+            has_namesake = any(names[PurePosixPath(each).name.lower()] > 1 for each in paths)
+            models.append(HubModel(repo, revision, parts, has_namesake))
     return sorted(models, key=lambda model: model.nbytes)
 
 
@@ -327,7 +298,6 @@ def _check(answer: Answer, what: str, good: tuple[int, ...]) -> None:
 
 
 def _part(entry: Mapping[str, object]) -> HubPart | None:
-    """A GGUF file of a listing; None for anything else."""
     path, size, lfs = (entry.get(key) for key in ("path", "size", "lfs"))
     if not isinstance(path, str) or not isinstance(size, int) or not path.isprintable():
         return None
@@ -339,24 +309,12 @@ def _part(entry: Mapping[str, object]) -> HubPart | None:
     return HubPart(path, size, None if digest is None else str(digest).lower())
 
 
-def _is_complete(parts: Sequence[HubPart]) -> bool:
-    """Whether a model is one file, or every part of a split one."""
-    split = [SPLIT_NAME.match(PurePosixPath(part.path).name) for part in parts]
-    numbers = {int(match["number"]) for match in split if match}
-    first = split[0]
-    return first is None or numbers == set(range(1, int(first["count"]) + 1))
-
-
 def download(model: HubModel, folder: Path, progress: Progress) -> Path:
     """Download a model below a folder, verify it, and return the path of its first file.
 
-    Args:
-        model: What to download.
-        folder: Of models; the files go into its `owner/repository`.
-        progress: Receives the progress; an exception that it raises ends the download.
+    An exception that `progress` raises ends the download, and the next one resumes.
 
     Raises:
-        StoppedError: `progress` raised it.
         DownloadError: the hub, the connection, the disk or a checksum fails.
     """
     first = model.place(folder)
@@ -365,29 +323,25 @@ def download(model: HubModel, folder: Path, progress: Progress) -> Path:
         first.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _require_space(model, first.parent)
         for part in model.parts:
-            target = first.with_name(part.file_name)
+            target = first.with_name(model.file_name(part))
             if not (target.is_file() and target.stat().st_size == part.nbytes):
-                _fetch(model, part, target, partial(_report, progress, n_before, model.nbytes))
+                _fetch(model, part, target, progress, n_before)
             n_before += part.nbytes
         progress(n_before, model.nbytes)
         sync_folder(first.parent)
     return first
 
 
-def _report(progress: Progress, n_before: int, n_all: int, n_more: int) -> None:
-    progress(n_before + n_more, n_all)
-
-
-def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int], None]) -> None:
+def _fetch(model: HubModel, part: HubPart, target: Path, progress: Progress, n_before: int) -> None:
     if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
         raise DownloadError(
             f"{target.name} was not downloaded because it cannot be verified: the hub reports "
             f"{part.sha256[:40]!r}, which is not a SHA-256 checksum"
         )
-    unverified = target.with_name(f"{target.name}{PART_SUFFIX}")
+    unverified = _part_path(target, part, model.revision)
     unverified.touch(mode=0o600)
     with unverified.open("r+b") as file:
-        _Transfer(model, part, file, report).run()
+        _Transfer(model, part, file, progress, n_before).run()
     if part.sha256 is not None and sha256_of(unverified) != part.sha256:
         unverified.unlink()
         raise DownloadError(
@@ -397,6 +351,13 @@ def _fetch(model: HubModel, part: HubPart, target: Path, report: Callable[[int],
     unverified.replace(target)
 
 
+def _part_path(target: Path, part: HubPart, revision: str) -> Path:
+    """The unfinished download of a file: another one for another content."""
+    content = part.sha256 or f"{revision} {part.nbytes}"
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return target.with_name(f"{target.name}.{digest}.part")
+
+
 @dataclass(slots=True)
 class _Transfer:
     """Appends the missing bytes of a file, over as many connections as that needs."""
@@ -404,7 +365,8 @@ class _Transfer:
     model: HubModel
     part: HubPart
     file: BinaryIO
-    report: Callable[[int], None]
+    progress: Progress
+    n_before: int  # bytes of the model's files before this one
     n_there: int = 0
     n_restarts: int = 0
 
@@ -413,33 +375,31 @@ class _Transfer:
         if self.n_there > self.part.nbytes:
             self._clear()
         client, n_failures = hub_client(), 0
-        while (n_before := self.n_there) < self.part.nbytes:
+        while (n_start := self.n_there) < self.part.nbytes:
             reason = "the connection ended"
             try:
                 self._append(client)
             except UnreachableError as error:
                 reason = str(error)
-            n_failures = 0 if self.n_there > n_before else n_failures + 1
+            n_failures = 0 if self.n_there > n_start else n_failures + 1
             if n_failures + self.n_restarts > MAX_FAILURES:
-                raise UnreachableError(
-                    f"{reason}; the server cannot resume downloads: try another mirror "
-                    "(HF_ENDPOINT)"
-                    if self.n_restarts
-                    else reason
-                )
+                if self.n_restarts:
+                    reason += "; the server cannot resume downloads: try another mirror "
+                    reason += "(HF_ENDPOINT)"
+                raise UnreachableError(reason)
             time.sleep(RETRY_S * min(n_failures, 1))
 
     def _append(self, client: HttpClient) -> None:
-        n_before = self.n_there
+        n_start = self.n_there
         url = file_url(self.model.repo, self.part.path, self.model.revision)
-        headers = {"Range": f"bytes={n_before}-"} if n_before else {}
+        headers = {"Range": f"bytes={n_start}-"} if n_start else {}
         with client.request("GET", url, limit_s=SLOW_S, headers=headers) as answer:
             _check(answer, self.model.repo, (200, 206))
-            match = CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-            if n_before and answer.status == 200:
+            sent = CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
+            if n_start and answer.status == 200:
                 self.n_restarts += 1
                 self._clear()
-            elif n_before and (match is None or int(match["start"]) != n_before):
+            elif n_start and (sent is None or int(sent["start"]) != n_start):
                 raise DownloadError(
                     f"{self.model.name}: {url} sent a different byte range than requested"
                 )
@@ -452,7 +412,7 @@ class _Transfer:
             if self.n_there > self.part.nbytes:
                 self._clear()  # none of it can be trusted
                 raise DownloadError(
-                    f"{self.part.file_name} is longer than the {self.part.nbytes:,} bytes "
+                    f"{self.part.path} is longer than the {self.part.nbytes:,} bytes "
                     "that the hub reports: the download was deleted; try again, or use "
                     "another mirror (HF_ENDPOINT)"
                 )
@@ -461,7 +421,7 @@ class _Transfer:
                 answer.watch.note_progress(SLOW_S)
             if self.n_there - n_reported >= CHUNK_BYTES:
                 n_reported = self.n_there
-                self.report(self.n_there)
+                self.progress(self.n_before + self.n_there, self.model.nbytes)
 
     def _clear(self) -> None:
         self.n_there = self.file.seek(0)
@@ -469,8 +429,11 @@ class _Transfer:
 
 
 def _require_space(model: HubModel, folder: Path) -> None:
-    paths = [folder / f"{part.file_name}{end}" for part in model.parts for end in ("", PART_SUFFIX)]
-    n_there = sum(path.stat().st_size for path in paths if path.is_file())
+    n_there = 0
+    for part in model.parts:
+        target = folder / model.file_name(part)
+        files = (target, _part_path(target, part, model.revision))
+        n_there += sum(path.stat().st_size for path in files if path.is_file())
     needed = model.nbytes - n_there + SPARE_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:

@@ -15,35 +15,30 @@ from engine.model.gguf import GgufFile, read_gguf
 BLOCK_BYTES = 64 << 10
 N_DATA_BLOCKS = 8
 N_VOCABULARY_BLOCKS = 4
-TABLE_BYTES = 512 << 10
-"""The end of a header, with the tensor table: 5,000 tensors."""
+TABLE_BYTES = 512 << 10  # the end of a header, with the tensor table: 5,000 tensors
 
 
 class ModelKind(StrEnum):
     """Kinds of GGUF files."""
 
     MODEL = "model"
-    EMBEDDING = "embedding"
-    """Turns texts into vectors, or ranks them."""
-    DRAFT = "draft"
-    """Drafts for one other model only."""
-    PROJECTOR = "projector"
-    """Turns images or sounds into embeddings for a model (mmproj)."""
-    ADAPTER = "adapter"
-    """Changes a model: LoRA, or a control vector."""
-    VOCABULARY = "vocabulary"
-    """Has tokens and no weights."""
-    IMATRIX = "imatrix"
-    """Figures of a quantisation."""
+    EMBEDDING = "embedding"  # turns texts into vectors, or ranks them
+    DRAFT = "draft"  # drafts for one other model only
+    PROJECTOR = "projector"  # turns images or sounds into embeddings for a model (mmproj)
+    ADAPTER = "adapter"  # changes a model: LoRA, or a control vector
+    VOCABULARY = "vocabulary"  # has tokens and no weights
+    IMATRIX = "imatrix"  # figures of a quantisation
 
 
 TYPES = {
     "mmproj": ModelKind.PROJECTOR,
+    "projector": ModelKind.PROJECTOR,
     "adapter": ModelKind.ADAPTER,
+    "draft head": ModelKind.DRAFT,
     "imatrix": ModelKind.IMATRIX,
     "vocab": ModelKind.VOCABULARY,
 }
-"""Values of `general.type`."""
+"""By `general.type`, and by what an architecture is for."""
 
 
 def model_identity(path: Path) -> str:
@@ -51,10 +46,7 @@ def model_identity(path: Path) -> str:
 
     It is the BLAKE2b digest of size, the header's first block and its end with the tensor table,
     blocks of the vocabulary, and blocks of the data at fixed shares of the file, of every part of
-    a split model.
-
-    Raises:
-        ModelFileError: the file cannot be read.
+    a split model. Raises `ModelFileError` if the file cannot be read.
     """
     return identity_of(read_gguf(path))
 
@@ -124,18 +116,14 @@ def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], s
 
 def kind_of(file: GgufFile) -> ModelKind:
     """The kind of a file, by its header."""
-    declared = TYPES.get(file.text("general.type") or "")
-    if declared is not None:
-        return declared
     name, family = file.architecture, family_of(file.architecture)
-    n_mtp, n_blocks = (
-        file.integer(f"{name}.{key}") or 0 for key in ("nextn_predict_layers", "block_count")
-    )
-    if family.not_alone == "projector":
-        return ModelKind.PROJECTOR
-    if family.not_alone == "adapter" or "adapter.type" in file.values:
+    kind = TYPES.get(file.text("general.type") or "") or TYPES.get(family.not_alone)
+    if kind is not None:
+        return kind
+    if "adapter.type" in file.values:
         return ModelKind.ADAPTER
-    if family.not_alone == "draft head" or 0 < n_blocks <= n_mtp:
+    n_mtp = file.integer(f"{name}.nextn_predict_layers") or 0
+    if 0 < (file.integer(f"{name}.block_count") or 0) <= n_mtp:
         return ModelKind.DRAFT
     if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
         return ModelKind.VOCABULARY

@@ -4,6 +4,7 @@ Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams
 in `create_memory` of `src/llama-model.cpp`.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.model.architectures import WindowRule
@@ -27,19 +28,13 @@ class Layer:
 
     n_kv_heads: int
     k_head_dim: int
-    v_head_dim: int
-    """0 if values are views of the keys."""
-    n_heads: int = 0
-    """Query heads."""
-    window: int | None = None
-    """Tokens that a sliding-window layer caches; None is all."""
-    indexer_k_width: int = 0
-    """Key elements of one token in a sparse-attention indexer; 0 without one."""
+    v_head_dim: int  # 0 if values are views of the keys
+    n_heads: int = 0  # query heads
+    window: int | None = None  # tokens that a sliding-window layer caches; None is all
+    indexer_k_width: int = 0  # key elements of a token in a sparse-attention indexer; 0 without one
     indexer_v_width: int = 0
-    compress_ratio: int = 0
-    """Tokens of one row of the compressed cache next to the window; 0 without one."""
-    is_unshared: bool = False
-    """Whether each slot has its own cells even in a unified cache."""
+    compress_ratio: int = 0  # tokens of one row of the compressed cache next to the window, or 0
+    is_unshared: bool = False  # whether each slot has its own cells even in a unified cache
 
     @property
     def k_width(self) -> int:
@@ -52,33 +47,23 @@ class Layer:
         return self.n_kv_heads * self.v_head_dim
 
 
-class HeadDims:
-    """Head sizes of dense and sliding layers; without values if attention is latent."""
+@dataclass(frozen=True, slots=True)
+class StateRow:
+    """Elements (float32) of a recurrent layer's state of one sequence."""
 
-    def __init__(self, keys: HeaderKeys, head_dim: int) -> None:
-        self.k = keys.optional("attention.key_length", head_dim)
-        self.v = keys.optional("attention.value_length", head_dim)
-        self._k_swa = keys.optional("attention.key_length_swa", self.k)
-        self._v_swa = keys.optional("attention.value_length_swa", self.v)
-        self.is_latent = is_latent(keys)
-        self._has_values = not self.is_latent and keys.family.indexer != "compressed"
+    n_convolution: int  # last inputs of a convolution or a token shift (R in llama.cpp's log)
+    n_state: int  # the state itself (S in llama.cpp's log)
 
-    def layer(self, n_kv_heads: int, n_heads: int, window: int | None) -> Layer:
-        """A layer's share of the cache."""
-        k, v = (self.k, self.v) if window is None else (self._k_swa, self._v_swa)
-        return Layer(n_kv_heads, k, v if self._has_values else 0, n_heads, window)
 
-    def k_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Distinct sizes of key heads."""
-        return tuple(dict.fromkeys(self.k if span is None else self._k_swa for span in spans))
-
-    def v_dims(self, spans: list[int | None]) -> tuple[int, ...]:
-        """Distinct sizes of value heads."""
-        return tuple(dict.fromkeys(self.v if span is None else self._v_swa for span in spans))
-
-    def v_width(self, n_kv_heads: int, window: int | None) -> int:
-        """Value elements to which llama.cpp pads transposed values."""
-        return n_kv_heads * (self.v if window is None else self._v_swa)
+def head_dims(
+    keys: HeaderKeys, head_dim: int, spans: Sequence[int | None]
+) -> list[tuple[int, int]]:
+    """Key and value elements of a head of each layer, dense or sliding."""
+    k = keys.optional("attention.key_length", head_dim)
+    v = keys.optional("attention.value_length", head_dim)
+    k_swa = keys.optional("attention.key_length_swa", k)
+    v_swa = keys.optional("attention.value_length_swa", v)
+    return [(k, v) if span is None else (k_swa, v_swa) for span in spans]
 
 
 def is_latent(keys: HeaderKeys) -> bool:
@@ -100,38 +85,33 @@ def n_layers_with_cache(keys: HeaderKeys, n_blocks: int) -> int:
 def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[str, ...]]:
     """Each layer's window, and why it may be wrong."""
     dense: list[int | None] = [None] * n_blocks
+    rule, window = keys.family.window, keys.optional("attention.sliding_window", 0)
     if keys.family.indexer == "compressed":
-        return [keys.optional("attention.sliding_window", 0)] * n_blocks, ()
-    rule = keys.family.window
+        return [window] * n_blocks, ()
     if rule is None or rule.only_n_layers not in (None, n_blocks):
         return dense, ()
-    sliding = _window_of(rule, keys)
-    if sliding is None:
-        is_dense = rule.needs_key or keys.has("attention.sliding_window")
-        return dense, () if is_dense else (NO_WINDOW,)
+    if not keys.has("attention.sliding_window"):
+        if rule.needs_key or rule.default_window is None:
+            return dense, () if rule.needs_key else (NO_WINDOW,)
+        window = rule.default_window
+    elif not window and (rule.needs_key or rule.zero_is_dense):
+        return dense, ()
+    else:
+        window = rule.fixed_window or window
     flags = keys.flags("attention.sliding_window_pattern", n_blocks)
     if flags is None and rule.period is None:
         return dense, (NO_PATTERN,)
     if flags is None:
         flags = _periodic(rule, rule.period or 0, keys, n_blocks)
-    spans = [sliding if flag else None for flag in flags]
+    spans = [window if flag else None for flag in flags]
     return spans, () if any(flags) else (NONE_SLIDES,)
 
 
-def indexer_widths(keys: HeaderKeys, index: int, n_layers: int, v_head_dim: int) -> tuple[int, int]:
-    """Key and value elements of a token in a layer's indexer."""
-    k_dim = keys.optional("attention.indexer.key_length", 0)
-    kind = keys.family.indexer
-    if kind in ("", "compressed") or not k_dim or index >= n_layers:
-        return 0, 0
-    if kind == "blocks":
-        is_dense = index < keys.optional("leading_dense_block_count", 0)
-        return (0, 0) if is_dense else (k_dim, v_head_dim)
-    if keys.family.needs_top_k and not keys.optional("attention.indexer.top_k", 0):
-        return 0, 0
-    if kind == "latent pools":
-        k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
-    return (k_dim, 0) if _has_full_indexer(keys, index, n_layers) else (0, 0)
+def _periodic(rule: WindowRule, period: int, keys: HeaderKeys, n_blocks: int) -> list[bool]:
+    named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
+    period = period if named is None else max(0, named)
+    dense_at = 0 if rule.dense_first else period - 1
+    return [period == 0 or index % period != dense_at for index in range(n_blocks)]
 
 
 def has_indexer(keys: HeaderKeys) -> bool:
@@ -139,30 +119,59 @@ def has_indexer(keys: HeaderKeys) -> bool:
     return bool(keys.family.indexer and keys.optional("attention.indexer.key_length", 0))
 
 
-def with_compression(keys: HeaderKeys, index: int, layer: Layer) -> Layer:
-    """Add the compressed caches of a layer: of its keys, and of the indexer with short rows."""
-    if keys.family.indexer != "compressed":
+def with_indexer(keys: HeaderKeys, index: int, n_layers: int, layer: Layer) -> Layer:
+    """Add the caches of sparse attention: an indexer's, and compressed rows of keys."""
+    kind, k_dim = keys.family.indexer, keys.optional("attention.indexer.key_length", 0)
+    if kind == "compressed":
+        ratio = _compress_ratio(keys, index)
+        k_width = k_dim if ratio == SHORT_RATIO else 0
+        return replace(layer, compress_ratio=ratio, indexer_k_width=k_width, is_unshared=True)
+    if not kind or index >= n_layers:
         return layer
-    ratio = compress_ratio(keys, index)
-    indexer = keys.optional("attention.indexer.key_length", 0) if ratio == SHORT_RATIO else 0
-    return replace(layer, compress_ratio=ratio, indexer_k_width=indexer, is_unshared=True)
+    if kind == "blocks":
+        is_dense = not k_dim or index < keys.optional("leading_dense_block_count", 0)
+        values = 0 if is_dense else layer.v_head_dim
+        return replace(layer, indexer_k_width=0 if is_dense else k_dim, indexer_v_width=values)
+    if keys.family.needs_top_k and not keys.optional("attention.indexer.top_k", 0):
+        return layer
+    if kind == "latent pools":
+        k_dim *= 3 if keys.optional("attention.indexer.kpool", 0) else 1
+    return replace(layer, indexer_k_width=k_dim if _has_own_indexer(keys, index, n_layers) else 0)
 
 
-def compress_ratio(keys: HeaderKeys, index: int) -> int:
+def _has_own_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
+    which = keys.family.indexer_layers
+    if which == "all":
+        return True
+    flags = keys.flags("attention.indexer.types", n_layers)
+    if flags is not None:
+        return flags[index]
+    is_long = keys.optional("context_length", 0) >= GLM_5_2_CONTEXT
+    if which == "by context unless named" and is_long:
+        return index < 2 or (index - 2) % 4 == 0
+    return which != "named"
+
+
+def _compress_ratio(keys: HeaderKeys, index: int) -> int:
     """Tokens of one compressed row; 0 if llama.cpp compresses nothing."""
     ratios = keys.file.integers(f"{keys.name}.attention.compress_ratios") or ()
     ratio = ratios[index] if index < len(ratios) else 0
     return ratio if ratio in (SHORT_RATIO, LONG_RATIO) else 0
 
 
-@dataclass(frozen=True, slots=True)
-class StateRow:
-    """Elements (float32) of a recurrent layer's state of one sequence."""
+def compressor_states(keys: HeaderKeys, n_layers: int) -> dict[int, StateRow]:
+    """States of compressed layers, of tokens that do not fill a row yet (DeepSeek V4).
 
-    n_convolution: int
-    """The last inputs of a convolution, or of a token shift (R in llama.cpp's log)."""
-    n_state: int
-    """The state itself (S in llama.cpp's log)."""
+    A sum and its weights, of the keys and of an indexer; short rows overlap by half
+    (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
+    """
+    if keys.family.indexer != "compressed":
+        return {}
+    k_dim = keys.optional("attention.key_length", 0)
+    short_width = k_dim + keys.optional("attention.indexer.key_length", 0)
+    n_state = {SHORT_RATIO: 8 * SHORT_RATIO * short_width, LONG_RATIO: 2 * LONG_RATIO * k_dim}
+    ratios = {index: _compress_ratio(keys, index) for index in range(n_layers)}
+    return {index: StateRow(0, n_state[ratio]) for index, ratio in ratios.items() if ratio}
 
 
 def layer_kinds(
@@ -193,7 +202,7 @@ def layer_kinds(
     return (blocks if keeps_head else trunk, frozenset())
 
 
-def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
+def _state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
     """The state of a model's recurrent layers, from the keys that its architecture reads."""
     kind = keys.family.state
     if kind == "rwkv":
@@ -214,71 +223,6 @@ def state_row(keys: HeaderKeys, d_hidden: int, n_heads: int) -> StateRow:
     return StateRow(max(0, n_kernel - 1) * (inner + 2 * groups * d_state), d_state * inner)
 
 
-def with_hash_layers(
-    keys: HeaderKeys, states: dict[int, StateRow], d_hidden: int
-) -> dict[int, StateRow]:
-    """Add the history of the layer that hashes n-grams (`ple_conv_state`, Qwen 3.8)."""
-    if not keys.family.hashes_ngrams:
-        return states
-    chosen = keys.file.integers(f"{keys.name}.ple.layers") or ()
-    n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
-    n_streams = keys.optional("hyper_connection.count", 0)
-    history = max(0, n_kernel - 1) * n_gram * n_streams * d_hidden
-    return {
-        index: replace(row, n_convolution=row.n_convolution + history) if index in chosen else row
-        for index, row in states.items()
-    }
-
-
-def compressor_states(keys: HeaderKeys, n_blocks: int) -> dict[int, StateRow]:
-    """States of compressed layers, of tokens that do not fill a row yet (DeepSeek V4).
-
-    A sum and its weights, of the keys and of an indexer; short rows overlap by half
-    (`llama_dsv4_comp_state`, `src/llama-kv-cache-dsv4.cpp`).
-    """
-    if keys.family.indexer != "compressed":
-        return {}
-    ratios = {index: compress_ratio(keys, index) for index in range(n_blocks)}
-    return {index: _compressor(keys, ratio) for index, ratio in ratios.items() if ratio}
-
-
-def _window_of(rule: WindowRule, keys: HeaderKeys) -> int | None:
-    """The window; None if no layer has one."""
-    if not keys.has("attention.sliding_window"):
-        return None if rule.needs_key else rule.default_window
-    window = keys.optional("attention.sliding_window", 0)
-    if not window and (rule.needs_key or rule.zero_is_dense):
-        return None
-    return rule.fixed_window or window
-
-
-def _periodic(rule: WindowRule, period: int, keys: HeaderKeys, n_blocks: int) -> list[bool]:
-    named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
-    period = period if named is None else max(0, named)
-    return [_slides(index, period, dense_first=rule.dense_first) for index in range(n_blocks)]
-
-
-def _slides(index: int, period: int, *, dense_first: bool) -> bool:
-    if period == 0:
-        return True
-    if dense_first:
-        return index % period > 0
-    return index % period < period - 1
-
-
-def _has_full_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
-    which = keys.family.indexer_layers
-    if which == "all":
-        return True
-    flags = keys.flags("attention.indexer.types", n_layers)
-    if flags is not None:
-        return flags[index]
-    is_long = keys.optional("context_length", 0) >= GLM_5_2_CONTEXT
-    if which == "by context unless named" and is_long:
-        return index < 2 or (index - 2) % 4 == 0
-    return which != "named"
-
-
 def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[int]:
     if keys.has("attention.recurrent_layers"):
         flags = keys.per_layer("attention.recurrent_layers", n_blocks, default=[0] * n_blocks)
@@ -287,10 +231,16 @@ def _by_interval(keys: HeaderKeys, n_blocks: int, n_layers: int) -> frozenset[in
     return frozenset(i for i in range(n_layers) if (i + 1) % interval)
 
 
-def _compressor(keys: HeaderKeys, ratio: int) -> StateRow:
-    width = keys.optional("attention.key_length", 0)
-    n_rows = ratio
-    if ratio == SHORT_RATIO:
-        width = 2 * (width + keys.optional("attention.indexer.key_length", 0))
-        n_rows = 2 * ratio
-    return StateRow(0, 2 * n_rows * width)
+def recurrent_states(
+    keys: HeaderKeys, recurrent: Iterable[int], d_hidden: int, n_heads: int
+) -> dict[int, StateRow]:
+    """The state of each recurrent layer; some hash n-grams too (`ple_conv_state`, Qwen 3.8)."""
+    row = _state_row(keys, d_hidden, n_heads)
+    if not keys.family.hashes_ngrams:
+        return dict.fromkeys(sorted(recurrent), row)
+    hashing = keys.file.integers(f"{keys.name}.ple.layers") or ()
+    n_kernel, n_gram = keys.optional("ple.conv_kernel", 0), keys.optional("ple.ngram_size", 0)
+    n_streams = keys.optional("hyper_connection.count", 0)
+    n_history = max(0, n_kernel - 1) * n_gram * n_streams * d_hidden
+    with_history = replace(row, n_convolution=row.n_convolution + n_history)
+    return {index: with_history if index in hashing else row for index in sorted(recurrent)}

@@ -5,15 +5,13 @@ import os
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from pathlib import Path
-from stat import S_ISREG
 
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, exists, expanded, file_status, is_file
-from engine.model.gguf import SPLIT_NAME, GgufFile, part_names, read_gguf, read_part
+from engine.model.gguf import SPLIT_NAME, names_of_parts, part_names, read_gguf, read_part
 from engine.model.identity import (
     ModelKind,
     identity_of,
@@ -29,23 +27,16 @@ from engine.model.tensor_table import TokenReads, token_reads
 from engine.model.vocabulary import VocabularyFacts, vocabulary_facts
 from engine.validation import nearest
 
-Progress = Callable[[int, int], None]
-"""Called with the number of read headers and of all files."""
-Cut = Callable[[Path], None]
-"""Called with a folder that has more entries than `MAX_VISITED`."""
+Progress = Callable[[int, int], None]  # called with the number of read headers and of all files
+Cut = Callable[[Path], None]  # called with a folder that has more entries than `MAX_VISITED`
 
 STARTER_WORD = "starter"
 N_NEAR = 5
-MAX_PROJECTORS = 16
-"""Files of a folder that are tried as the projector of a model."""
-MAX_DEPTH = 8
-"""Folders below a scanned one; a Hugging Face cache needs four."""
-MAX_VISITED = 50_000
-"""Directory entries read below one scanned folder."""
-VERSION = 6
-"""Of the file of `HeaderCache`."""
-MAX_MODELS = 10_000
-"""About 5 MB, which `NewestEntries` still reads."""
+MAX_PROJECTORS = 16  # files of a folder that are tried as the projector of a model
+MAX_DEPTH = 8  # folders below a scanned one; a Hugging Face cache needs four
+MAX_VISITED = 50_000  # directory entries read below one scanned folder
+VERSION = 7  # of the cache file
+MAX_MODELS = 10_000  # about 5 MB, which `NewestEntries` still reads
 UNFINISHED = re.compile(
     r"(?P<name>.+\.gguf)(\.[0-9a-f]+)?\.(part|incomplete|crdownload|download|downloadInProgress|tmp|!qb)$",
     re.IGNORECASE | re.DOTALL,
@@ -72,70 +63,24 @@ class HeaderFacts:
     file_type: str | None = None
     n_ctx_train: int | None = None
     kind: ModelKind = ModelKind.MODEL
-    identity: str | None = None
-    """The same for every copy of a model: see `engine.model.identity`."""
+    identity: str | None = None  # the same for every copy of a model: see `engine.model.identity`
     problem: str | None = None
     vocabulary: VocabularyFacts | None = None
     reads: TokenReads | None = None
 
     @property
     def is_valid(self) -> bool:
-        """Whether a header can have these values."""
         is_share = self.reads is None or 0 <= self.reads.expert_share <= 1
         return self.identity is not None and is_share
-
-
-@dataclass(frozen=True, slots=True)
-class StampedFacts:
-    """Facts, with size, time, device and inode of their file."""
-
-    stamp: tuple[int, ...]
-    facts: HeaderFacts
-
-
-class HeaderCache:
-    """Facts of headers by path and, for moved files, by stamp; changed files are read again."""
-
-    def __init__(self, path: Path | None) -> None:
-        self._entries = NewestEntries(path, "models", VERSION, MAX_MODELS, StampedFacts)
-        self._known = self._entries.read()
-        self._by_stamp = {entry.stamp: entry for entry in self._known.values()}
-        self._used: dict[str, StampedFacts] = {}
-
-    def facts(self, path: Path, nbytes: int) -> HeaderFacts:
-        """The facts of a model, or its problem."""
-        try:
-            status = path.stat()
-        except OSError as error:
-            return HeaderFacts(problem=f"it cannot be read: {error.strerror}")
-        stamp = (nbytes, status.st_mtime_ns, status.st_dev, status.st_ino)
-        known = self._known.get(str(path))
-        if known is None or known.stamp != stamp:
-            known = self._by_stamp.get(stamp)
-        facts = known.facts if known is not None and known.facts.is_valid else read_facts(path)
-        if facts.identity is not None:  # an unreadable file may be readable the next time
-            self._used[str(path)] = StampedFacts(stamp, facts)
-        return facts
-
-    def save(self) -> None:
-        """Save the used facts, and those of models in other folders; disk errors are ignored."""
-        if any(self._known.get(path) != entry for path, entry in self._used.items()):
-            others = self._known.keys() - self._used.keys()
-            present = {path: self._known[path] for path in others if is_file(Path(path))}
-            with contextlib.suppress(OSError):
-                self._entries.write({**present, **self._used})
 
 
 def read_facts(model: Path) -> HeaderFacts:
     """The facts of a model's header, or its problem."""
     try:
         header = read_gguf(model)
-        return _facts_of(header, identity_of(header))
+        identity = identity_of(header)
     except ModelFileError as error:
         return HeaderFacts(problem=str(error))
-
-
-def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
     architecture, kind = header.architecture, kind_of(header)
     problem = None
     if not architecture and kind is ModelKind.MODEL:
@@ -158,16 +103,11 @@ def _facts_of(header: GgufFile, identity: str) -> HeaderFacts:
 class ModelEntry(HeaderFacts):
     """A GGUF file, or the files of a split model, with the facts of its header."""
 
-    path: Path
-    """The file, or the first part."""
-    name: str
-    """The file name without its suffix, or its name in Ollama's store."""
-    nbytes: int
-    """Size of all files."""
-    speed: ModelSpeed | None = None
-    """Its measured speed here."""
-    copies: tuple[Path, ...] = ()
-    """Other files with the same model."""
+    path: Path  # the file, or the first part
+    name: str  # the file name without its suffix, or its name in Ollama's store
+    nbytes: int  # size of all files
+    speed: ModelSpeed | None = None  # its measured speed here
+    copies: tuple[Path, ...] = ()  # other files with the same model
 
 
 def scan(
@@ -175,20 +115,14 @@ def scan(
     *,
     cache_path: Path | None = None,
     kinds: Collection[ModelKind] = (ModelKind.MODEL,),
-    progress: Progress | None = None,
+    progress: Progress = lambda *_: None,
     speeds: Speeds | None = None,
-    cut: Cut | None = None,
+    cut: Cut = lambda _: None,
 ) -> list[ModelEntry]:
     """The models below the folders, each once, by folder and then by path.
 
-    Args:
-        folders: Where to look; a missing one is empty.
-        cache_path: File of the header cache; None reads every header.
-        kinds: What to return. An unreadable file counts as a model, unless it has the name of a
-            projector.
-        progress: Receives the progress.
-        speeds: Measured speeds.
-        cut: Receives each folder that was not read to its end.
+    An unreadable file counts as a model, unless it has the name of a projector. `cut` receives
+    each folder that was not read to its end; without `cache_path` every header is read.
     """
     entries = read_headers(folders, cache_path=cache_path, progress=progress, cut=cut)
     first: dict[tuple[object, ModelKind], ModelEntry] = {}
@@ -205,40 +139,61 @@ def read_headers(
     folders: Sequence[Path],
     *,
     cache_path: Path | None = None,
-    progress: Progress | None = None,
-    cut: Cut | None = None,
+    progress: Progress = lambda *_: None,
+    cut: Cut = lambda _: None,
 ) -> list[ModelEntry]:
     """Every GGUF file below the folders with the facts of its header; arguments as `scan`."""
-    headers = HeaderCache(cache_path)
+    cache = NewestEntries(cache_path, "models", VERSION, MAX_MODELS, HeaderFacts)
+    known, used = cache.read(), dict[str, HeaderFacts]()
     files, entries = find_files(folders, cut), []
-    for number, file in enumerate(files, 1):
-        entries.append(_with_header(file, headers))
-        if progress is not None:
-            progress(number, len(files))
-    headers.save()
+    for number, entry in enumerate(files, 1):
+        facts: HeaderFacts = entry
+        if entry.problem is None:
+            stamp = _stamp(entry)
+            found = known.get(stamp)
+            facts = found if found is not None and found.is_valid else read_facts(entry.path)
+            if facts.identity is not None:  # an unreadable file may be readable the next time
+                used[stamp] = facts
+        read = {each.name: getattr(facts, each.name) for each in fields(HeaderFacts)}
+        if facts.kind is ModelKind.MODEL and is_projector_name(entry.path.name):
+            read["kind"] = ModelKind.PROJECTOR
+        entries.append(replace(entry, **read))
+        progress(number, len(files))
+    if any(known.get(stamp) != facts for stamp, facts in used.items()):
+        others = {stamp: facts for stamp, facts in known.items() if stamp not in used}
+        with contextlib.suppress(OSError):
+            cache.write({**others, **used})
     return entries
 
 
+def _stamp(entry: ModelEntry) -> str:
+    """Size, time, device and inode of a model, by which its facts are cached."""
+    try:
+        status = entry.path.stat()
+    except OSError:
+        return ""  # `read_facts` gives the reason
+    return f"{entry.nbytes} {status.st_mtime_ns} {status.st_dev} {status.st_ino}"
+
+
+@dataclass
 class LibraryScan:
     """Scans folders when it is called; another thread may read the progress meanwhile."""
 
-    def __init__(
-        self, folders: Sequence[Path], cache_path: Path | None, speeds: Speeds | None = None
-    ) -> None:
-        self._folders, self._cache_path, self._speeds = folders, cache_path, speeds
-        self.n_done = self.n_all = 0
-        self.cut: list[Path] = []
-        """Folders that the last scan did not read to their end."""
+    folders: Sequence[Path]
+    cache_path: Path | None
+    speeds: Speeds | None = None
+    n_done: int = 0
+    n_all: int = 0
+    cut: list[Path] = field(default_factory=list)  # folders that were not read to their end
 
     def __call__(self) -> list[ModelEntry]:
-        """The models, as `scan` returns them."""
         self._note(0, 0)
         self.cut = []
         return scan(
-            self._folders,
-            cache_path=self._cache_path,
+            self.folders,
+            cache_path=self.cache_path,
             progress=self._note,
-            speeds=self._speeds,
+            speeds=self.speeds,
             cut=self.cut.append,
         )
 
@@ -249,11 +204,8 @@ class LibraryScan:
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     """The file of a path, a name, an unambiguous part of a name, or `starter`.
 
-    Of equal names the one in the earlier folder is meant.
-
-    Raises:
-        ModelNotFoundError: no model or several are meant; the message names similar ones and the
-            searched folders.
+    Of equal names the one in the earlier folder is meant. Raises `ModelNotFoundError` for no model
+    and for several; the message names similar ones and the searched folders.
     """
     text = str(name_or_path)
     if is_remote(text):
@@ -283,7 +235,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
     raise _not_found(text, found, files, folders)
 
 
-def find_files(folders: Sequence[Path], cut: Cut | None = None) -> list[ModelEntry]:
+def find_files(folders: Sequence[Path], cut: Cut = lambda _: None) -> list[ModelEntry]:
     """Each GGUF file below the folders once, by folder and then by path; `cut` as of `scan`."""
     seen_files: set[tuple[int, int]] = set()
     seen_folders: set[tuple[int, int]] = set()
@@ -316,15 +268,6 @@ def _fits(projector: Path, n_embd: int) -> bool:
     ends = (tensor.shape for tensor in file.tensors if tensor.name.startswith("mm."))
     sees = file.values.get("clip.has_vision_encoder") is True
     return sees and kind_of(file) is ModelKind.PROJECTOR and any(n_embd in shape for shape in ends)
-
-
-def _with_header(file: ModelEntry, headers: HeaderCache) -> ModelEntry:
-    if file.problem is None:
-        facts = headers.facts(file.path, file.nbytes)
-        file = replace(file, **{each.name: getattr(facts, each.name) for each in fields(facts)})
-    if file.kind is ModelKind.MODEL and is_projector_name(file.path.name):
-        return replace(file, kind=ModelKind.PROJECTOR)
-    return file
 
 
 def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
@@ -361,7 +304,7 @@ def _not_found(
 
 
 def _gguf_files(
-    root: Path, seen: set[tuple[int, int]], cut: Cut | None
+    root: Path, seen: set[tuple[int, int]], cut: Cut
 ) -> Iterator[tuple[Path, str | None]]:
     """GGUF files below a folder with their names in a manifest; each folder is read once."""
     waiting = deque([(root, 0)])  # near folders come before what may be too much
@@ -371,8 +314,7 @@ def _gguf_files(
         entries = _entries(folder, seen, n_left + 1)
         n_left -= len(entries)
         if n_left < 0:
-            if cut is not None:
-                cut(root)
+            cut(root)
             return
         if {entry.name for entry in entries} >= STORE_FOLDERS:
             yield from stored_models(folder)
@@ -390,8 +332,9 @@ def _gguf_files(
 def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[os.DirEntry[str]]":
     """The entries of a folder; empty for one that was seen, is gone, or may not be read."""
     try:
-        inode = _inode(folder)
-        if inode in seen or inode[0] in _kernel_devices():
+        status = file_status(folder)
+        inode = status.st_dev, status.st_ino
+        if inode in seen:
             return ()
         seen.add(inode)
         with os.scandir(folder) as found:
@@ -400,64 +343,40 @@ def _entries(folder: Path, seen: set[tuple[int, int]], limit: int) -> "Sequence[
         return ()
 
 
-@cache
-def _kernel_devices() -> frozenset[int]:
-    """The file systems of the kernel, which have no models and no end."""
-    places = (path for path in map(Path, ("/proc", "/sys", "/dev")) if path.is_dir())
-    return frozenset(_inode(path)[0] for path in places) - {_inode(Path("/"))[0]}
-
-
 def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEntry | None:
     """The entry of a file; None for later parts and for a file that was seen already."""
     try:
-        inode, nbytes = _inode(path), path.stat().st_size
-        match = SPLIT_NAME.match(path.name)
-        is_part = match is not None and _is_part(path, match)
-        if inode in seen or (is_part and match is not None and int(match["number"]) != 1):
+        status = file_status(path)
+        inode = status.st_dev, status.st_ino
+        split = None if name else SPLIT_NAME.match(path.name)
+        split = split if split and _is_part(path, split) else None
+        if inode in seen or (split and int(split["number"]) != 1):
             return None
         seen.add(inode)
+        paths = [path.with_name(each) for each in names_of_parts(split)] if split else [path]
+        sizes = [each.stat().st_size for each in paths if is_file(each)]
     except OSError as error:
-        problem = f"it cannot be read: {error.strerror}"
-        return ModelEntry(path=path, name=path.stem, nbytes=0, problem=problem)
-    if name is None and is_part and match is not None:
-        return _split_model(path, match["stem"], int(match["count"]))
+        why = f"it cannot be read: {error.strerror}"
+        return ModelEntry(path=path, name=path.stem, nbytes=0, problem=why)
     unfinished = UNFINISHED.match(path.name)
+    problem = NOT_FINISHED if unfinished else None
+    if len(sizes) < len(paths):
+        problem = f"{len(paths) - len(sizes)} of its {len(paths)} files are missing"
+    stem = unfinished["name"].removesuffix(".gguf") if unfinished else path.stem
     return ModelEntry(
         path=path,
-        name=name or (unfinished["name"].removesuffix(".gguf") if unfinished else path.stem),
-        nbytes=nbytes,
-        problem=NOT_FINISHED if unfinished else None,
+        name=name or (split["stem"] if split else stem),
+        nbytes=sum(sizes),
+        problem=problem,
     )
 
 
-def _is_part(path: Path, match: re.Match[str]) -> bool:
+def _is_part(path: Path, split: re.Match[str]) -> bool:
     """Whether a file with the name of a part is one: by another part, else by its header."""
-    count = int(match["count"])
-    other = 2 if int(match["number"]) == 1 else 1
-    name = f"{match['stem']}-{other:05}-of-{count:05}.gguf"
-    if other > count or path.with_name(name).is_file():
+    others = [path.with_name(name) for name in names_of_parts(split)[:2] if name != path.name]
+    if not others or any(map(is_file, others)):
         return True
     try:
         return bool(part_names(read_part(path)))
     except ModelFileError:
         return True
-
-
-def _split_model(first: Path, stem: str, n_parts: int) -> ModelEntry:
-    parts = [first.with_name(f"{stem}-{n:05}-of-{n_parts:05}.gguf") for n in range(1, n_parts + 1)]
-    sizes = [nbytes for part in parts if (nbytes := _size(part)) is not None]
-    n_missing = n_parts - len(sizes)
-    problem = f"{n_missing} of its {n_parts} files are missing" if n_missing else None
-    return ModelEntry(path=first, name=stem, nbytes=sum(sizes), problem=problem)
-
-
-def _size(path: Path) -> int | None:
-    with contextlib.suppress(OSError):
-        status = path.stat()
-        return status.st_size if S_ISREG(status.st_mode) else None
-    return None
-
-
-def _inode(path: Path) -> tuple[int, int]:
-    status = file_status(path)
-    return status.st_dev, status.st_ino

@@ -4,7 +4,6 @@ A store (Ollama 0.12, `server/modelpath.go` and `manifest/manifest.go`) has
 `manifests/HOST/NAMESPACE/MODEL/TAG`, a JSON text whose layers name files `blobs/sha256-HEX`.
 """
 
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -17,22 +16,18 @@ from engine.parsing import parse_json
 from engine.servers import saved_server, shown_origin
 
 MANIFESTS, BLOBS = "manifests", "blobs"
-STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})
-"""The folders that make a store."""
+STORE_FOLDERS = frozenset({MANIFESTS, BLOBS})  # the folders that make a store
 MANIFEST_BYTES = 1 << 20
-MANIFEST_DEPTH = 4
-"""Folders of a manifest's path: host, namespace, model, tag."""
+MANIFESTS_IN_ROOT = "*/*/*/*"  # host, namespace, model, tag
 MAX_MANIFESTS = 4096
-DEFAULT_HOST, DEFAULT_NAMESPACE = "registry.ollama.ai", "library"
-"""Omitted in names."""
+DEFAULT_HOST, DEFAULT_NAMESPACE = "registry.ollama.ai", "library"  # omitted in names
 SUFFIXES = {
     "application/vnd.ollama.image.model": "",
     "application/vnd.ollama.image.projector": " mmproj",
     "application/vnd.ollama.image.adapter": " adapter",
 }
 """By the media type of a layer: the suffix of the model's name."""
-NAMES_S = 10.0
-"""How long the names of a store are cached."""
+NAMES_S = 10.0  # how long the names of a store are cached
 DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 
 
@@ -40,7 +35,7 @@ def stored_models(store: Path) -> Iterator[tuple[Path, str]]:
     """The model files of a store with their first names, such as `qwen3:8b`."""
     named: set[Path] = set()
     root = store / MANIFESTS
-    for manifest in sorted(islice(_files(root, MANIFEST_DEPTH), MAX_MANIFESTS)):
+    for manifest in sorted(islice(root.glob(MANIFESTS_IN_ROOT), MAX_MANIFESTS)):
         host, namespace, *rest = manifest.relative_to(root).parts
         before = [host] if host != DEFAULT_HOST else []
         before += [namespace] if before or namespace != DEFAULT_NAMESPACE else []
@@ -74,18 +69,6 @@ def _names_of(store: Path, period: int) -> dict[str, str]:
     """The names of a store; each period reads them again."""
     del period
     return {path.name: name for path, name in stored_models(store)}
-
-
-def _files(folder: Path, depth: int) -> Iterator[Path]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in islice(entries, MAX_MANIFESTS):
-                if depth > 1 and entry.is_dir(follow_symlinks=False):
-                    yield from _files(Path(entry.path), depth - 1)
-                elif depth == 1 and entry.is_file():
-                    yield Path(entry.path)
-    except OSError:
-        return  # gone, or it may not be read
 
 
 def _layers(manifest: Path) -> Iterator[tuple[str, str]]:

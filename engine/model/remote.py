@@ -7,30 +7,22 @@ import json
 import re
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from engine.errors import ModelFileError
 from engine.files import read_bytes, replace_file
 from engine.http import Answer, HttpClient, HttpError, SilentError, UnreachableError
-from engine.model.gguf import (
-    MAX_HEADER_BYTES,
-    GgufFile,
-    GgufPart,
-    HeaderBytes,
-    read_header,
-    read_parts,
-)
+from engine.model.gguf import MAX_HEADER_BYTES, GgufFile, HeaderReader, join_parts
 from engine.model.hub import (
     CONTENT_RANGE,
-    DEFAULT_REVISION,
-    HF_NAME,
     HF_PREFIX,
     endpoint,
     file_url,
     hub_client,
     is_offline,
+    parse_hub_name,
     refusal,
 )
 from engine.parsing import parse_json
@@ -40,16 +32,12 @@ HF_HOSTS = frozenset({"huggingface.co", "www.huggingface.co", "hf.co"})
 HF_PAGE = re.compile(
     r"^/(?P<repo>[^/]+/[^/]+)/(?:blob|resolve|raw)/(?P<revision>[^/]+)/(?P<file>.+)$"
 )
-SILENCE_S, LIMIT_S = 20.0, 120.0
-"""Limits without a byte, and for all headers of a model."""
-CHUNK_BYTES = 4 << 20
-"""A header has up to 10 MB, nearly all of it vocabulary: one to three ranges."""
-PART_CHUNK_BYTES = 1 << 16
-"""The further parts of a split model have little more than their tensor table."""
+SILENCE_S, LIMIT_S = 20.0, 120.0  # limits without a byte, and for all headers of a model
+CHUNK_BYTES = 4 << 20  # a header has up to 10 MB, nearly all of it vocabulary: one to three ranges
+PART_CHUNK_BYTES = 1 << 16  # further parts of a split model have little but their tensor table
 MAX_CACHE_BYTES = 512 << 20
 
-Progress = Callable[[str, int], None]
-"""Called with the file's name and the number of received bytes."""
+Progress = Callable[[str, int], None]  # called with the file's name and the received bytes
 
 
 class RemoteFileError(ModelFileError):
@@ -67,12 +55,10 @@ class RemoteAddress:
     """The URL of one file."""
 
     url: str
-    page: str | None = None
-    """Page of its repository; None unless it is on the hub or its mirror."""
+    page: str | None = None  # page of its repository; None unless it is on the hub or its mirror
 
     @property
     def file_name(self) -> str:
-        """The file's own name."""
         return unquote(urlsplit(self.url).path).rpartition("/")[2]
 
     @property
@@ -81,7 +67,6 @@ class RemoteAddress:
         return urlunsplit((*urlsplit(self.url)[:3], "", ""))
 
     def sibling(self, file_name: str) -> "RemoteAddress":
-        """Another file of the same folder."""
         parts = urlsplit(self.url)
         path = f"{parts.path.rpartition('/')[0]}/{quote(file_name)}"
         return replace(self, url=urlunsplit(parts._replace(path=path)))
@@ -93,21 +78,16 @@ def is_remote(name: str) -> bool:
 
 
 def parse_address(name: str) -> RemoteAddress:
-    """The file of a URL, of its page on the hub, or of an `hf:` name.
-
-    Raises:
-        ModelFileError: it names no GGUF file.
-    """
-    if name.lower().startswith(HF_PREFIX):
-        match = HF_NAME.match(name[len(HF_PREFIX) :].removeprefix("//"))
-        if match is None:
-            raise ModelFileError(
-                f"{name!r} is not a hub file: write hf:owner/repository/file.gguf, with "
-                "@revision at the end for a revision other than main"
-            )
-        repo = f"{match['owner']}/{match['repo']}"
-        return _on_hub(repo, match["file"], match["rev"] or DEFAULT_REVISION)
-    return _parse_url(name)
+    """The file of a URL, of its page on the hub, or of an `hf:` name; raises `ModelFileError`."""
+    if not name.lower().startswith(HF_PREFIX):
+        return _parse_url(name)
+    asked = parse_hub_name(name)
+    if asked is None or asked.file is None:
+        raise ModelFileError(
+            f"{name!r} is not a hub file: write hf:owner/repository/file.gguf, with "
+            "@revision at the end for a revision other than main"
+        )
+    return _on_hub(asked.repo, asked.file, asked.revision)
 
 
 def _parse_url(name: str) -> RemoteAddress:
@@ -153,27 +133,20 @@ def read_remote(
     progress: Progress = lambda *_: None,
     limit_s: float = LIMIT_S,
 ) -> GgufFile:
-    """Read the header of a remote model, of every part if it is split.
+    """Read the header of a remote model, of every part if it is split; `path` is its bare name.
 
-    Args:
-        name: A URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`,
-            with `@revision` if it is not `main`.
-        cache_folder: Of headers; an unchanged one is not requested again, and one of a server
-            that does not answer is used and named in `origin`.
-        progress: Receives the file's name and the received bytes.
-        limit_s: Limit for everything.
-
-    Returns:
-        The header; `path` is the bare file name, `origin` its address.
+    `name` is a URL of a GGUF file or of its page on the hub, or `hf:owner/repository/file.gguf`. A
+    header in `cache_folder` is used if it is unchanged, or if the server does not answer, as
+    `origin` then reports.
 
     Raises:
-        RemoteFileError: it cannot be read.
+        RemoteFileError: it cannot be read within `limit_s` seconds.
         ModelFileError: no address, or no usable GGUF file there.
     """
     address = parse_address(name)
     reader = _Reader(cache_folder, progress, time.monotonic() + limit_s)
     asked = reader.part(address, CHUNK_BYTES)
-    file = read_parts(asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES))
+    file = join_parts(asked, lambda part: reader.part(address.sibling(part), PART_CHUNK_BYTES))
     return replace(file, origin=f"{address.shown}{reader.note}")
 
 
@@ -183,12 +156,9 @@ class CachedHeader:
 
     data: bytes = field(repr=False)
     etag: str | None
-    nbytes: int
-    """Size of the whole file."""
-    saved: str
-    """Day on which they were read."""
-    url: str = ""
-    """Address that answered."""
+    nbytes: int  # size of the whole file
+    saved: str  # day on which they were read
+    url: str = ""  # address that answered
 
 
 @dataclass(slots=True)
@@ -198,61 +168,55 @@ class _Reader:
     folder: Path | None
     progress: Progress
     ends_at: float
-    note: str = ""
-    """How old the header is if the server did not answer."""
+    note: str = ""  # how old the header is if the server did not answer
 
-    def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufPart:
+    def part(self, address: RemoteAddress, chunk_bytes: int) -> GgufFile:
         cached = load_header(self.folder, address.url) if self.folder else None
         try:
-            first = self._read(address, 0, chunk_bytes, known=cached) or cached
+            first = self._read(address, 0, chunk_bytes, cached)
         except RemoteUnreachableError:
             if cached is None:
                 raise
             self.note = f" (header saved {cached.saved}; the server does not answer)"
             first = cached
-        assert first is not None, "the server confirms what is known only"
-        return self._parsed(address, first, chunk_bytes, is_cached=first is cached)
 
-    def _parsed(
-        self, address: RemoteAddress, first: CachedHeader, chunk_bytes: int, *, is_cached: bool
-    ) -> GgufPart:
         def more(start: int, stop: int) -> bytes:
-            if start < len(first.data) or is_cached:
+            if start < len(first.data) or first is cached:
                 return first.data[start:stop]
             found = self._read(replace(address, url=first.url), start, stop)
-            if found is None or (found.etag, found.nbytes) != (first.etag, first.nbytes):
+            if (found.etag, found.nbytes) != (first.etag, first.nbytes):
                 raise RemoteFileError(
                     f"{address.shown} changed while its header was read: try again"
                 )
             return found.data
 
-        chunk = len(first.data) if is_cached else chunk_bytes
-        source = HeaderBytes(address.file_name, first.nbytes, more, chunk)
-        header = read_header(source)
-        if self.folder is not None and not is_cached:
-            data = bytes(source.data[: header.nbytes])
+        chunk_bytes = len(first.data) if first is cached else chunk_bytes
+        reader = HeaderReader(Path(address.file_name), first.nbytes, more, chunk_bytes)
+        file = reader.read()
+        if self.folder is not None and first is not cached:
+            data = bytes(reader.data[: file.header_sizes[0]])
             save_header(self.folder, address.url, replace(first, data=data))
-        return GgufPart(Path(address.file_name), header, first.nbytes)
+        return file
 
     def _read(
-        self, address: RemoteAddress, start: int, stop: int, known: CachedHeader | None = None
-    ) -> CachedHeader | None:
-        """The bytes of a range, or up to the end of the file; None if `known` is unchanged."""
+        self, address: RemoteAddress, start: int, stop: int, cached: CachedHeader | None = None
+    ) -> CachedHeader:
+        """The bytes of a range, or up to the end of the file; `cached` if that is unchanged."""
         if address.page and is_offline():
             raise RemoteUnreachableError(
                 f"{address.shown} is not downloaded while HF_HUB_OFFLINE is set: unset this "
                 "variable"
             )
         headers = {"Range": f"bytes={start}-{stop - 1}"}
-        if known is not None and known.etag:
-            headers["If-None-Match"] = known.etag
+        if cached is not None and cached.etag:
+            headers["If-None-Match"] = cached.etag
         client = hub_client() if address.page else HttpClient(address.url, follows_redirects=True)
         try:
             with client.request(
                 "GET", address.url, limit_s=self._left_s(), headers=headers
             ) as answer:
-                if answer.status == 304 and known is not None:
-                    return None
+                if answer.status == 304 and cached is not None:
+                    return cached
                 return self._range(address, answer, start, stop)
         except (UnreachableError, SilentError) as error:
             raise RemoteUnreachableError(
@@ -301,21 +265,16 @@ def load_header(folder: Path, url: str) -> CachedHeader | None:
     except (OSError, ValueError):
         return None
     match found:
-        case {
-            "etag": str() | None as etag,
-            "nbytes": int(nbytes),
-            "saved": str(saved),
-            "digest": digest,
-        } if digest == _digest(data) and nbytes >= len(data):
-            return CachedHeader(data, etag, nbytes, saved)
+        case [str() | None as etag, int(nbytes), str(saved), digest]:
+            is_intact = digest == _digest(data) and nbytes >= len(data)
+            return CachedHeader(data, etag, nbytes, saved) if is_intact else None
         case _:
             return None
 
 
 def save_header(folder: Path, url: str, header: CachedHeader) -> None:
     """Cache a header and remove the oldest beyond `MAX_CACHE_BYTES`; disk errors are ignored."""
-    about = {key: each for key, each in asdict(header).items() if key not in ("data", "url")}
-    text = json.dumps({**about, "digest": _digest(header.data)})
+    text = json.dumps([header.etag, header.nbytes, header.saved, _digest(header.data)])
     with contextlib.suppress(OSError):
         replace_file(
             _cache_path(folder, url), [text.encode(), b"\n", header.data], is_durable=False

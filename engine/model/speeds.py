@@ -21,31 +21,23 @@ Measured = Literal["tune", "bench", "chats"]
 class ModelSpeed:
     """The speed of one model here without drafts, in tokens a second."""
 
-    decode_tps: float
-    """Decoded in a short chat."""
-    deep_tps: float | None
-    """Decoded at depth `n_deep`; None if only short chats were measured."""
+    decode_tps: float  # decoded in a short chat
+    deep_tps: float | None  # decoded at depth `n_deep`; None if only short chats were measured
     n_deep: int | None
-    prompt_tps: float | None
-    """Of the prefill."""
-    preset: str
-    """Name of the preset, or empty."""
-    measured: str
-    """Date in ISO 8601."""
+    prompt_tps: float | None  # of the prefill
+    preset: str  # name of the preset, or empty
+    measured: str  # date in ISO 8601
     by: Measured = "tune"
-    n_replies: int | None = None
-    """Replies that it is the median of; None for a measurement."""
+    n_replies: int | None = None  # replies that it is the median of; None for a measurement
 
     @property
     def is_valid(self) -> bool:
-        """Whether a machine can reach these figures."""
         rates = (self.decode_tps, self.deep_tps, self.prompt_tps)
         is_possible = all(0 < rate < MAX_TPS for rate in rates if rate is not None)
         return is_possible and (self.n_deep is None or self.n_deep > 0)
 
 
-Stored = tuple[ModelSpeed, ...]
-"""The speed of a model; empty for one that was loaded and not measured."""
+Stored = tuple[ModelSpeed, ...]  # empty for a model that was loaded and not measured
 
 
 class Speeds:
@@ -67,17 +59,12 @@ class Speeds:
 
     def of_all(self, models: Iterable[tuple[str | None, str]]) -> list[ModelSpeed | None]:
         """The speeds of several models by identity and name; reads the file once."""
-        stored = self._entries.read()
-        return [self._of(stored, identity, name) for identity, name in models]
-
-    def _of(
-        self, stored: Mapping[str, Stored], identity: str | None, name: str
-    ) -> ModelSpeed | None:
-        for by in ("tune", "bench") if identity is not None else ():
-            found = stored.get(_key(identity or "", by))
-            if found and found[0].is_valid:
-                return found[0]
-        return self._of_chats().get(name)
+        stored, found = self._entries.read(), []
+        for identity, name in models:
+            keys = [_key(identity, by) for by in ("tune", "bench")] if identity else []
+            measured = [speed for key in keys for speed in stored.get(key, ()) if speed.is_valid]
+            found.append(measured[0] if measured else self._of_chats().get(name))
+        return found
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:
         """Store a speed in place of the one before."""

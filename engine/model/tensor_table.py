@@ -2,15 +2,14 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 
 from engine.model.gguf import GgufFile, TensorInfo
 
 EMBEDDINGS = "token_embd.weight"
-MIXTURES = 5
-"""Mixtures of RWKV 6: decay, key, value, receptance, gate; RWKV 7 has a tensor of its own."""
+MIXTURES = 5  # of RWKV 6: decay, key, value, receptance, gate; RWKV 7 has a tensor of its own
 BEFORE_BLOCK = ("ffn_norm", "attn_output_norm", "post_attention_norm", "attn_norm_2")
 """Names of the norm between attention and a block."""
 LAYER = re.compile(r"^blk\.(\d+)\.")
@@ -27,39 +26,23 @@ EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
 class Widths:
     """Elements of one token's activations in the widest layer of each kind, or 0."""
 
-    feed_forward: int = 0
-    """Inner elements of a dense feed-forward block."""
-    is_gated: bool = True
-    """Whether the block multiplies two such activations (SwiGLU)."""
-    is_post_norm: bool = False
-    """Post-norm instead of pre-norm."""
-    is_parallel: bool = False
-    """Whether attention and block read the same normed states."""
-    expert: int = 0
-    """Inner elements of one expert."""
-    expert_output: int = 0
-    """Output elements of one expert: fewer than the hidden state if experts are latent."""
+    feed_forward: int = 0  # inner elements of a dense feed-forward block
+    is_gated: bool = True  # whether the block multiplies two such activations (SwiGLU)
+    is_post_norm: bool = False  # post-norm instead of pre-norm
+    is_parallel: bool = False  # whether attention and block read the same normed states
+    expert: int = 0  # inner elements of one expert
+    expert_output: int = 0  # output elements of one expert: fewer than hidden ones if latent
     is_expert_gated: bool = True
-    shared_expert: int = 0
-    """Inner elements of the experts that every token uses."""
-    query: int = 0
-    """Elements of all query heads; with keys and values if one matrix computes all three."""
-    is_decompressed: bool = False
-    """Whether keys and values are computed from a latent row and cached (older DeepSeek files)."""
-    is_fused: bool = False
-    """Whether one matrix computes queries, keys and values."""
-    key_value: int = 0
-    """Elements of all key and value heads."""
-    state_input: int = 0
-    """Elements that a layer of Mamba projects its input to."""
-    mixtures: int = 0
-    """All mixtures of a token with the previous one (RWKV)."""
-    gated_delta_net: int = 0
-    """Queries, keys and values that a gated delta net convolves (Qwen 3 Next)."""
-    delta_net: int = 0
-    """Elements of all heads of a delta net with a gate for each channel (Kimi Linear)."""
-    linear_attention: int = 0
-    """Elements that lightning attention projects its input to (MiniMax Text 01)."""
+    shared_expert: int = 0  # inner elements of the experts that every token uses
+    query: int = 0  # elements of all query heads; with keys and values if one matrix computes all
+    is_decompressed: bool = False  # whether K and V come from a latent row (older DeepSeek)
+    is_fused: bool = False  # whether one matrix computes queries, keys and values
+    key_value: int = 0  # elements of all key and value heads
+    state_input: int = 0  # elements that a layer of Mamba projects its input to
+    mixtures: int = 0  # all mixtures of a token with the previous one (RWKV)
+    gated_delta_net: int = 0  # Q, K and V that a gated delta net convolves (Qwen 3 Next)
+    delta_net: int = 0  # elements of all heads of a delta net with a gate per channel (Kimi Linear)
+    linear_attention: int = 0  # elements of the input of lightning attention (MiniMax Text 01)
 
 
 def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
@@ -95,12 +78,9 @@ def widths_of(tensors: tuple[TensorInfo, ...]) -> Widths:
 class TokenReads:
     """Bytes of weights that a batch reads."""
 
-    dense_bytes: int
-    """Read once for each batch."""
-    expert_bytes: int = 0
-    """All experts together."""
-    expert_share: float = 1.0
-    """Share of the experts that one token uses."""
+    dense_bytes: int  # read once for each batch
+    expert_bytes: int = 0  # all experts together
+    expert_share: float = 1.0  # share of the experts that one token uses
 
     def nbytes(self, n_rows: int = 1) -> int:
         """Bytes of a batch of independent rows."""
@@ -124,21 +104,14 @@ def read_tensors(file: GgufFile) -> Iterator[TensorInfo]:
     keys = file.architecture
     n_head = file.integer(f"{keys}.nextn_predict_layers") or 0
     n_trunk = (file.integer(f"{keys}.block_count") or 0) - n_head
-    embeddings = None
-    has_output = False
+    has_output = any(tensor.name == "output.weight" for tensor in file.tensors)
     for tensor in file.tensors:
         layer = LAYER.match(tensor.name)
         if layer and n_head and int(layer[1]) >= n_trunk:
             continue
-        if tensor.name == EMBEDDINGS:
-            embeddings = tensor
-            continue
-        if LOOKED_UP.search(tensor.name):
-            continue
-        has_output = has_output or tensor.name == "output.weight"
-        yield tensor
-    if embeddings is not None and not has_output:
-        yield embeddings
+        is_output = tensor.name == EMBEDDINGS and not has_output
+        if is_output or not LOOKED_UP.search(tensor.name):
+            yield tensor
 
 
 def expert_share(file: GgufFile) -> float:
@@ -150,8 +123,6 @@ def expert_share(file: GgufFile) -> float:
 
 
 class _Table:
-    """Shapes of the matrices of each name, over all layers."""
-
     def __init__(self, tensors: tuple[TensorInfo, ...]) -> None:
         self._shapes: defaultdict[str, list[tuple[int, ...]]] = defaultdict(list)
         for tensor in tensors:
@@ -163,16 +134,16 @@ class _Table:
         return name in self._shapes
 
     def inputs(self, name: str) -> int:
-        return max((shape[0] for shape in self._of(name)), default=0)
+        return self._most(name, lambda shape: shape[0])
 
     def outputs(self, name: str) -> int:
-        return max((shape[1] for shape in self._of(name) if len(shape) > 1), default=0)
+        return self._most(name, lambda shape: shape[1] if len(shape) > 1 else 0)
 
     def rows(self, name: str) -> int:
-        return max((prod(shape[1:]) for shape in self._of(name)), default=0)
+        return self._most(name, lambda shape: prod(shape[1:]))
 
     def elements(self, name: str) -> int:
-        return max(map(prod, self._of(name)), default=0)
+        return self._most(name, prod)
 
-    def _of(self, name: str) -> Sequence[tuple[int, ...]]:
-        return self._shapes.get(name, ())
+    def _most(self, name: str, size: Callable[[tuple[int, ...]], int]) -> int:
+        return max(map(size, self._shapes.get(name, ())), default=0)

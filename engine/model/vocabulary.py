@@ -6,7 +6,7 @@ every shared token from the sixth on. `engine/speculation/pairs.py` asks llama.c
 models are loaded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,16 @@ TOKENS = "tokenizer.ggml.tokens"
 FIRST_COMPARED = 5
 """llama.cpp skips the first entries, which have control tokens under changing names
 (`SPEC_VOCAB_CHECK_START_TOKEN_ID`, 0c1e57098)."""
-MAX_SIZE_DIFFERENCE = 128
-"""Padding of a vocabulary (llama.cpp 0c1e57098, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)."""
+MAX_SIZE_DIFFERENCE = 128  # of padding (0c1e57098, `SPEC_VOCAB_MAX_SIZE_DIFFERENCE`)
+KEYS = {
+    "kind": "tokenizer.ggml.model",
+    "adds_bos": "tokenizer.ggml.add_bos_token",
+    "bos": "tokenizer.ggml.bos_token_id",
+    "adds_eos": "tokenizer.ggml.add_eos_token",
+    "eos": "tokenizer.ggml.eos_token_id",
+    "splitter": "tokenizer.ggml.pre",
+}
+"""By the field of `VocabularyFacts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +35,35 @@ class VocabularyFacts:
     """What must agree between a draft model and its target; None if the header lacks it."""
 
     n_tokens: int
-    kind: str | None = None
-    """`tokenizer.ggml.model`, such as `gpt2`."""
-    splitter: str | None = None
-    """`tokenizer.ggml.pre`: how text is split before the look-up."""
+    kind: str | None = None  # such as `gpt2`
+    splitter: str | None = None  # how text is split before the look-up
     adds_bos: bool | None = None
     bos: int | None = None
     adds_eos: bool | None = None
     eos: int | None = None
-    tokens_start: int = 0
-    """First byte of the tokens in the first file; 0 without a file."""
+    tokens_start: int = 0  # first byte of the tokens in the first file; 0 without a file
     tokens_end: int = 0
 
 
 def vocabulary_facts(file: GgufFile) -> VocabularyFacts:
     """The facts of a header; without the tokens of a file that is not on this machine."""
     start, end = file.string_spans.get(TOKENS, (0, 0)) if file.origin is None else (0, 0)
+    adds_bos, adds_eos = (file.values.get(KEYS[name]) for name in ("adds_bos", "adds_eos"))
     return VocabularyFacts(
         n_tokens=file.n_vocab or 0,
-        kind=file.text("tokenizer.ggml.model"),
-        splitter=file.text("tokenizer.ggml.pre"),
-        adds_bos=_flag(file, "tokenizer.ggml.add_bos_token"),
-        bos=file.integer("tokenizer.ggml.bos_token_id"),
-        adds_eos=_flag(file, "tokenizer.ggml.add_eos_token"),
-        eos=file.integer("tokenizer.ggml.eos_token_id"),
+        kind=file.text(KEYS["kind"]),
+        splitter=file.text(KEYS["splitter"]),
+        adds_bos=adds_bos if isinstance(adds_bos, bool) else None,
+        bos=file.integer(KEYS["bos"]),
+        adds_eos=adds_eos if isinstance(adds_eos, bool) else None,
+        eos=file.integer(KEYS["eos"]),
         tokens_start=start,
         tokens_end=end,
     )
 
 
 def read_tokens(path: Path, facts: VocabularyFacts) -> list[bytes]:
-    """The tokens of a file.
-
-    Raises:
-        ModelFileError: the file cannot be read, or has changed since its header was read.
-    """
+    """The tokens of a file; raises `ModelFileError` if it changed since its header was read."""
     try:
         with open_file(path) as file:
             file.seek(facts.tokens_start)
@@ -88,19 +90,14 @@ def check_headers(target: GgufFile, draft: GgufFile) -> None:
         IncompatiblePairError: with the first difference.
         ModelFileError: a file cannot be read any more.
     """
-    reason = header_difference(target, draft)
+    reason = difference_of(
+        (target.path, vocabulary_facts(target)), (draft.path, vocabulary_facts(draft))
+    )
     if reason is not None:
         raise IncompatiblePairError(
             f"{draft.path.name} cannot draft for {target.path.name}: {reason}; choose a "
             "smaller model of the same family, or use lookup instead"
         )
-
-
-def header_difference(target: GgufFile, draft: GgufFile) -> str | None:
-    """The first difference of two vocabularies; None if the headers show none."""
-    return difference_of(
-        (target.path, vocabulary_facts(target)), (draft.path, vocabulary_facts(draft))
-    )
 
 
 def difference_of(
@@ -110,13 +107,8 @@ def difference_of(
 ) -> str | None:
     """The first difference, of the tokens too if both files are on this machine; None without.
 
-    Args:
-        target: The target's first file and its facts.
-        draft: Those of the draft.
-        tokens: The target's tokens, if they were read already.
-
-    Raises:
-        ModelFileError: a file cannot be read any more.
+    Each side is a first file and its facts; `tokens` are the target's, if they were read already.
+    Raises `ModelFileError` if a file cannot be read any more.
     """
     reason = facts_difference(target[1], draft[1])
     if reason is not None or not (target[1].tokens_end and draft[1].tokens_end):
@@ -131,8 +123,16 @@ def difference_of(
 
 def facts_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> str | None:
     """The first difference of a target's facts from a draft's, without the tokens."""
-    for key, of_target, of_draft in _compared(ours, theirs):
-        if of_target is not None and of_draft is not None and of_target != of_draft:
+    is_compared = {
+        "bos": ours.adds_bos is not False,
+        "eos": bool(ours.adds_eos),
+        # Only a hint at another vocabulary: models with equal tokens may split text differently.
+        "splitter": not (ours.tokens_end and theirs.tokens_end),
+    }
+    for name, key in KEYS.items():
+        of_target, of_draft = getattr(ours, name), getattr(theirs, name)
+        is_known = None not in (of_target, of_draft)
+        if is_known and of_target != of_draft and is_compared.get(name, True):
             return f"{key} is {of_target} in the target and {of_draft} in the draft"
     if have_similar_sizes(ours.n_tokens, theirs.n_tokens):
         return None
@@ -145,23 +145,3 @@ def facts_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> str | No
 def have_similar_sizes(n_target: int, n_draft: int) -> bool:
     """Whether two vocabularies differ by padding at most."""
     return abs(n_target - n_draft) <= MAX_SIZE_DIFFERENCE
-
-
-def _flag(file: GgufFile, key: str) -> bool | None:
-    value = file.values.get(key)
-    return value if isinstance(value, bool) else None
-
-
-def _compared(
-    ours: VocabularyFacts, theirs: VocabularyFacts
-) -> Iterator[tuple[str, object, object]]:
-    yield "tokenizer.ggml.model", ours.kind, theirs.kind
-    yield "tokenizer.ggml.add_bos_token", ours.adds_bos, theirs.adds_bos
-    if ours.adds_bos is not False:
-        yield "tokenizer.ggml.bos_token_id", ours.bos, theirs.bos
-    yield "tokenizer.ggml.add_eos_token", ours.adds_eos, theirs.adds_eos
-    if ours.adds_eos:
-        yield "tokenizer.ggml.eos_token_id", ours.eos, theirs.eos
-    if not (ours.tokens_end and theirs.tokens_end):
-        # Only a hint at another vocabulary: models with equal tokens may split text differently.
-        yield "tokenizer.ggml.pre", ours.splitter, theirs.splitter

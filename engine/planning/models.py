@@ -1,6 +1,5 @@
 """Models to choose from, each with its verdict on the machine that is planned for."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,6 +16,7 @@ from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
 from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
+from engine.parsing import natural_key
 from engine.planning.offload import Offload, fastest_fitting, offload_levels
 from engine.planning.planner import Planner, Setup, n_ctx_limit
 from engine.planning.resolve import AUTO_N_CTX
@@ -104,7 +104,7 @@ def catalog_names(quantization: str) -> list[ModelOption]:
 
 
 def _by_names() -> list[CatalogEntry]:
-    return sorted(entries(), key=_by_name)
+    return sorted(entries(), key=lambda entry: natural_key(entry.name))
 
 
 def catalog_options(
@@ -203,12 +203,6 @@ def _is_fast(bound: SpeedBound | None) -> bool:
         return True
     tps = bound.tps
     return (TYPICAL.bytes_per_s / bound.weight_bytes if tps is None else tps) >= MIN_TPS
-
-
-def _by_name(entry: CatalogEntry) -> list[tuple[int, float, str]]:
-    """The words and numbers of a name, to sort by: 4b comes before 12b."""
-    parts = re.findall(r"\d+(?:\.\d+)?|[^\d]+", entry.name.lower())
-    return [(0, float(part), "") if part[0].isdigit() else (1, 0.0, part) for part in parts]
 
 
 def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:

@@ -14,7 +14,7 @@ from engine.configuration import (
 )
 from engine.errors import ModelFileError
 from engine.model.architecture import Model
-from engine.model.catalog import CatalogEntry, entries, find_entry, recommended_drafts
+from engine.model.catalog import CatalogEntry, entries, recommended_drafts
 from engine.model.identity import ModelKind
 from engine.model.library import HeaderFacts, ModelEntry
 from engine.model.ollama import model_name
@@ -149,8 +149,7 @@ def _drafts(model: ModelEntry) -> bool:
 def _missing(target: Model, names: Sequence[str], machine: MachineKind) -> Iterator[DraftOption]:
     """The drafts that the catalogue recommends and that are not among some names."""
     entry, reads = entry_of(model_name(target.file.path)), token_reads(target.file)
-    for pair in () if entry is None else recommended_drafts(entry.name):
-        draft = find_entry(pair.draft)
+    for draft in () if entry is None else recommended_drafts(entry):
         if any(entry_of(name) == draft for name in names):
             continue
         header = draft.header()

@@ -11,6 +11,7 @@ import tomlkit
 from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError, PresetFileError
 from engine.files import replace_file
+from engine.parsing import natural_key
 from engine.presets.fields import nested, settings_of
 from engine.presets.preset import Preset, read_preset
 from engine.validation import explain, explain_faults
@@ -44,7 +45,7 @@ def list_presets(user_dir: Path) -> list[PresetEntry]:
     return [
         _entry(path, is_builtin=folder != user_dir)
         for folder in (user_dir, builtin_dir())
-        for path in sorted(folder.glob("*.toml"), key=_order)
+        for path in sorted(folder.glob("*.toml"), key=lambda path: natural_key(path.stem))
     ]
 
 
@@ -169,12 +170,6 @@ def made_preset(data: Mapping[str, object]) -> Preset:
     except ValidationError as error:
         faults = explain_faults(explain(error, Preset))
         raise PresetFileError(f"this is not a preset: {faults}") from error
-
-
-def _order(path: Path) -> list[tuple[bool, int, str]]:
-    """Numbers by their value: 6 before 12."""
-    parts = re.split(r"(\d+)", path.stem.lower())
-    return [(not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.parsing import MAX_DEPTH, MAX_KEY_PARTS, parse_json, parse_toml
+from engine.parsing import MAX_DEPTH, MAX_KEY_PARTS, natural_key, parse_json, parse_toml
 
 READERS = [parse_json, lambda text: parse_toml(f"a = {text}")]
 
@@ -44,3 +44,8 @@ def test_dots_in_texts_and_comments_part_no_key() -> None:
     dots = "a." * 100
     for text in (f'"{dots}"', f"'{dots}'", f'"""\n{dots}"""', f"'''\n{dots}'''", f"1 # {dots}"):
         assert "x" in parse_toml(f"x = {text}")
+
+
+def test_numbers_in_names_are_ordered_by_their_value() -> None:
+    names = ["12b", "B4", "b²", "b12", "b4.5", "b4", "9b"]
+    assert sorted(names, key=natural_key) == ["9b", "12b", "B4", "b4", "b4.5", "b12", "b²"]

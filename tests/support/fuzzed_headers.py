@@ -5,6 +5,7 @@ import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from engine.configuration import Configuration
@@ -14,14 +15,7 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import Model, architecture_of
 from engine.model.ggml import GGML_TYPES
-from engine.model.gguf import (
-    GgufPart,
-    HeaderBytes,
-    TensorInfo,
-    _HeaderReader,
-    read_header,
-    read_parts,
-)
+from engine.model.gguf import GgufFile, HeaderReader, TensorInfo, join_parts
 from tests.support.gguf_files import header, llama_values
 from tests.support.made_models import shape_named
 
@@ -34,6 +28,7 @@ BOMBS = (
 )  # fmt: skip
 FLOATS = (0.0, -1.0, 1e-30, 1e30, float("nan"), float("inf"))
 ENTRIES = ("llama-3.2-1b", "rwkv-7-world-2.9b")
+PATH = Path("fuzz.gguf")
 N_TENSORS = 60
 """Of a catalogue model: more of them only take longer."""
 N_NEAR = 4
@@ -72,11 +67,11 @@ class Case:
     nbytes: int
 
 
-class _Recorder(_HeaderReader):
+class _Recorder(HeaderReader):
     """Notes where it finds numbers."""
 
-    def __init__(self, source: HeaderBytes) -> None:
-        super().__init__(source)
+    def __init__(self, data: bytes, nbytes: int) -> None:
+        super().__init__(PATH, nbytes, partial(_given, data), max(len(data), 1 << 12))
         self.found: list[tuple[int, int]] = []
         self.n_of_keys = self.table_at = 0
 
@@ -98,7 +93,7 @@ def seed(name: str, values: dict[str, object], tensors: list[Row], data_bytes: i
     """Give a seed of a header and the bytes behind it."""
     data = header(values, tensors)
     nbytes = -(-len(data) // 32) * 32 + data_bytes
-    recorder = _Recorder(_source(data, nbytes))
+    recorder = _Recorder(data, nbytes)
     recorder.read()
     numbers, table = tuple(recorder.found), data[recorder.table_at :]
     return Seed(name, data, nbytes, numbers, recorder.n_of_keys, values, table, len(tensors))
@@ -148,23 +143,18 @@ def damaged(seeds: Sequence[Seed], n_cases: int, random_seed: int) -> Iterator[C
 
 def outcome(case: Case) -> str:
     """Read a case and estimate it; give how far that came, and raise what must not be raised."""
-    path = Path("fuzz.gguf")
+    chunk = max(len(case.data), 1 << 12)
     try:
-        part = GgufPart(path, read_header(_source(case.data, case.nbytes)), case.nbytes)
-        file = read_parts(part, _no_other_part)
+        part = HeaderReader(PATH, case.nbytes, partial(_given, case.data), chunk).read()
+        file = join_parts(part, _no_other_part)
     except ModelFileError:
         return "refused"
     try:
         model = Model(file, architecture_of(file))
-        estimate(model, Configuration(path, 4096), DEVICES)
+        estimate(model, Configuration(PATH, 4096), DEVICES)
     except EngineError:
         return "read, no estimate"
     return "estimated"
-
-
-def _source(data: bytes, nbytes: int) -> HeaderBytes:
-    chunk = max(len(data), 1 << 12)
-    return HeaderBytes("fuzz.gguf", nbytes, lambda start, stop: _given(data, start, stop), chunk)
 
 
 def _given(data: bytes, start: int, stop: int) -> bytes:
@@ -172,7 +162,7 @@ def _given(data: bytes, start: int, stop: int) -> bytes:
     return data[start:stop] + bytes(max(0, stop - max(start, len(data))))
 
 
-def _no_other_part(name: str) -> GgufPart:
+def _no_other_part(name: str) -> GgufFile:
     raise ModelFileError(f"{name} is missing")
 
 

@@ -52,7 +52,7 @@ from engine.memory.units import parse_bytes
 from engine.model.architecture import Model, architecture_of
 from engine.model.catalog import find_entry
 from engine.model.hub import find_repositories, repository_models
-from engine.model.library import HeaderCache, scan
+from engine.model.library import scan
 from engine.model.ollama import stored_models
 from engine.model.remote import (
     CachedHeader,
@@ -347,26 +347,22 @@ def _ollama(data: bytes) -> Iterator[str]:
 
 @cache
 def _model_file() -> Path:
-    return write(
-        _folder() / "m.gguf", header(llama_values(), [("t", (64, 3), 0, 0)]), data_bytes=768
-    )
+    path = _folder() / "one model" / "m.gguf"
+    path.parent.mkdir()
+    return write(path, header(llama_values(), [("t", (64, 3), 0, 0)]), data_bytes=768)
 
 
 def _headers(data: bytes) -> Iterator[str]:
-    facts = HeaderCache(_file(data, "headers.json")).facts(
-        _model_file(), _model_file().stat().st_size
-    )
-    texts = (facts.architecture, facts.file_type, facts.problem, facts.identity)
-    yield from filter(None, texts)
-    if facts.vocabulary is not None and facts.reads is not None:
-        yield str((facts.n_ctx_train or 0) + facts.vocabulary.n_tokens + facts.reads.nbytes(16))
+    for facts in scan([_model_file().parent], cache_path=_file(data, "headers.json")):
+        texts = (facts.architecture, facts.file_type, facts.problem, facts.identity)
+        yield from filter(None, texts)
+        if facts.vocabulary is not None and facts.reads is not None:
+            yield str((facts.n_ctx_train or 0) + facts.vocabulary.n_tokens + facts.reads.nbytes(16))
 
 
 def _headers_seed() -> bytes:
     path = _file(b"", "headers.json")
-    kept = HeaderCache(path)
-    kept.facts(_model_file(), _model_file().stat().st_size)
-    kept.save()
+    scan([_model_file().parent], cache_path=path)
     return path.read_bytes()
 
 

@@ -6,7 +6,7 @@ from math import prod
 from pathlib import Path
 
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import CatalogEntry, Snapshot, find_entry, unpack
+from engine.model.catalog import CatalogEntry, find_entry, unpack
 from engine.model.ggml import GGML_TYPES, TYPE_NUMBERS
 from engine.model.gguf import Value
 from tests.support.gguf_files import header, write
@@ -18,7 +18,7 @@ UNPREFIXED = ("xielu.", "tokenizer.")
 
 
 @cache
-def made_headers() -> Mapping[str, Snapshot]:
+def made_headers() -> Mapping[str, CatalogEntry]:
     """Headers of models that nobody published, packed as the catalogue's are.
 
     Their tensors are those that the loader of llama.cpp 0c1e57098 asks for; `benchmarks/shapes.py`
@@ -30,17 +30,16 @@ def made_headers() -> Mapping[str, Snapshot]:
 
 def shape_named(name: str) -> CatalogEntry:
     """A model of the catalogue, or a shape that only tests have: its figures were never checked."""
-    snapshot = made_headers().get(name)
-    return find_entry(name) if snapshot is None else CatalogEntry(name, (), "", "", snapshot)
+    return made_headers().get(name) or find_entry(name)
 
 
-def written_model(path: Path, snapshot: Snapshot, types: Mapping[str, int] | None = None) -> Model:
-    """Write a header with the tensors of a snapshot, and read it; `types` are by tensor name."""
+def written_model(path: Path, entry: CatalogEntry, types: Mapping[str, int] | None = None) -> Model:
+    """Write a header with the tensors of an entry, and read it; `types` are by tensor name."""
     shapes = [
         (each.name, each.shape, (types or {}).get(each.name, TYPE_NUMBERS[each.type.name]))
-        for each in snapshot.tensors()
+        for each in entry.tensors()
     ]
-    return _written(path, snapshot.architecture, snapshot.values, snapshot.n_vocab, shapes)
+    return _written(path, entry.architecture, entry.values, entry.n_vocab, shapes)
 
 
 def made_model(

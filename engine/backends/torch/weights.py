@@ -107,7 +107,7 @@ class TensorReader:
 def _places(file: GgufFile) -> dict[str, _Place]:
     places = {}
     for path in file.paths:
-        header = read_part(path).header
-        for info in header.tensors:
-            places[info.name] = _Place(info, path, header.data_start + info.offset)
+        part = read_part(path)
+        for info in part.tensors:
+            places[info.name] = _Place(info, path, part.data_start + info.offset)
     return places

@@ -12,7 +12,7 @@ from engine.errors import ModelFileError
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
-from engine.model.hub import DownloadError, RepositoryName
+from engine.model.hub import DownloadError, HubName
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
 from tests.support.drafting_models import drafting_model
@@ -48,7 +48,7 @@ def test_a_plan_of_an_unknown_repository_speaks_of_no_download(
 
 
 def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
-    offer = read_offer(RepositoryName(REPO), planner())
+    offer = read_offer(HubName(REPO), planner())
     verdicts = {option.name: option.verdict for option in offer.options}
     assert verdicts["Tiny.Q4_K_M"] is FitVerdict.FITS
     assert verdicts["Tiny.F16"] is not FitVerdict.FITS
@@ -62,7 +62,7 @@ def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
 
 
 def test_a_quantisation_names_its_file_and_none_or_two_are_listed(hub: Hub) -> None:
-    offer = read_offer(RepositoryName(REPO), planner())
+    offer = read_offer(HubName(REPO), planner())
     assert offer.named("q8_0").name == "Tiny.Q8_0"
     assert offer.named("Tiny.F16.gguf").name == "Tiny.F16"
     with pytest.raises(

@@ -19,7 +19,7 @@ from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
-from tests.support.made_models import made_headers, shape_named
+from tests.support.made_models import made_headers
 
 RECORDS = json.loads(Path(__file__).with_name("recorded_shapes.json").read_text(encoding="utf-8"))
 NAMES = sorted({record["base"] for record in RECORDS})
@@ -32,7 +32,7 @@ PADDING_BYTES = 4096
 def changed_model(base: str, changes: str, n_vocab: int | None, quantization: str) -> Model:
     """Give a model of the catalogue with other keys."""
     label = json.dumps([base, json.loads(changes), n_vocab])
-    return replace(shape_named(base), snapshot=made_headers()[label]).model(quantization)
+    return replace(made_headers()[label], name=base).model(quantization)
 
 
 def configuration_of(record: dict[str, dict[str, object]]) -> Configuration:

@@ -44,7 +44,7 @@ def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
     name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
     path = tmp_path / "m.gguf"
-    model = written_model(path, shape_named(name).snapshot)
+    model = written_model(path, shape_named(name))
     now = Configuration(path, 4096, n_slots=n_slots, kv_unified=kv_unified)
     is_uneven = n_slots == 3 and not kv_unified
     assert is_refused(model, now) == stops(dry_run, now) == is_uneven

@@ -14,11 +14,12 @@ from engine.memory.terms import Source, TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import read_model
 from engine.model.catalog import (
+    SNAPSHOTS_PATH,
     entries,
     find_entry,
     quantized_type,
     recommended_drafts,
-    snapshots,
+    unpack,
 )
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)
@@ -55,7 +56,7 @@ def test_no_two_entries_share_a_name() -> None:
 
 def test_every_entry_says_where_its_figures_come_from() -> None:
     assert all(entry.source and entry.checked for entry in entries())
-    assert {entry.name for entry in entries()} == set(snapshots())
+    assert {entry.name for entry in entries()} == set(unpack(SNAPSHOTS_PATH.read_bytes()))
 
 
 def test_the_weights_of_a_catalogue_model_are_an_estimate(starter_path: Path) -> None:
@@ -77,7 +78,7 @@ def test_llama_cpp_accepts_the_headers_that_are_written(tmp_path: Path) -> None:
 
 
 def drafts(target: str) -> list[str]:
-    return [pair.draft for pair in recommended_drafts(target)]
+    return [draft.name for draft in recommended_drafts(find_entry(target))]
 
 
 def test_drafts_come_from_the_family_of_the_vocabulary_the_cheapest_first() -> None:
@@ -88,10 +89,9 @@ def test_drafts_come_from_the_family_of_the_vocabulary_the_cheapest_first() -> N
 
 def test_a_draft_is_much_smaller_than_its_target() -> None:
     for entry in entries():
-        for pair in recommended_drafts(entry.name):
-            assert 0 < pair.share <= 0.2
-            target, draft = find_entry(pair.target), find_entry(pair.draft)
-            assert abs(target.n_vocab - draft.n_vocab) <= 128
+        for draft in recommended_drafts(entry):
+            assert draft.n_parameters <= 0.2 * entry.n_parameters
+            assert abs(entry.n_vocab - draft.n_vocab) <= 128
 
 
 def test_weights_are_as_large_as_llama_cpp_would_make_them() -> None:

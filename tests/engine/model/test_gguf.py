@@ -11,9 +11,8 @@ from engine.model.gguf import (
     CHUNK_BYTES,
     MAX_ELEMENTS_OF_ALL,
     MAX_STORED_ELEMENTS,
-    HeaderBytes,
+    HeaderReader,
     read_gguf,
-    read_header,
 )
 from tests.support.gguf_files import header, llama_values, text, write
 
@@ -25,7 +24,7 @@ TENSOR_BYTES = 768 + 64 * 32 // 32 * 34
 def test_keys_arrays_and_tensors_are_read(tmp_path: Path) -> None:
     values = llama_values(**{"llama.flag": True, "llama.scale": 0.5, "general.name": "Tiny"})
     file = read_gguf(write(tmp_path / "m.gguf", header(values, TENSORS), data_bytes=TENSOR_BYTES))
-    assert (file.architecture, file.name, file.version) == ("llama", "Tiny", 3)
+    assert (file.architecture, file.name) == ("llama", "Tiny")
     assert file.integer("llama.block_count") == 2
     assert file.integer("llama.flag") is None, "a flag is not a number"
     assert file.values["llama.scale"] == 0.5
@@ -138,13 +137,13 @@ def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
         f"k{n}": [1] * MAX_STORED_ELEMENTS
         for n in range(MAX_ELEMENTS_OF_ALL // MAX_STORED_ELEMENTS + 1)
     }
-    with pytest.raises(ModelFileError, match="its arrays have"):
+    with pytest.raises(ModelFileError, match="array elements in total"):
         read_gguf(write(tmp_path / "many.gguf", header(values)))
 
 
 def test_many_long_texts_are_not_kept_without_end(tmp_path: Path) -> None:
     values = {f"k{n}": "x" * (1 << 20) for n in range(17)}
-    with pytest.raises(ModelFileError, match="its strings exceed"):
+    with pytest.raises(ModelFileError, match="bytes of text in total"):
         read_gguf(write(tmp_path / "long.gguf", header(values)))
 
 
@@ -154,7 +153,7 @@ def test_a_vocabulary_that_ends_early_is_refused_at_its_place(tmp_path: Path, n_
     last = struct.pack("<Q", 1)[:n_left]
     path = tmp_path / "short.gguf"
     path.write_bytes(array_of(8, MAX_STORED_ELEMENTS + 2, strings + last))
-    with pytest.raises(ModelFileError, match=r"truncated|extends past"):
+    with pytest.raises(ModelFileError, match="truncated"):
         read_gguf(path)
 
 
@@ -172,11 +171,11 @@ def test_a_header_reads_the_same_in_pieces_of_any_size(chunk_bytes: int) -> None
         asked.append((start, stop))
         return whole[start:stop]
 
-    found = read_header(HeaderBytes("m", start + TENSOR_BYTES, more, chunk_bytes))
+    found = HeaderReader(Path("m"), start + TENSOR_BYTES, more, chunk_bytes).read()
     assert found.values["z.last"] == 5
     assert found.array_lengths["tokenizer.ggml.tokens"] == len(values["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
     assert [tensor.name for tensor in found.tensors] == [name for name, *_ in TENSORS]
-    assert found.nbytes == len(whole)
+    assert found.header_sizes == (len(whole),)
     assert all(before[1] == after[0] for before, after in pairwise(asked)), "nothing twice"
 
 
@@ -265,4 +264,4 @@ def test_an_alignment_of_one_byte_is_read_as_in_ggml(tmp_path: Path) -> None:
 
 
 def test_version_two_is_read(tmp_path: Path) -> None:
-    assert read_gguf(write(tmp_path / "m.gguf", header(llama_values(), version=2))).version == 2
+    assert read_gguf(write(tmp_path / "m.gguf", header(llama_values(), version=2))).n_vocab == 3

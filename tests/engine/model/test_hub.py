@@ -11,12 +11,11 @@ import pytest
 from engine.model import hub as hub_module
 from engine.model.hub import (
     DownloadError,
-    RepositoryName,
+    HubName,
     StoppedError,
     download,
-    file_repository,
     find_repositories,
-    parse_repository,
+    parse_hub_name,
     repository_models,
 )
 from tests.support.gguf_server import dripping
@@ -48,17 +47,18 @@ def nothing(n_done: int, n_all: int) -> None:
 
 def test_names_of_repositories_and_files() -> None:
     for name, expected in (
-        ("hf:a/b", RepositoryName("a/b")),
-        ("hf://a/b-GGUF", RepositoryName("a/b-GGUF")),
-        ("hf:a/b@v2:Q4_K_M", RepositoryName("a/b", "v2", "Q4_K_M")),
-        ("HF:a/b:q8_0", RepositoryName("a/b", quantization="q8_0")),
+        ("hf:a/b", HubName("a/b")),
+        ("hf://a/b-GGUF", HubName("a/b-GGUF")),
+        ("hf:a/b@v2:Q4_K_M", HubName("a/b", "v2", "Q4_K_M")),
+        ("HF:a/b:q8_0", HubName("a/b", quantization="q8_0")),
+        ("hf:a/b/q/c.gguf@x/1", HubName("a/b", "x/1", file="q/c.gguf")),
     ):
-        assert parse_repository(name) == expected
-    for name in ("hf:a/b/c.gguf", "hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c"):
-        assert parse_repository(name) is None
-    part = "hf:a/b/q/T-00001-of-00003.gguf@v1"
-    assert file_repository(part) == (RepositoryName("a/b", "v1"), "T")
-    assert file_repository("hf:a/b") is None
+        assert parse_hub_name(name) == expected
+    for name in ("hf:a", "a/b", "hf:a/b.gguf", "hf:../x", "hf:a/b c", "hf:a/b/c.txt", "hf:a/b\n"):
+        assert parse_hub_name(name) is None
+    part = parse_hub_name("hf:a/b/q/T-00001-of-00003.gguf@v1")
+    assert part is not None
+    assert (part.wanted, part.revision) == ("T", "v1")
 
 
 def test_models_of_a_repository_are_its_gguf_files_the_smallest_first(hub: Hub) -> None:
@@ -114,13 +114,26 @@ def test_a_stopped_download_goes_on_with_the_next_try(hub: Hub, tmp_path: Path) 
     hub.cuts = [300_000]
     with pytest.raises(StoppedError):
         download(model, tmp_path, stop)
-    part = model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part")
+    (part,) = (tmp_path / REPO).iterdir()
     part.write_bytes(DATA[:200_000])
     assert n_most > 0
     hub.ranges.clear()
     assert download(model, tmp_path, nothing).read_bytes() == DATA
     assert hub.ranges == ["bytes=200000-"]
     assert not part.exists()
+
+
+def test_a_download_of_another_content_does_not_continue(hub: Hub, tmp_path: Path) -> None:
+    hub.cuts = [1000] * 50
+
+    def stop(n_done: int, _: int) -> None:
+        raise StoppedError("enough")
+
+    with pytest.raises(StoppedError):
+        download(repository_models(REPO)[0], tmp_path, stop)
+    hub.cuts.clear()
+    hub.files[REPO]["Tiny.Q4_K_M.gguf"] = newer = DATA[::-1]
+    assert download(repository_models(REPO, "v2")[0], tmp_path, nothing).read_bytes() == newer
 
 
 def test_bytes_of_another_range_are_not_appended(hub: Hub, tmp_path: Path) -> None:
@@ -166,7 +179,7 @@ def test_a_disk_that_fills_up_keeps_what_came(
 
     with pytest.raises(DownloadError, match=r"is full: .*Tiny\.Q4_K_M resumes"):
         download(model, tmp_path, fill)
-    assert model.place(tmp_path).with_name("Tiny.Q4_K_M.gguf.part").exists()
+    assert [path.suffix for path in (tmp_path / REPO).iterdir()] == [".part"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -9,7 +9,7 @@ from engine.errors import IncompatiblePairError, ModelFileError
 from engine.model.architecture import read_model
 from engine.model.catalog import find_entry
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.vocabulary import check_headers, header_difference, read_tokens, vocabulary_facts
+from engine.model.vocabulary import check_headers, difference_of, read_tokens, vocabulary_facts
 from tests.support.gguf_files import header, llama_values, write
 
 N_TOKENS = 300
@@ -26,6 +26,12 @@ def model(path: Path, tokens: list[str], pre: str = "default", **changes: object
     }
     values |= {f"tokenizer.ggml.{key}": value for key, value in changes.items()}
     return read_gguf(write(path, header(values)))
+
+
+def header_difference(target: GgufFile, draft: GgufFile) -> str | None:
+    return difference_of(
+        (target.path, vocabulary_facts(target)), (draft.path, vocabulary_facts(draft))
+    )
 
 
 @pytest.fixture
