@@ -48,7 +48,7 @@ def add_head(
     if draft is not None:
         own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
     sizes = layers_kv_bytes(architecture, architecture.head_layers, own)
-    for device, nbytes in cached_bytes(sizes, configuration, where, ledger.cpu).items():
+    for device, nbytes in cached_bytes(sizes, configuration, where).items():
         ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the MTP head")
     graph = head_bytes(architecture, shape)
     device = where.output_device

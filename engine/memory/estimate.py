@@ -14,13 +14,11 @@ from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
-from engine.memory.mapping import mapped_weights
 from engine.memory.placement import Placement, cached_bytes, place
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
 from engine.memory.torch_backend import add_library, add_torch, torch_note
 from engine.memory.units import format_bytes
 from engine.memory.warnings import check_not_aborted, rope_warning, warnings_for
-from engine.memory.weights import weights_of
 from engine.model.architecture import Architecture, Model
 from engine.model.gguf import GgufFile
 
@@ -212,25 +210,19 @@ def _add_model(
 ) -> Placement:
     architecture = model.architecture
     with_head = has_head(architecture, configuration, target)
-    overrides, n_cpu_moe = configuration.tensor_overrides, configuration.n_cpu_moe
-    weights = weights_of(model.file, overrides, n_cpu_moe, with_head=with_head)
-    where = place(weights, configuration, ledger.gpus, ledger.cpu)
-    lies = mapped_weights(
-        model.file, configuration, where, ledger.gpus, ledger.cpu, with_head=with_head
-    )
-    ledger.add_mapped(lies)
+    where = place(model.file, configuration, ledger.all, with_head=with_head)
+    ledger.add_mapped(where.mapped)
     check_not_aborted(model, shape)
     spread = model.file.weights_spread
     source = Source.ESTIMATED if spread else Source.EXACT
     for device, nbytes in where.weight_bytes.items():
         note = f"usual types of {model.file.file_type}" if spread else "tensor table"
-        if device == ledger.cpu and lies.repacked:
-            copies = format_bytes(lies.repacked)
+        if device == ledger.cpu and where.mapped.repacked:
+            copies = format_bytes(where.mapped.repacked)
             note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
             note += ", tied embeddings twice" * where.is_repacked
-        stays = nbytes - lies.doubled if device == ledger.cpu else nbytes
-        if stays:
-            ledger.add(device, TermKind.WEIGHTS, stays, source, note, within(stays, spread))
+        if nbytes:
+            ledger.add(device, TermKind.WEIGHTS, nbytes, source, note, within(nbytes, spread))
     _add_memory(ledger, architecture, configuration, shape, where)
     add_graph(ledger, model, configuration, shape, where, rows)
     return where
@@ -249,7 +241,7 @@ def _add_memory(
         (TermKind.KV, layer_kv_bytes(architecture, shape)),
         (TermKind.STATE, layer_state_bytes(architecture, shape)),
     ):
-        for device, nbytes in cached_bytes(sizes, configuration, where, ledger.cpu).items():
+        for device, nbytes in cached_bytes(sizes, configuration, where).items():
             ledger.add(device, kind, nbytes, source, note, within(nbytes, share))
 
 

@@ -89,12 +89,8 @@ class Graph:
 
     def layers_on(self, device: Device) -> list[int]:
         """The layers of a device, without those of an MTP head."""
-        return [
-            index
-            for first, end, other in self.where.spans
-            if other == device
-            for index in range(first, min(end, self.architecture.n_layers))
-        ]
+        layers = enumerate(self.where.layer_devices[: self.architecture.n_layers])
+        return [index for index, other in layers if other == device]
 
     def part(self, indices: list[int]) -> Architecture:
         """The model with these layers only."""

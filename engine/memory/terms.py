@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from engine.configuration import Target as Target
 from engine.memory.hardware import Device, Vendor
-from engine.memory.mapping import MappedWeights
+from engine.memory.placement import MappedWeights
 from engine.memory.units import GIB, MIB
 
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")

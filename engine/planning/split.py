@@ -5,7 +5,6 @@ from collections import deque
 from engine.memory.estimate import Estimate, cached_by_layer
 from engine.memory.hardware import Device
 from engine.memory.placement import place
-from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 SHARE_STEPS = 30
@@ -39,10 +38,8 @@ def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
     """Device and bytes of each layer on a GPU, with the cache that moves with it."""
     now = estimate.configuration
     devices = tuple(each.device for each in estimate.devices)
-    gpus = tuple(device for device in devices if device.kind == "gpu")
-    cpu = next(device for device in devices if device.kind == "cpu")
-    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
-    where = place(weights, now, gpus, cpu)
+    where = place(model.file, now, devices)
+    weights = where.weights
     cached: dict[int, int] = {}
     if now.offload_kqv:
         cached = cached_by_layer(model.architecture, now, estimate.target, devices)
