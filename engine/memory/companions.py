@@ -1,11 +1,6 @@
-"""What runs beside a model: its MTP head, a projector for images, adapters (LoRA).
+"""What runs beside a model: its MTP head, a projector for images, adapters (LoRA)."""
 
-llama-server of llama.cpp 0c1e57098 opens a second context for an MTP (NextN) head with
-`--spec-type draft-mtp`: the cache of the layers of the head over the whole context, and a graph
-(`common/speculative.cpp`).
-"""
-
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import head_bytes
@@ -24,10 +19,17 @@ MAX_IMAGE_TOKENS = {
 """Tokens of the largest image that llama.cpp encodes by default, by type of the projector
 (`set_limit_image_tokens` in `tools/mtmd/clip.cpp`); others take images of one size."""
 USUAL_IMAGE_TOKENS = 4096
-USUAL_MERGE = 2
-"""Patches of a side that become one token, if the header has no value."""
-STATES = 2
-"""Rows of a projector's layer that live at once beside those of its feed-forward."""
+MERGE_KEYS = ("clip.vision.spatial_merge_size", "clip.vision.projector.scale_factor")
+USUAL_MERGE = 2  # patches of a side that become one token
+
+
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """The other files that run beside a model."""
+
+    draft: Model | None = None
+    projector: GgufFile | None = None
+    adapters: tuple[GgufFile, ...] = ()
 
 
 def has_head(architecture: Architecture, configuration: Configuration, target: Target) -> bool:
@@ -42,7 +44,11 @@ def add_head(
     shape: CacheShape,
     where: Placement,
 ) -> None:
-    """Add cache and graph of the head: its cache is f16 unless a draft model's types are named."""
+    """Add the second context that llama-server opens for an MTP head (`common/speculative.cpp`).
+
+    It caches the layers of the head over the whole context, as f16 unless a draft model's types are
+    named.
+    """
     architecture, draft = model.architecture, configuration.draft
     own = replace(shape, type_k="f16", type_v="f16")
     if draft is not None:
@@ -50,40 +56,35 @@ def add_head(
     sizes = layers_kv_bytes(architecture, architecture.head_layers, own)
     for device, nbytes in cached_bytes(sizes, configuration, where).items():
         ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the MTP head")
-    graph = head_bytes(architecture, shape)
-    device = where.output_device
-    note = "graph of the MTP head"
-    ledger.add(device, TermKind.DRAFT, graph, Source.ESTIMATED, note, within(graph, 0.25))
+    graph, note = head_bytes(architecture, shape), "graph of the MTP head"
+    bounds = within(graph, 0.25)
+    ledger.add(where.output_device, TermKind.DRAFT, graph, Source.ESTIMATED, note, bounds)
 
 
-def add_projector(ledger: Ledger, projector: GgufFile | None, *, on_gpu: bool) -> None:
+def add_projector(ledger: Ledger, projector: GgufFile, *, on_gpu: bool) -> None:
     """Add a projector's tensors and its graph: they lie on one device, the first GPU if any."""
-    if projector is None:
-        return
-    device = ledger.gpus[0] if on_gpu and ledger.gpus else ledger.cpu
+    is_on_gpu = on_gpu and bool(ledger.gpus)
+    device = ledger.gpus[0] if is_on_gpu else ledger.cpu
     weights = sum(tensor.nbytes for tensor in projector.tensors)
     ledger.add(device, TermKind.PROJECTOR, weights, Source.EXACT, "tensor table")
-    graph = projector_graph_bytes(projector)
-    note = "graph of one large image"
-    share = 0.25 if device is ledger.cpu else 0.6
-    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, within(graph, share))
+    graph, note = projector_graph_bytes(projector), "graph of one large image"
+    bounds = within(graph, 0.6 if is_on_gpu else 0.25)
+    ledger.add(device, TermKind.PROJECTOR, graph, Source.ESTIMATED, note, bounds)
 
 
 def add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placement) -> None:
     """Add adapters: each tensor lies beside the layer that it changes."""
-    for adapter in adapters:
-        for tensor in adapter.tensors:
-            match = LAYER.match(tensor.name)
-            device = ledger.cpu
-            if match and int(match[1]) < len(where.layer_devices):
-                device = where.layer_devices[int(match[1])]
-            elif tensor.name.startswith("output"):
-                device = where.output_device
-            ledger.add(device, TermKind.ADAPTERS, tensor.nbytes, Source.EXACT, "tensor table")
+    for tensor in (tensor for adapter in adapters for tensor in adapter.tensors):
+        match, device = LAYER.match(tensor.name), ledger.cpu
+        if match and int(match[1]) < len(where.layer_devices):
+            device = where.layer_devices[int(match[1])]
+        elif tensor.name.startswith("output"):
+            device = where.output_device
+        ledger.add(device, TermKind.ADAPTERS, tensor.nbytes, Source.EXACT, "tensor table")
 
 
 def projector_graph_bytes(projector: GgufFile) -> int:
-    """What encodes one image: its rows within a layer and those of the feed-forward, in f32.
+    """What encodes one image: its feed-forward rows and two hidden states, in f32.
 
     Measured with libmtmd of 0c1e57098 on the CPU, flash attention on, for seven shapes of three
     kinds (196 to 4,096 patches, 768 to 1,152 wide): 1.00 to 1.17 of this. llama-server of that
@@ -91,7 +92,7 @@ def projector_graph_bytes(projector: GgufFile) -> int:
     """
     n_ff = projector.integer("clip.vision.feed_forward_length") or 0
     width = projector.integer("clip.vision.embedding_length") or 0
-    return _max_patches(projector) * (n_ff + STATES * width) * FLOAT_BYTES
+    return _max_patches(projector) * (n_ff + 2 * width) * FLOAT_BYTES
 
 
 def _max_patches(projector: GgufFile) -> int:
@@ -101,7 +102,6 @@ def _max_patches(projector: GgufFile) -> int:
     patch = projector.integer("clip.vision.patch_size")
     if kind not in MAX_IMAGE_TOKENS and image and patch:
         return max(1, image // patch) ** 2
-    keys = ("clip.vision.spatial_merge_size", "clip.vision.projector.scale_factor")
-    merges = (projector.integer(key) for key in keys)
-    merge = next(filter(None, merges), 1 if kind == "pixtral" else USUAL_MERGE)
+    merges = filter(None, map(projector.integer, MERGE_KEYS))
+    merge = next(merges, 1 if kind == "pixtral" else USUAL_MERGE)
     return MAX_IMAGE_TOKENS.get(kind or "", USUAL_IMAGE_TOKENS) * merge**2

@@ -9,18 +9,29 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import DRAFT_N_CTX, Configuration
 from engine.errors import PresetError
-from engine.memory.companions import add_adapters, add_head, add_projector, has_head
+from engine.memory.companions import (
+    Companions,
+    add_adapters,
+    add_head,
+    add_projector,
+    has_head,
+)
 from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import PAD, CacheShape, layer_kv_bytes, layer_state_bytes
+from engine.memory.kv_cache import (
+    PAD,
+    CacheShape,
+    layer_cache_bytes,
+    layer_kv_bytes,
+    layer_state_bytes,
+)
 from engine.memory.placement import Placement, cached_bytes, place
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
-from engine.memory.torch_backend import add_library, add_torch, torch_note
+from engine.memory.torch_backend import add_library, add_torch, torch_warnings
 from engine.memory.units import format_bytes
-from engine.memory.warnings import check_not_aborted, rope_warning, warnings_for
+from engine.memory.warnings import check_not_aborted, warnings_for
 from engine.model.architecture import Architecture, Model
-from engine.model.gguf import GgufFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +55,6 @@ class Estimate:
         return all(device.left_bytes >= margin_bytes for device in used)
 
 
-@dataclass(frozen=True, slots=True)
-class Companions:
-    """The other files that run beside a model."""
-
-    draft: Model | None = None
-    projector: GgufFile | None = None
-    adapters: tuple[GgufFile, ...] = ()
-
-
 def estimate(
     model: Model,
     configuration: Configuration,
@@ -64,64 +66,85 @@ def estimate(
 ) -> Estimate:
     """What a configuration costs; `draft` is the model of `configuration.draft`.
 
+    Args:
+        model: The model of the configuration.
+        configuration: What is planned.
+        devices: The GPUs, then the CPU.
+        target: The program that runs it.
+        draft: The draft model; None is that of `companions`.
+        companions: The other files that the configuration names.
+
     Raises:
-        PresetError: a combination that llama.cpp refuses.
+        PresetError: a combination that llama.cpp refuses, or that torch has no code for.
     """
     beside = companions or Companions()
     draft = draft or beside.draft
-    ledger = Ledger(devices)
+    own = None if draft is None else configuration.of_draft(target)
+    ledger, n_vocab = Ledger(devices), model.file.n_vocab or 0
     if configuration.backend == "torch" and target == "kvchat":
-        return _of_torch(model, draft, configuration, ledger)
+        add_torch(ledger, model, configuration)
+        if draft is not None and own is not None:
+            ledger.part = TermKind.DRAFT
+            add_torch(ledger, draft, own)
+            ledger.part = None
+        ledger.add_overhead(target, n_vocab)
+        add_library(ledger)
+        n_ctx, warnings = configuration.n_ctx, torch_warnings(model, configuration, devices)
+        return Estimate(target, configuration, n_ctx, ledger.totals(), warnings)
     shape = shape_for(model.architecture, configuration, target, devices)
-    rows = n_outputs(configuration, target)
-    where = _add_model(ledger, model, configuration, shape, rows, target)
+    where = _add_model(
+        ledger, model, configuration, shape, n_outputs(configuration, target), target
+    )
     if has_head(model.architecture, configuration, target):
         add_head(ledger, model, configuration, shape, where)
-    if draft is not None and configuration.draft is not None:
-        _add_draft(ledger, draft, configuration, target)
-    if configuration.mmproj_path is not None:
+    if draft is not None and own is not None:
+        ledger.part = TermKind.DRAFT
+        own_shape = shape_for(draft.architecture, own, target, devices)
+        _add_model(ledger, draft, own, own_shape, own.n_slots, target)
+        ledger.part = None
+    if configuration.mmproj_path is not None and beside.projector is not None:
         add_projector(ledger, beside.projector, on_gpu=configuration.mmproj_offload)
     if configuration.lora_paths:
         add_adapters(ledger, beside.adapters, where)
-    ledger.add_overhead(target, model.file.n_vocab or 0)
+    ledger.add_overhead(target, n_vocab)
     n_ctx = shape.n_cells * shape.n_streams
-    return Estimate(
-        target,
-        configuration,
-        n_ctx,
-        ledger.devices(),
-        warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat"),
-    )
+    warnings = warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat")
+    return Estimate(target, configuration, n_ctx, ledger.totals(), warnings)
 
 
-def _of_torch(
-    model: Model, draft: Model | None, configuration: Configuration, ledger: Ledger
-) -> Estimate:
-    """The cost in kvchat on the torch backend.
-
-    Raises:
-        PresetError: torch has no code for a model, or for the kind of cache.
-    """
-    add_torch(ledger, model, configuration)
-    own = configuration.of_draft("kvchat")
-    if draft is not None and own is not None:
-        ledger.part(TermKind.DRAFT)
-        add_torch(ledger, draft, own)
-        ledger.part(None)
-    ledger.add_overhead("kvchat", model.file.n_vocab or 0)
-    add_library(ledger)
-    n_each = configuration.n_ctx // configuration.n_slots
-    warnings = (
-        rope_warning(model, n_each, is_kvchat=True),
-        torch_note(model, configuration, ledger.all),
-    )
-    return Estimate(
-        "kvchat",
-        configuration,
-        configuration.n_ctx,
-        ledger.devices(),
-        tuple(filter(None, warnings)),
-    )
+def _add_model(
+    ledger: Ledger,
+    model: Model,
+    configuration: Configuration,
+    shape: CacheShape,
+    rows: int,
+    target: Target,
+) -> Placement:
+    architecture, tolerance = model.architecture, model.file.weights_spread
+    with_head = has_head(architecture, configuration, target)
+    where = place(model.file, configuration, ledger.devices, with_head=with_head)
+    ledger.add_mapped(where.mapped)
+    check_not_aborted(model, shape)
+    source = Source.ESTIMATED if tolerance else Source.EXACT
+    for device, nbytes in where.weight_bytes.items():
+        note = f"usual types of {model.file.file_type}" if tolerance else "tensor table"
+        if device == ledger.cpu and where.mapped.repacked:
+            copies = format_bytes(where.mapped.repacked)
+            note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
+            note += ", tied embeddings twice" * where.is_repacked
+        if nbytes:
+            bounds = within(nbytes, tolerance)
+            ledger.add(device, TermKind.WEIGHTS, nbytes, source, note, bounds)
+    source = Source.ESTIMATED if architecture.doubts else Source.EXACT
+    note, tolerance = "; ".join(architecture.doubts), 0.5 if architecture.doubts else 0.0
+    for kind, sizes in (
+        (TermKind.KV, layer_kv_bytes(architecture, shape)),
+        (TermKind.STATE, layer_state_bytes(architecture, shape)),
+    ):
+        for device, nbytes in cached_bytes(sizes, configuration, where).items():
+            ledger.add(device, kind, nbytes, source, note, within(nbytes, tolerance))
+    add_graph(ledger, model, configuration, shape, where, rows)
+    return where
 
 
 def shape_for(
@@ -177,8 +200,9 @@ def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """
     n_slots = shape.n_slots + 1
     n_ctx = shape.n_ctx if shape.kv_unified else shape.n_cells * n_slots
-    more = replace(shape, n_slots=n_slots, n_ctx=n_ctx)
-    return sum(_bytes(architecture, more).values()) - sum(_bytes(architecture, shape).values())
+    shapes = (shape, replace(shape, n_slots=n_slots, n_ctx=n_ctx))
+    now, more = (sum(layer_cache_bytes(architecture, each).values()) for each in shapes)
+    return more - now
 
 
 def slots_text(
@@ -200,62 +224,6 @@ def slots_text(
     )
 
 
-def _add_model(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    rows: int,
-    target: Target,
-) -> Placement:
-    architecture = model.architecture
-    with_head = has_head(architecture, configuration, target)
-    where = place(model.file, configuration, ledger.all, with_head=with_head)
-    ledger.add_mapped(where.mapped)
-    check_not_aborted(model, shape)
-    spread = model.file.weights_spread
-    source = Source.ESTIMATED if spread else Source.EXACT
-    for device, nbytes in where.weight_bytes.items():
-        note = f"usual types of {model.file.file_type}" if spread else "tensor table"
-        if device == ledger.cpu and where.mapped.repacked:
-            copies = format_bytes(where.mapped.repacked)
-            note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
-            note += ", tied embeddings twice" * where.is_repacked
-        if nbytes:
-            ledger.add(device, TermKind.WEIGHTS, nbytes, source, note, within(nbytes, spread))
-    _add_memory(ledger, architecture, configuration, shape, where)
-    add_graph(ledger, model, configuration, shape, where, rows)
-    return where
-
-
-def _add_memory(
-    ledger: Ledger,
-    architecture: Architecture,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-) -> None:
-    source = Source.ESTIMATED if architecture.doubts else Source.EXACT
-    note, share = "; ".join(architecture.doubts), 0.5 if architecture.doubts else 0.0
-    for kind, sizes in (
-        (TermKind.KV, layer_kv_bytes(architecture, shape)),
-        (TermKind.STATE, layer_state_bytes(architecture, shape)),
-    ):
-        for device, nbytes in cached_bytes(sizes, configuration, where).items():
-            ledger.add(device, kind, nbytes, source, note, within(nbytes, share))
-
-
-def _add_draft(ledger: Ledger, draft: Model, configuration: Configuration, target: Target) -> None:
-    own = configuration.of_draft(target)
-    if own is None:
-        return
-    shape = shape_for(draft.architecture, own, target, ledger.all)
-    rows = own.n_slots
-    ledger.part(TermKind.DRAFT)
-    _add_model(ledger, draft, own, shape, rows, target)
-    ledger.part(None)
-
-
 def cache_bytes(
     model: Model, configuration: Configuration, devices: tuple[Device, ...], target: Target
 ) -> int:
@@ -264,30 +232,8 @@ def cache_bytes(
     Raises:
         PresetError: a combination that llama.cpp refuses.
     """
-    return sum(cached_by_layer(model.architecture, configuration, target, devices).values())
-
-
-def cached_by_layer(
-    architecture: Architecture,
-    configuration: Configuration,
-    target: Target,
-    devices: tuple[Device, ...],
-) -> dict[int, int]:
-    """The exact bytes of keys, values and state that each layer keeps for all slots.
-
-    Raises:
-        PresetError: a combination that llama.cpp refuses.
-    """
-    return _bytes(architecture, shape_for(architecture, configuration, target, devices))
-
-
-def _bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    kv_bytes = layer_kv_bytes(architecture, shape)
-    state_bytes = layer_state_bytes(architecture, shape)
-    return {
-        index: kv_bytes.get(index, 0) + state_bytes.get(index, 0)
-        for index in kv_bytes.keys() | state_bytes.keys()
-    }
+    shape = shape_for(model.architecture, configuration, target, devices)
+    return sum(layer_cache_bytes(model.architecture, shape).values())
 
 
 Estimator = Callable[[Configuration], Estimate]

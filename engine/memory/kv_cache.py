@@ -183,6 +183,14 @@ def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int
     }
 
 
+def layer_cache_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
+    """The bytes of cache and state of each layer, by its index; raises as `layer_kv_bytes` does."""
+    sizes = layer_kv_bytes(architecture, shape)
+    for index, nbytes in layer_state_bytes(architecture, shape).items():
+        sizes[index] = sizes.get(index, 0) + nbytes
+    return sizes
+
+
 def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
     """Refuse cache types that llama.cpp would refuse.
 

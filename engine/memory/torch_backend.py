@@ -21,6 +21,7 @@ from engine.memory.torch_caches import (
     token_bytes,
 )
 from engine.memory.units import MIB
+from engine.memory.warnings import rope_warning
 from engine.model.architecture import Model
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "mamba")
@@ -39,7 +40,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
         PresetError: torch has no code for the model, or no such kind of cache.
     """
     check_architecture(model)
-    device = device_of(configuration, ledger)
+    device = device_of(configuration, ledger.devices)
     computed = computed_type(configuration, device)
     size = FLOAT_BYTES[computed]
     weights = sum(prod(each.shape) for each in model.file.tensors) * size
@@ -83,17 +84,21 @@ def add_library(ledger: Ledger) -> None:
     ledger.add(ledger.cpu, TermKind.OVERHEAD, LIBRARY_BYTES, Source.ESTIMATED, note, bounds)
 
 
-def torch_note(model: Model, configuration: Configuration, devices: tuple[Device, ...]) -> str:
-    """How the backend computes and keeps keys and values, in a sentence."""
-    computed = computed_type(configuration, device_of(configuration, Ledger(devices)))
+def torch_warnings(
+    model: Model, configuration: Configuration, devices: tuple[Device, ...]
+) -> tuple[str, ...]:
+    """A context beyond training, and how the backend computes and stores keys and values."""
+    beyond = rope_warning(model, configuration.n_ctx // configuration.n_slots, is_kvchat=True)
+    computed = computed_type(configuration, device_of(configuration, devices))
     layers = list(model.architecture.layers.values())
-    if not layers:
-        return f"torch computes in {computed}; the model has no keys and values"
-    kind = cache_kind(configuration, computed)
-    return (
-        f"torch computes in {computed} and stores keys and values as {kind}: "
-        f"{token_bytes(kind, layers):,.0f} bytes per token"
-    )
+    note = f"torch computes in {computed}; the model has no keys and values"
+    if layers:
+        kind = cache_kind(configuration, computed)
+        note = (
+            f"torch computes in {computed} and stores keys and values as {kind}: "
+            f"{token_bytes(kind, layers):,.0f} bytes per token"
+        )
+    return (note,) if beyond is None else (beyond, note)
 
 
 def check_architecture(model: Model) -> None:
@@ -107,11 +112,12 @@ def check_architecture(model: Model) -> None:
         )
 
 
-def device_of(configuration: Configuration, ledger: Ledger) -> Device:
+def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:
     """Where all layers lie: a GPU where there is one and layers may go there."""
-    if not ledger.gpus or configuration.n_gpu_layers == 0:
-        return ledger.cpu
-    return ledger.gpus[min(configuration.main_gpu, len(ledger.gpus) - 1)]
+    *gpus, cpu = devices
+    if not gpus or configuration.n_gpu_layers == 0:
+        return cpu
+    return gpus[min(configuration.main_gpu, len(gpus) - 1)]
 
 
 def computed_type(configuration: Configuration, device: Device) -> str:

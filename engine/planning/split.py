@@ -2,8 +2,9 @@
 
 from collections import deque
 
-from engine.memory.estimate import Estimate, cached_by_layer
+from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
+from engine.memory.kv_cache import layer_cache_bytes
 from engine.memory.placement import place
 from engine.model.architecture import Model
 
@@ -42,7 +43,8 @@ def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
     weights = where.weights
     cached: dict[int, int] = {}
     if now.offload_kqv:
-        cached = cached_by_layer(model.architecture, now, estimate.target, devices)
+        shape = shape_for(model.architecture, now, estimate.target, devices)
+        cached = layer_cache_bytes(model.architecture, shape)
     sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights.layer_bytes)]
     sizes.append(weights.output_bytes + weights.tied_bytes)
     layers = zip((*where.layer_devices, where.output_device), sizes, strict=True)
