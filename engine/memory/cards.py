@@ -5,11 +5,11 @@ import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
 from engine.errors import HardwareError
-from engine.memory.gpus import apple_share
-from engine.memory.hardware import Device, Instructions, Vendor, devices
+from engine.memory import hardware
+from engine.memory.hardware import Device, Instructions, Vendor, apple_share
 from engine.memory.units import GIB, MIB
 from engine.validation import nearest
 
@@ -21,7 +21,6 @@ FILLERS = re.compile(
 )
 NUMBERED = re.compile(r"^GPU \d+ · ")
 """What stands before the name of one of several cards."""
-VENDORS: dict[str, Vendor] = {name: name for name in get_args(Vendor)}
 FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
 
 
@@ -93,15 +92,9 @@ def card_of(device: Device) -> Card | None:
     """The card of the table that a GPU is, by its name and memory; None where that is not clear."""
     name = NUMBERED.sub("", device.name)
     found = dict.fromkeys(_by_key().get(_key(name), ()))
-    if len(found) > 1:
-        nearest_size = min(abs(card.memory_bytes - device.total_bytes) for card in found)
-        found = {
-            card: None
-            for card in found
-            if abs(card.memory_bytes - device.total_bytes) == nearest_size
-        }
-    speeds = {card.bandwidth_gbps for card in found}
-    return next(iter(found)) if len(speeds) == 1 else None
+    gaps = {card: abs(card.memory_bytes - device.total_bytes) for card in found}
+    closest = [card for card, gap in gaps.items() if gap == min(gaps.values())]
+    return closest[0] if len({card.bandwidth_gbps for card in closest}) == 1 else None
 
 
 @cache
@@ -126,29 +119,23 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9+]", "", FILLERS.sub("", text))
 
 
-def _cards(entry: dict[str, object]) -> list[Card]:
-    vendor, name = VENDORS[str(entry["vendor"])], str(entry["name"])
-    bandwidth, memory = entry["bandwidth_gbps"], entry.get("memory_mib")
-    aliases = entry.get("aliases", [])
-    assert isinstance(bandwidth, int | float)
-    assert isinstance(aliases, list)
-    if isinstance(memory, int):
-        is_nominal = entry.get("basis") == "nominal"
-        own = tuple(map(str, aliases))
-        return [Card(vendor, name, memory * MIB, bandwidth, own, is_nominal=is_nominal)]
-    sizes, share = entry["memory_gib"], entry.get("gpu_share")
-    assert isinstance(sizes, list)
+def _cards(entry: dict[str, Any]) -> list[Card]:
+    vendor, name, bandwidth = entry["vendor"], entry["name"], entry["bandwidth_gbps"]
+    aliases, share = entry.get("aliases", []), entry.get("gpu_share")
+    if "memory_mib" in entry:
+        memory, is_nominal = entry["memory_mib"] * MIB, entry.get("basis") == "nominal"
+        return [Card(vendor, name, memory, bandwidth, tuple(aliases), is_nominal=is_nominal)]
     return [
         Card(
             vendor,
             f"{name} {gib}GB",
-            round(share * gib * GIB) if isinstance(share, float) else apple_share(gib * GIB),
+            round(share * gib * GIB) if share else apple_share(gib * GIB),
             bandwidth,
             tuple(f"{alias} {gib}GB" for alias in aliases),
             ram_bytes=gib * GIB,
             instructions="avx2" if vendor == "AMD" else "arm",
         )
-        for gib in sizes
+        for gib in entry["memory_gib"]
     ]
 
 
@@ -175,34 +162,26 @@ def planned_devices(
         UnknownCardError: a card is not known.
         HardwareError: a size is zero or negative, or a machine with one memory has other parts.
     """
+    for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
+        if nbytes <= 0:
+            raise HardwareError(f"a device of {nbytes} bytes has no memory: write a size above 0")
     named = tuple(find_card(name) for name in cards)
-    machine = next((card for card in named if card.ram_bytes is not None), None)
+    machine = next((card for card in named if card.is_unified), None)
     if machine is not None and (len(named) > 1 or vram_bytes or ram_bytes is not None):
         raise HardwareError(
             f"{machine.name} is a complete machine with unified memory: remove other "
             "devices and --ram"
         )
-    if not has_gpu:
-        if named or vram_bytes:
-            raise HardwareError("--no-gpu cannot be combined with devices: remove one of them")
-        return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
-    if not named:
-        return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)
-    sized = devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)[:-1] if vram_bytes else ()
-    [cpu] = devices(ram_bytes=machine.ram_bytes if machine else ram_bytes)[-1:]
-    found = (*sized, *_numbered(named, first=len(sized)), cpu)
-    return _with_cpu(found, instructions or (machine.instructions if machine else None))
-
-
-def _with_cpu(found: tuple[Device, ...], instructions: Instructions | None) -> tuple[Device, ...]:
-    if instructions is None:
-        return found
-    return (*found[:-1], replace(found[-1], instructions=instructions))
-
-
-def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:
-    """Cards as devices; llama.cpp's number distinguishes two of a kind."""
-    return tuple(
+    if not has_gpu and (named or vram_bytes):
+        raise HardwareError("--no-gpu cannot be combined with devices: remove one of them")
+    cpu, ram = hardware.find_cpu(), machine.ram_bytes if machine else ram_bytes
+    if ram is not None:
+        cpu = replace(cpu, total_bytes=ram, free_bytes=ram)
+    instructions = instructions or (machine.instructions if machine else None)
+    sized = [Device(f"GPU {index}", "gpu", n, n) for index, n in enumerate(vram_bytes)]
+    gpus = [  # llama.cpp's number distinguishes two cards of a kind
         replace(card.device(), name=f"GPU {index} · {card.name}")
-        for index, card in enumerate(cards, first)
-    )
+        for index, card in enumerate(named, len(sized))
+    ]
+    found = (*sized, *gpus) or (hardware.find_gpus() if has_gpu else ())
+    return (*found, replace(cpu, instructions=instructions or cpu.instructions))

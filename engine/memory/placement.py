@@ -22,11 +22,12 @@ from pathlib import Path
 
 from engine.configuration import Configuration, TensorOverride
 from engine.errors import PresetError
-from engine.memory.hardware import Device, Instructions, is_repacked
+from engine.memory.hardware import Device, Instructions
 from engine.memory.weights import (
     CPU,
     TensorPart,
     Weights,
+    is_repacked,
     tensor_parts,
     weights_of,
 )

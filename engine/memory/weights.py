@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from engine.configuration import TensorOverride
 from engine.errors import PresetError, shown
+from engine.memory.hardware import Instructions
 from engine.model.architecture import layer_counts
 from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, HeaderKeys, TensorInfo, cached_by_header
@@ -37,6 +38,32 @@ _PREFIX = re.compile(r"\(\?(?:[:=!]|<[=!]|P<\w*>)")
 _OPEN = "\0"  # stands for a group that may match in several ways
 _NESTED = re.compile(rf"{_OPEN}[*+{{]")
 _INEXACT = re.compile(rf"[*+?{{{_OPEN}]")
+
+
+REPACKED_X86 = {"q4_0": 8, "q4_K": 8, "iq4_nl": 8, "mxfp4": 8}
+REPACKED: dict[Instructions, dict[str, int]] = {
+    "none": {},
+    "avx2": REPACKED_X86,
+    "avx512": REPACKED_X86 | {"q2_K": 8},
+    "arm": {
+        "q4_0": 4, "q4_K": 8, "q5_K": 8, "q6_K": 8, "iq4_nl": 4, "mxfp4": 4, "q8_0": 4, "q1_0": 4,
+    },
+}  # fmt: skip
+"""Types that llama.cpp rearranges for a processor, and of what their number of rows must be a
+multiple (`ggml_repack_get_optimal_repack_type`, `ggml/src/ggml-cpu/repack.cpp`); the layouts of
+Intel's AMX, RISC-V and KleidiAI are left out. On ARM the matrix products (i8mm) and vectors of 256
+bits (SVE) change the layout only."""
+
+
+def is_repacked(tensor: TensorInfo, instructions: Instructions) -> bool:
+    """Whether a matrix, or the matrices of experts, are rearranged for these instructions."""
+    multiple = REPACKED[instructions].get(tensor.type.name)
+    n_dimensions = 3 if "exps" in tensor.name else 2
+    return (
+        multiple is not None
+        and len(tensor.shape) == n_dimensions
+        and tensor.shape[1] % multiple == 0
+    )
 
 
 class TensorPart(NamedTuple):
