@@ -9,6 +9,7 @@ block, or the logits. Gaps between tensors are in the range; errors:
 
 from typing import Literal
 
+from engine.configuration import KVTypeName
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.terms import Bounds
 from engine.memory.units import FLOAT_BYTES, HALF_BYTES, MIB
@@ -17,60 +18,23 @@ from engine.model.architecture import Architecture
 Place = Literal["cpu", "gpu", "mixed gpu", "host", "mixed host"]
 """A GPU, or RAM alone (cpu) or beside GPUs (host). Mixed are the buffers of models of which layers,
 experts or caches are in RAM while GPUs compute."""
-Kind = Literal["dense", "experts", "unusual", "rough"]
-SPREADS: dict[Place, dict[Kind, tuple[float, float]]] = {
-    "cpu": {
-        "dense": (0.1, 0.1),
-        "experts": (0.2, 0.2),
-        "unusual": (0.35, 0.45),
-        "rough": (0.7, 3.0),
-    },
-    "gpu": {
-        "dense": (0.15, 0.15),
-        "experts": (0.2, 0.2),
-        "unusual": (0.4, 0.8),
-        "rough": (0.95, 1.9),
-    },
-    "mixed gpu": {
-        "dense": (0.4, 0.5),
-        "experts": (0.5, 0.5),
-        "unusual": (0.7, 1.2),
-        "rough": (0.7, 2.5),
-    },
-    "host": {
-        "dense": (0.15, 0.2),
-        "experts": (0.15, 0.2),
-        "unusual": (0.4, 0.8),
-        "rough": (0.5, 1.5),
-    },
-    "mixed host": {
-        "dense": (0.5, 0.4),
-        "experts": (0.5, 0.4),
-        "unusual": (0.7, 2.0),
-        "rough": (0.7, 8.0),
-    },
+KINDS = ("dense", "experts", "unusual", "rough")
+TOLERANCES: dict[Place, tuple[tuple[float, float], ...]] = {
+    "cpu": ((0.1, 0.1), (0.2, 0.2), (0.35, 0.45), (0.7, 3.0)),
+    "gpu": ((0.15, 0.15), (0.2, 0.2), (0.4, 0.8), (0.95, 1.9)),
+    "mixed gpu": ((0.4, 0.5), (0.5, 0.5), (0.7, 1.2), (0.7, 2.5)),
+    "host": ((0.15, 0.2), (0.15, 0.2), (0.4, 0.8), (0.5, 1.5)),
+    "mixed host": ((0.5, 0.4), (0.5, 0.4), (0.7, 2.0), (0.7, 8.0)),
 }
 """How far buffers of 1,100 shapes of 135 architectures were below and above the formula, as a share
-of it, besides gaps between tensors (`benchmarks/results/accuracy_shapes.md`)."""
-HIDDEN_STATES = 3
-CELL_BYTES = 8
-"""Size of a cell's index, an input of the graph."""
-ROTATED_ELEMENTS = 64
-"""In a quantised cache heads of a multiple of this size are rotated by a Hadamard matrix."""
-
-
-INDEXED_CELL_BYTES = FLOAT_BYTES + HALF_BYTES
-"""Score and mask of a cell for a token, in attention that selects cells by an indexer."""
+of it, for each of `KINDS` (`benchmarks/results/accuracy_shapes.md`)."""
+HIDDEN_STATES = 3  # of each token that depend on gaps between tensors
+CELL_BYTES = 8  # of a cell's index, an input of the graph
+ROTATED_ELEMENTS = 64  # quantised heads of a multiple of this are rotated by a Hadamard matrix
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """The compute buffer of a model that runs on the CPU alone.
-
-    Args:
-        architecture: The model.
-        shape: The KV cache.
-        n_outputs: The most rows with logits.
-    """
+    """The compute buffer of a model that runs on the CPU alone, with `n_outputs` rows of logits."""
     embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
     logits = embedded + logits_bytes(architecture, shape, n_outputs)
     is_even = architecture.widths.query == architecture.d_hidden
@@ -87,48 +51,37 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     return n_rows * width * FLOAT_BYTES
 
 
-def output_bytes(architecture: Architecture, n_outputs: int) -> int:
-    """The rows in RAM that logits are copied to."""
-    return n_outputs * architecture.n_vocab * FLOAT_BYTES
-
-
 def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The inputs of a graph besides the tokens: positions, cells, masks, Hadamard matrices."""
     n_tokens = shape.n_graph_tokens
-    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
     nbytes = n_tokens * FLOAT_BYTES + mask_bytes(architecture, shape)
     if architecture.attends_in_batch:
         return nbytes
+    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
     n_cells = 1 if shape.flash_attention else architecture.v_width_max
-    nbytes += _rotation_bytes(architecture, shape) * n_caches
-    return nbytes + n_caches * n_tokens * (1 + n_cells) * CELL_BYTES
-
-
-def _rotation_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The Hadamard matrices of a cache."""
-    n_dims = max(architecture.k_head_dims, default=0)
-    is_even = not max(architecture.v_head_dims, default=1) % ROTATED_ELEMENTS
-    has_rotated_values = (
-        is_quantized(shape.type_v) and is_even and architecture.family.rotates_cache
-    )
-    n_keys = (n_dims & -n_dims) * has_rotated_keys(architecture, shape)
-    n_values = ROTATED_ELEMENTS * has_rotated_values
-    return (n_keys**2 + n_values**2) * FLOAT_BYTES
+    matrices = 0
+    if has_rotated_keys(architecture, shape):
+        n_dims = max(architecture.k_head_dims, default=0)
+        matrices += (n_dims & -n_dims) ** 2
+    if _is_rotated(architecture, shape.type_v, max(architecture.v_head_dims, default=1)):
+        matrices += ROTATED_ELEMENTS**2
+    return nbytes + n_caches * (matrices * FLOAT_BYTES + n_tokens * (1 + n_cells) * CELL_BYTES)
 
 
 def has_rotated_keys(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether queries and keys are rotated by a Hadamard matrix for a quantised cache."""
-    is_even = not max(architecture.k_head_dims, default=0) % ROTATED_ELEMENTS
-    return is_quantized(shape.type_k) and is_even and architecture.family.rotates_cache
+    return _is_rotated(architecture, shape.type_k, max(architecture.k_head_dims, default=0))
+
+
+def _is_rotated(architecture: Architecture, type_name: KVTypeName, head_dim: int) -> bool:
+    is_even = head_dim % ROTATED_ELEMENTS == 0
+    return is_quantized(type_name) and is_even and architecture.family.rotates_cache
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape, n_beside: int = 4) -> int:
     """The buffer of the layers without the output layer.
 
-    Args:
-        architecture: The model.
-        shape: The KV cache.
-        n_beside: Hidden states beside the inner activations of a dense block.
+    `n_beside` hidden states are there with the inner activations of a dense block.
     """
     width = max(feed_forward_width(architecture, n_beside), experts_width(architecture))
     widest = max(shape.n_graph_tokens * width * FLOAT_BYTES, recurrent_bytes(architecture, shape))
@@ -153,9 +106,30 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The buffer of attention: activations, masks, and scores if they are stored."""
     width = attention_width(architecture, shape) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
-    if architecture.has_indexer:
-        activations += shape.n_graph_tokens * shape.n_cells * INDEXED_CELL_BYTES
-    return activations + mask_bytes(architecture, shape)
+    return activations + indexer_bytes(architecture, shape) + mask_bytes(architecture, shape)
+
+
+def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Scores and masks of cells in attention that selects them by an indexer.
+
+    MiniMax M3 selects blocks for each key head, one stream after the other, and holds the mask as
+    floats; without flash attention, or where slots share a cache, its attention is dense.
+    """
+    if not architecture.has_indexer:
+        return 0
+    if architecture.family.indexer != "blocks":
+        return shape.n_graph_tokens * shape.n_cells * (FLOAT_BYTES + HALF_BYTES)
+    mask = float_mask_bytes(architecture, shape)
+    n_heads = max(layer.n_kv_heads for layer in architecture.distinct_layers)
+    return mask + 2 * n_heads * mask // shape.n_streams
+
+
+def float_mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The attention mask as floats if attention selects blocks of cells (MiniMax M3), else 0."""
+    is_dense = not shape.flash_attention or shape.n_streams < shape.n_slots
+    if is_dense or architecture.family.indexer != "blocks":
+        return 0
+    return shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:
@@ -273,16 +247,17 @@ def compute_bounds(
     Three hidden states of each token and 1 MiB depend on gaps between tensors; the rest of the
     range is a share of the size.
     """
-    below, above = SPREADS[place][_kind(architecture)]
+    below, above = TOLERANCES[place][_kind(architecture)]
     gaps = HIDDEN_STATES * shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES + MIB
     return max(0, round(nbytes * (1 - below)) - gaps), round(nbytes * (1 + above)) + gaps
 
 
-def _kind(architecture: Architecture) -> Kind:
+def _kind(architecture: Architecture) -> int:
+    """The index of a model's graph in `KINDS`."""
     rarity = architecture.family.graph
     if rarity == "rough" or architecture.has_indexer:
-        return "rough"
+        return KINDS.index("rough")
     is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
     if is_rare or rarity == "unusual":
-        return "unusual"
-    return "experts" if architecture.is_moe else "dense"
+        return KINDS.index("unusual")
+    return KINDS.index("experts" if architecture.is_moe else "dense")

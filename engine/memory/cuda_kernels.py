@@ -28,13 +28,8 @@ COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})
 """Vendors whose kernels copy caches to f16: ROCm is built from CUDA's code."""
 
 
-def has_cuda_kernel(architecture: Architecture) -> bool:
-    """Whether CUDA has a flash-attention kernel for the heads of every layer of a model."""
-    return not without_cuda_kernel(architecture)
-
-
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
-    """The distinct layers without a CUDA flash-attention kernel."""
+    """The distinct layers for whose heads CUDA has no flash-attention kernel."""
     layers = architecture.distinct_layers
     return tuple(layer for layer in layers if not _has_kernel(architecture, layer))
 
@@ -42,18 +37,13 @@ def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
 def _has_kernel(architecture: Architecture, layer: Layer) -> bool:
     if not layer.n_kv_heads:
         return True
-    heads = (layer.k_head_dim, _value_dim(architecture, layer))
-    group = layer.n_heads // layer.n_kv_heads
+    v_head_dim = layer.v_head_dim or max(architecture.v_head_dims, default=0)  # a view of keys
+    heads, group = (layer.k_head_dim, v_head_dim), layer.n_heads // layer.n_kv_heads
     return (
         heads in CUDA_HEADS
         and group % GROUP_MULTIPLES.get(heads, 1) == 0
         and (group > 1 or heads not in GROUPED_HEADS)
     )
-
-
-def _value_dim(architecture: Architecture, layer: Layer) -> int:
-    """The size of a value head; of the view if values are views of keys."""
-    return layer.v_head_dim or max(architecture.v_head_dims, default=0)
 
 
 def falls_off_flash_attention(
@@ -64,7 +54,7 @@ def falls_off_flash_attention(
     on_gpu = has_layers and any(device.runs_cuda for device in devices)
     is_probed = configuration.flash_attention == "auto" and not is_quantized(configuration.type_v)
     types = {configuration.type_k, configuration.type_v}
-    can_run = has_cuda_kernel(architecture) and not NO_CUDA_TYPES & types
+    can_run = not without_cuda_kernel(architecture) and not NO_CUDA_TYPES & types
     return on_gpu and is_probed and not can_run
 
 
