@@ -13,11 +13,8 @@ from typing import Literal, Protocol
 from engine.configuration import KV_CACHE, KVTypes
 
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-BLOCK = 32
-"""Numbers of a block."""
-BLOCK_BYTES = {
-    "q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14,
-}  # fmt: skip
+BLOCK = 32  # numbers of a block
+BLOCK_BYTES = {"q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14}
 """Of `BLOCK` numbers, scales among them; `fp8` is E4M3 with a bfloat16 scale."""
 KIVI = {"kivi4": "q4_1"}
 """Keys by channel and values by token."""
@@ -25,23 +22,17 @@ DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
 are as the second half."""
-POOLED_KINDS = ("paged", "tiered")
-"""Kinds of whole caches whose layers share what they have."""
-WHOLE_KINDS = (*POOLED_KINDS, "means")
-"""Kinds of whole caches, keys and values alike; `means` merges tokens."""
-STORED = "f16"
-"""In which kinds without a type of their own keep rows: llama.cpp's default."""
+WHOLE_KINDS = ("paged", "tiered", "means")
+"""Types of whole caches, keys and values alike; `means` merges tokens."""
+STORED = "f16"  # in which types without a number format of their own store rows
 
 N_EXACT = 64
 """Tokens that a query sees as they were computed, where older ones are coded. KIVI's residual is
 128 (Liu et al. 2024, arXiv 2402.02750, table 3); half of it in float32 takes as much as all of it
 in float16."""
-N_BACK = 64
-"""Tokens that can be rolled back; the longest draft is shorter (`MAX_DRAFT`)."""
-N_MEAN = 4
-"""Tokens of a mean. zerfoo takes 64, of which a text loses nearly everything."""
-PAGE = 16
-"""Tokens of a block of `paged`: vLLM's default."""
+N_BACK = 64  # tokens that can be rolled back; the longest draft is shorter (`MAX_DRAFT`)
+N_MEAN = 4  # tokens of a mean; zerfoo takes 64, of which a text loses nearly everything
+PAGE = 16  # tokens of a block of `paged`: vLLM's default
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 """Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
 
@@ -53,54 +44,34 @@ class TensorKind:
     method: Literal["float", "token", "channel", "split", "mean"]
     """A floating type; blocks along a token's row or along a channel of `BLOCK` tokens; halves of a
     row in `GEOMETRIC` and `SEMANTIC` blocks; means of `N_MEAN` tokens."""
-    form: str = STORED
+    form: str
     """The floating type, or the format of the blocks."""
-
-    @property
-    def number_bytes(self) -> float:
-        """Bytes of one number, with its part of the scales."""
-        match self.method:
-            case "float":
-                return FLOAT_BYTES[self.form]
-            case "mean":
-                return FLOAT_BYTES[self.form] / N_MEAN
-            case "split":
-                return (BLOCK_BYTES[GEOMETRIC] + BLOCK_BYTES[SEMANTIC]) / (2 * BLOCK)
-        return BLOCK_BYTES[self.form] / BLOCK
-
-    @property
-    def n_together(self) -> int:
-        """Tokens that are coded together."""
-        return {"mean": N_MEAN, "channel": BLOCK}.get(self.method, 1)
-
-    @property
-    def n_divides(self) -> int:
-        """What a head's number of elements must be a multiple of."""
-        return {"token": BLOCK, "split": 2 * BLOCK}.get(self.method, 1)
+    number_bytes: float
+    """Bytes of one number, with its part of the scales."""
+    n_together: int = 1
+    """Tokens that are coded together."""
+    n_divides: int = 1
+    """What a head's number of elements must be a multiple of."""
 
 
-def key_kind(name: str) -> TensorKind | None:
-    """The key storage of a named kind; None if there is no such kind."""
-    if name in KIVI:
-        return TensorKind("channel", KIVI[name])
-    return TensorKind("split") if name == DECOUPLED else value_kind(name)
-
-
-def value_kind(name: str) -> TensorKind | None:
-    """The value storage of a named kind; None if there is no such kind."""
-    plain = {**KIVI, DECOUPLED: SEMANTIC}.get(name, name)
-    if plain in FLOAT_BYTES:
-        return TensorKind("float", plain)
-    if plain in BLOCK_BYTES:
-        return TensorKind("token", plain)
-    if plain in POOLED_KINDS:
-        return TensorKind("float")
-    return TensorKind("mean") if plain == "means" else None
+_ROWS = {name: TensorKind("float", name, nbytes) for name, nbytes in FLOAT_BYTES.items()} | {
+    name: TensorKind("token", name, nbytes / BLOCK, n_divides=BLOCK)
+    for name, nbytes in BLOCK_BYTES.items()
+}
+_HALVES = (BLOCK_BYTES[GEOMETRIC] + BLOCK_BYTES[SEMANTIC]) / (2 * BLOCK)
+_MEAN = TensorKind("mean", STORED, FLOAT_BYTES[STORED] / N_MEAN, n_together=N_MEAN)
+KINDS: dict[str, tuple[TensorKind, TensorKind]] = {name: (row, row) for name, row in _ROWS.items()}
+"""The storage of keys and of values by name."""
+for _name, _form in KIVI.items():
+    _keys = TensorKind("channel", _form, BLOCK_BYTES[_form] / BLOCK, n_together=BLOCK)
+    KINDS[_name] = _keys, _ROWS[_form]
+KINDS[DECOUPLED] = TensorKind("split", STORED, _HALVES, n_divides=2 * BLOCK), _ROWS[SEMANTIC]
+KINDS |= {"paged": KINDS[STORED], "tiered": KINDS[STORED], "means": (_MEAN, _MEAN)}
 
 
 @dataclass(frozen=True, slots=True)
 class KindName(KVTypes):
-    """Names of the kinds of keys and of values."""
+    """Names of the types of keys and of values."""
 
     @property
     def is_paged(self) -> bool:
@@ -115,10 +86,7 @@ class KindName(KVTypes):
     @property
     def kinds(self) -> tuple[TensorKind, TensorKind]:
         """The storage of keys and values, if `kind_fault` finds nothing."""
-        keys, values = key_kind(self.k), value_kind(self.v)
-        assert keys is not None
-        assert values is not None, f"{self} was not checked"
-        return keys, values
+        return KINDS[self.k][0], KINDS[self.v][1]
 
     @property
     def is_dense(self) -> bool:
@@ -173,42 +141,32 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
 
 
 def kind_fault(kind: KindName, layers: Sequence[CachedLayer]) -> str | None:
-    """Why there is no such kind, or why the layers cannot have it."""
-    return next(filter(None, (_fault(kind, each) for each in layers)), None)
-
-
-def _fault(kind: KindName, layer: CachedLayer) -> str | None:
-    keys, values = key_kind(kind.k), value_kind(kind.v)
-    if keys is None or values is None:
-        names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
-        return (
-            f"the torch backend has no cache type {kind.v if keys else kind.k!r}: choose "
-            f"one of {', '.join(names)}"
-        )
+    """Why there is no such type, or why the layers cannot have it."""
+    unknown = next((name for name in (kind.k, kind.v) if name not in KINDS), None)
+    if unknown is not None:
+        return f"the torch backend has no cache type {unknown!r}: choose one of {', '.join(KINDS)}"
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
         return (
             f"the cache type {whole!r} stores keys and values together, so {kind} is not possible"
         )
-    for name, each, head_dim in (
-        (kind.k, keys, layer.k_head_dim),
-        (kind.v, values, layer.v_head_dim),
-    ):
-        if head_dim % each.n_divides:
-            return (
-                f"{name} needs head sizes that are multiples of {each.n_divides}, but this "
-                f"model's head size is {head_dim}: choose one of "
-                f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
-            )
+    keys, values = kind.kinds
+    for layer in layers:
+        for name, n_divides, head_dim in (
+            (kind.k, keys.n_divides, layer.k_head_dim),
+            (kind.v, values.n_divides, layer.v_head_dim),
+        ):
+            if head_dim % n_divides:
+                return (
+                    f"{name} needs head sizes that are multiples of {n_divides}, but this "
+                    f"model's head size is {head_dim}: choose one of "
+                    f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
+                )
     return None
 
 
 def token_bytes(kind: KindName, layers: Sequence[CachedLayer]) -> float:
-    """Bytes of one more token in all layers, with scales.
-
-    Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
-    nothing else.
-    """
+    """Bytes of one more token in all layers, with scales, beyond the last ones as computed."""
     return sum(_token_bytes(kind, each) for each in layers)
 
 
@@ -227,10 +185,7 @@ def cache_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) 
 
 
 def read_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) -> int:
-    """Bytes that the entries of one layer take while attention reads them.
-
-    None where they lie in the computation's type already: attention reads a view.
-    """
+    """Bytes of one layer's entries while attention reads them; 0 if it reads a view of them."""
     if kind.k == kind.v == span.computed:
         return 0
     widths = (each.n_kv_heads * (each.k_head_dim + each.v_head_dim) for each in layers)
@@ -264,14 +219,12 @@ def window_types(kind: KindName, computed: str) -> tuple[str, str]:
 
 
 def _token_bytes(kind: KindName, layer: CachedLayer) -> float:
-    """Bytes of a token in one layer."""
     keys, values = kind.kinds
     row = layer.k_head_dim * keys.number_bytes + layer.v_head_dim * values.number_bytes
     return layer.n_kv_heads * row
 
 
 def _layer_bytes(kind: KindName, layer: CachedLayer, span: CacheSpan) -> int:
-    """Bytes of one layer of one sequence."""
     if slides(layer, span.n_ctx, keeps_windows=span.keeps_windows):
         assert layer.window is not None
         stored = KindName(*window_types(kind, span.computed))
