@@ -89,8 +89,8 @@ def estimate(
             ledger.part = None
         ledger.add_overhead(target, n_vocab)
         add_library(ledger)
-        n_ctx, warnings = configuration.n_ctx, torch_warnings(model, configuration, devices)
-        return Estimate(target, configuration, n_ctx, ledger.totals(), warnings)
+        notes = tuple(torch_warnings(model, configuration, devices))
+        return Estimate(target, configuration, configuration.n_ctx, ledger.totals(), notes)
     shape = shape_for(model.architecture, configuration, target, devices)
     where = _add_model(
         ledger, model, configuration, shape, n_outputs(configuration, target), target
@@ -109,7 +109,7 @@ def estimate(
     ledger.add_overhead(target, n_vocab)
     n_ctx = shape.n_cells * shape.n_streams
     warnings = warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat")
-    return Estimate(target, configuration, n_ctx, ledger.totals(), warnings)
+    return Estimate(target, configuration, n_ctx, ledger.totals(), tuple(warnings))
 
 
 def _add_model(

@@ -4,6 +4,7 @@ No torch is needed for it. Weights and caches are exact; what a forward takes be
 estimate.
 """
 
+from collections.abc import Iterator
 from math import prod
 
 from engine.configuration import MAX_DRAFT, Configuration
@@ -21,7 +22,7 @@ from engine.memory.torch_caches import (
     token_bytes,
 )
 from engine.memory.units import MIB
-from engine.memory.warnings import rope_warning
+from engine.memory.warnings import rope_warnings
 from engine.model.architecture import Model
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "mamba")
@@ -86,19 +87,18 @@ def add_library(ledger: Ledger) -> None:
 
 def torch_warnings(
     model: Model, configuration: Configuration, devices: tuple[Device, ...]
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     """A context beyond training, and how the backend computes and stores keys and values."""
-    beyond = rope_warning(model, configuration.n_ctx // configuration.n_slots, is_kvchat=True)
+    yield from rope_warnings(model, configuration.n_ctx // configuration.n_slots, is_kvchat=True)
     computed = computed_type(configuration, device_of(configuration, devices))
-    layers = list(model.architecture.layers.values())
-    note = f"torch computes in {computed}; the model has no keys and values"
+    layers, kind = list(model.architecture.layers.values()), cache_kind(configuration, computed)
     if layers:
-        kind = cache_kind(configuration, computed)
-        note = (
+        yield (
             f"torch computes in {computed} and stores keys and values as {kind}: "
             f"{token_bytes(kind, layers):,.0f} bytes per token"
         )
-    return (note,) if beyond is None else (beyond, note)
+    else:
+        yield f"torch computes in {computed}; the model has no keys and values"
 
 
 def check_architecture(model: Model) -> None:
