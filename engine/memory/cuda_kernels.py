@@ -12,20 +12,17 @@ from engine.memory.units import HALF_BYTES
 from engine.model.architecture import Architecture
 from engine.model.layers import Layer
 
-CUDA_HEADS = frozenset(
-    {
-        (40, 40), (64, 64), (72, 72), (80, 80), (96, 96), (112, 112), (128, 128), (192, 128),
-        (256, 256), (320, 256), (512, 512), (576, 512),
-    }
-)  # fmt: skip
+CUDA_HEADS = frozenset({
+    (40, 40), (64, 64), (72, 72), (80, 80), (96, 96), (112, 112), (128, 128), (192, 128),
+    (256, 256), (320, 256), (512, 512), (576, 512),
+})  # fmt: skip
 """Elements of key and value heads that CUDA has kernels for."""
 GROUP_MULTIPLES = {(192, 128): 8, (320, 256): 32}
 """Kernels that need a multiple of this many query heads for each key head."""
 GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
 """Kernels that need more than one query head for each key head."""
 NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
-COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})
-"""Vendors whose kernels copy caches to f16: ROCm is built from CUDA's code."""
+COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})  # ROCm is built from CUDA's code
 
 
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
@@ -66,11 +63,8 @@ def cuda_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
     copies_k, copies_v = (name not in ("f16", "f32") for name in (shape.type_k, shape.type_v))
     if not shape.flash_attention or architecture.has_position_bias:
         return 0
-    layers = architecture.distinct_layers
-    sizes = (
-        (copies_k * layer.k_width + copies_v * layer.v_width)
-        * shape.attended_cells(layer)
-        * shape.streams(layer)
-        for layer in layers
-    )
-    return HALF_BYTES * max(sizes, default=0)
+    sizes = [0]
+    for layer in architecture.distinct_layers:
+        width = copies_k * layer.k_width + copies_v * layer.v_width
+        sizes.append(width * shape.attended_cells(layer) * shape.streams(layer))
+    return HALF_BYTES * max(sizes)

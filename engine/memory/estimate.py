@@ -4,18 +4,13 @@ Target programs differ: kvchat opens one sequence and reserves logits for its lo
 server opens its slots and reserves logits for one draft in each.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from engine.configuration import DRAFT_N_CTX, Configuration
 from engine.errors import PresetError
-from engine.memory.companions import (
-    Companions,
-    add_adapters,
-    add_head,
-    add_projector,
-    has_head,
-)
+from engine.memory.companions import Companions, add_adapters, add_head, add_projector, has_head
 from engine.memory.cuda_kernels import falls_off_flash_attention
 from engine.memory.graph import add_graph
 from engine.memory.hardware import Device
@@ -64,15 +59,9 @@ def estimate(
     draft: Model | None = None,
     companions: Companions | None = None,
 ) -> Estimate:
-    """What a configuration costs; `draft` is the model of `configuration.draft`.
+    """What a configuration costs on the GPUs and, as the last device, the CPU.
 
-    Args:
-        model: The model of the configuration.
-        configuration: What is planned.
-        devices: The GPUs, then the CPU.
-        target: The program that runs it.
-        draft: The draft model; None is that of `companions`.
-        companions: The other files that the configuration names.
+    `draft` is the model of `configuration.draft`, `companions` the other files that it names.
 
     Raises:
         PresetError: a combination that llama.cpp refuses, or that torch has no code for.
@@ -190,13 +179,10 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
 
 
 def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The bytes of cache and state that one further slot takes.
+    """The bytes of cache and state of one further slot.
 
     Slots of their own cells get as many as the others have. Where cells are shared a further slot
-    takes none, save for the windows and states that llama.cpp keeps for each.
-
-    Raises:
-        PresetError: a combination that llama.cpp refuses.
+    adds only the windows and states that llama.cpp keeps for each.
     """
     n_slots = shape.n_slots + 1
     n_ctx = shape.n_ctx if shape.kv_unified else shape.n_cells * n_slots
@@ -227,10 +213,9 @@ def slots_text(
 def cache_bytes(
     model: Model, configuration: Configuration, devices: tuple[Device, ...], target: Target
 ) -> int:
-    """The exact bytes of keys, values and state of all slots, the draft model's left out.
+    """The exact bytes of keys, values and state of all slots, without the draft model's.
 
-    Raises:
-        PresetError: a combination that llama.cpp refuses.
+    Raises `PresetError` for a combination that llama.cpp refuses.
     """
     shape = shape_for(model.architecture, configuration, target, devices)
     return sum(layer_cache_bytes(model.architecture, shape).values())
@@ -268,17 +253,11 @@ def max_n_ctx(
     """
     limit = n_ctx_limit or PAD
 
-    def fits(steps: int) -> bool:
-        return cost(with_n_ctx(configuration, min(steps * PAD, limit))).fits(margin_bytes)
+    def is_short(steps: int) -> bool:
+        return not cost(with_n_ctx(configuration, min(steps * PAD, limit))).fits(margin_bytes)
 
-    low, high = 0, -(-limit // PAD)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return min(low * PAD, limit) or None
+    n_steps = bisect_left(range(1, -(-limit // PAD) + 1), True, key=is_short)
+    return min(n_steps * PAD, limit) or None
 
 
 def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:

@@ -28,12 +28,9 @@ from engine.memory.terms import Ledger, Source, TermKind
 from engine.memory.units import FLOAT_BYTES
 from engine.model.architecture import Architecture, Model
 
-MIN_OFFLOAD_TOKENS = 32
-"""Tokens of a batch from which weights in RAM are copied to the first GPU (`op_offload`)."""
-PIPELINE_COPIES = 4
-"""Copies of each input when several GPUs work in a pipeline (`GGML_SCHED_MAX_COPIES`)."""
-MAX_COPIES = 30
-"""Tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)."""
+MIN_OFFLOAD_TOKENS = 32  # from which weights in RAM are copied to the first GPU (`op_offload`)
+PIPELINE_COPIES = 4  # of each input if several GPUs work in a pipeline (`GGML_SCHED_MAX_COPIES`)
+MAX_COPIES = 30  # tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,25 +55,16 @@ class CacheShape:
 
     @property
     def n_batch_tokens(self) -> int:
-        """Tokens of a ubatch, or of the whole context if that is smaller.
-
-        Of a model that is not causal the context counts after llama.cpp's padding.
-        """
+        """Tokens of a ubatch, or of the whole padded context if that is smaller."""
         n_ctx = pad(self.n_ctx) if self.is_causal else self.n_cells * self.n_streams
         return min(self.n_ubatch, n_ctx)
 
-    def n_window_cells(self, window: int, *, is_unshared: bool = False) -> int:
-        """Cells of a sliding-window layer in one stream."""
-        if self.swa_full:
-            return self.n_cells
-        n_windows = self.n_slots if self.kv_unified and not is_unshared else 1
-        return pad(min(self.n_cells, window * n_windows + self.n_batch_tokens))
-
     def cells(self, layer: Layer) -> int:
         """Cells of a layer in one stream."""
-        if layer.window is None:
+        if layer.window is None or self.swa_full:
             return self.n_cells
-        return self.n_window_cells(layer.window, is_unshared=layer.is_unshared)
+        n_windows = self.n_slots if self.kv_unified and not layer.is_unshared else 1
+        return pad(min(self.n_cells, layer.window * n_windows + self.n_batch_tokens))
 
     def compressed_cells(self, layer: Layer) -> int:
         """Cells of a layer's compressed cache in one stream; 0 where there is none."""
@@ -90,23 +81,15 @@ class CacheShape:
 
 
 def kv_type_name(name: str) -> KVTypeName:
-    """The name, once it is known to be that of a cache type.
-
-    Raises:
-        PresetError: there is no such type.
-    """
-    found = next((each for each in KV_TYPES if each == name), None)
-    if found is None:
-        raise PresetError(f"{name!r} is not a cache type: choose one of {', '.join(KV_TYPES)}")
-    return found
+    """The name of a cache type; raises `PresetError` if there is no such type."""
+    for known in KV_TYPES:
+        if known == name:
+            return known
+    raise PresetError(f"{name!r} is not a cache type: choose one of {', '.join(KV_TYPES)}")
 
 
 def kv_type(name: str) -> GgmlType:
-    """The cache type of a name.
-
-    Raises:
-        PresetError: there is no such type.
-    """
+    """The cache type of a name; raises `PresetError` if there is no such type."""
     return KV_TYPES[kv_type_name(name)]
 
 
@@ -116,11 +99,7 @@ def is_quantized(name: str) -> bool:
 
 
 def with_types(configuration: Configuration, types: KVTypes) -> Configuration:
-    """The configuration with other cache types.
-
-    Raises:
-        PresetError: llama.cpp has no such type.
-    """
+    """The configuration with other cache types; raises `PresetError` if there is no such type."""
     return replace(configuration, type_k=kv_type_name(types.k), type_v=kv_type_name(types.v))
 
 
@@ -140,14 +119,7 @@ def pad(n: int) -> int:
 
 
 def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    """The bytes of each layer that owns a cache, by its index.
-
-    Without flash attention values are stored transposed, padded to the widest layer. Indexers of
-    sparse attention keep a second cache of every token.
-
-    Raises:
-        PresetError: llama.cpp refuses this combination; the message names it.
-    """
+    """The bytes of each layer that owns a cache, by its index; raises as `check_cache_types`."""
     check_cache_types(architecture, shape)
     return layers_kv_bytes(architecture, architecture.layers, shape)
 
@@ -155,7 +127,11 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
 def layers_kv_bytes(
     architecture: Architecture, layers: Mapping[int, Layer], shape: CacheShape
 ) -> dict[int, int]:
-    """The bytes of some layers of a model, unchecked."""
+    """The bytes of some layers of a model, unchecked.
+
+    Without flash attention values are stored transposed, padded to the widest layer. Indexers of
+    sparse attention keep a second cache of every token.
+    """
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
     widest = architecture.v_width_max
     sizes = {}
@@ -184,7 +160,7 @@ def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int
 
 
 def layer_cache_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    """The bytes of cache and state of each layer, by its index; raises as `layer_kv_bytes` does."""
+    """The bytes of cache and state of each layer, by its index; raises as `check_cache_types`."""
     sizes = layer_kv_bytes(architecture, shape)
     for index, nbytes in layer_state_bytes(architecture, shape).items():
         sizes[index] = sizes.get(index, 0) + nbytes

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from engine.configuration import Configuration
-from engine.memory.cards import planned_devices
-from engine.memory.device_list import TypedGpu
+from engine.memory.cards import TypedGpu, planned_devices
 from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape
