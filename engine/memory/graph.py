@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import (
+    COPYING,
     Place,
     attention_bytes,
     compute_bounds,
     compute_bytes,
+    cuda_copy_bytes,
     float_mask_bytes,
     has_rotated_keys,
     inner_bytes,
@@ -20,7 +22,6 @@ from engine.memory.compute import (
     layers_bytes,
     logits_bytes,
 )
-from engine.memory.cuda_kernels import COPYING, cuda_copy_bytes
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
 from engine.memory.placement import Placement, offloaded_tensor_bytes

@@ -8,7 +8,7 @@ from math import ceil
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.memory.cuda_kernels import falls_off_flash_attention, without_cuda_kernel
+from engine.memory.compute import falls_off_flash_attention, without_cuda_kernel
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.model.architecture import Architecture, Model

@@ -11,8 +11,7 @@ from engine.errors import ModelFileError
 from engine.events import BufferSize
 from engine.memory.bandwidth import TYPICAL, Bandwidth
 from engine.memory.cards import find_card
-from engine.memory.companions import Companions
-from engine.memory.estimate import Estimate, Estimator, estimate, max_n_ctx, slots_text
+from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
 from engine.memory.terms import TARGETS, DeviceEstimate, Target
 from engine.memory.units import GIB, MIB

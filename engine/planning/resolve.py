@@ -24,8 +24,7 @@ from engine.configuration import (
 )
 from engine.errors import PresetError
 from engine.files import expanded, is_file
-from engine.memory.companions import Companions
-from engine.memory.estimate import DoesNotFitError, Estimator, estimator, with_n_ctx
+from engine.memory.estimate import Companions, DoesNotFitError, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, with_types
 from engine.memory.terms import Target

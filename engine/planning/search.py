@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from engine.configuration import Configuration, DraftConfiguration, KVTypes, PredictorName
 from engine.errors import HardwareError, PresetError
-from engine.memory.cuda_kernels import without_cuda_kernel
+from engine.memory.compute import without_cuda_kernel
 from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_whole

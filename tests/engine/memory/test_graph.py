@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.cuda_kernels import without_cuda_kernel
+from engine.memory.compute import without_cuda_kernel
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
