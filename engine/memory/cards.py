@@ -56,8 +56,6 @@ class Card:
     aliases: tuple[str, ...] = ()
     ram_bytes: int | None = None
     """The whole memory where GPU and CPU share it; None for cards with their own."""
-    is_nominal: bool = False
-    """Whether the size is that on the box, a little more than the driver's."""
     instructions: Instructions | None = None
     """What the CPU of a machine with one memory can; None for cards."""
 
@@ -68,8 +66,8 @@ class Card:
 
     def device(self) -> Device:
         """The card as a GPU that is all free."""
-        nbytes, is_unified = self.memory_bytes, self.is_unified
-        return Device(self.name, "gpu", nbytes, nbytes, is_unified, vendor=self.vendor)
+        nbytes = self.memory_bytes
+        return Device(self.name, "gpu", nbytes, nbytes, self.is_unified, vendor=self.vendor)
 
 
 @cache
@@ -136,8 +134,7 @@ def _cards(entry: dict[str, Any]) -> list[Card]:
     vendor, name, bandwidth = entry["vendor"], entry["name"], entry["bandwidth_gbps"]
     aliases, share = entry.get("aliases", []), entry.get("gpu_share")
     if "memory_mib" in entry:
-        memory, is_nominal = entry["memory_mib"] * MIB, entry.get("basis") == "nominal"
-        return [Card(vendor, name, memory, bandwidth, tuple(aliases), is_nominal=is_nominal)]
+        return [Card(vendor, name, entry["memory_mib"] * MIB, bandwidth, tuple(aliases))]
     return [
         Card(
             vendor,

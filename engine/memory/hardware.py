@@ -1,20 +1,16 @@
 """The devices of this machine: GPUs as their drivers describe them, RAM, processor and cores.
 
-AMD: kernel documentation, `gpu/amdgpu/driver-misc.rst` (`mem_info_vram_total`,
-`mem_info_gtt_total`) and `gpu/amdgpu/thermal.rst` (`gpu_metrics`, whose format 2 and 3 are those of
-APUs: `drivers/gpu/drm/amd/include/kgd_pp_interface.h`); ROCm is not needed.
+AMD: kernel documentation, `gpu/amdgpu/driver-misc.rst` and `gpu/amdgpu/thermal.rst` (`gpu_metrics`,
+whose format 2 and 3 are those of APUs: `drivers/gpu/drm/amd/include/kgd_pp_interface.h`); ROCm is
+not needed.
 
-Apple has one pool of memory, of which Metal gives a GPU a part. Metal's
-`recommendedMaxWorkingSetSize`, which llama.cpp prints when it starts, was 10.67 GiB of 16 and 48 of
-64 in public logs (llama.cpp issues 1870 and 5206, llama-cpp-python issue 687): two thirds up to 36
-GiB, three quarters above. macOS 26 gives more, 11.84 of 16 and 107.5 of 128 (llmfit pull request
-754, ds4 pull request 893); the smaller figures are planned with. `sysctl iogpu.wired_limit_mb`
-overrides it.
+Apple: Metal's `recommendedMaxWorkingSetSize` was 10.67 GiB of 16 and 48 of 64 in public logs
+(llama.cpp issues 1870 and 5206, llama-cpp-python issue 687): two thirds up to 36 GiB, three
+quarters above. macOS 26 gives more, 11.84 of 16 and 107.5 of 128 (llmfit pull request 754, ds4 pull
+request 893); the smaller figures are planned with. `sysctl iogpu.wired_limit_mb` overrides it.
 
 A container leaves less RAM: Linux control groups, version 2 and 1 (kernel documentation,
-`admin-guide/cgroup-v2.rst`: `memory.max`, `memory.current`, `memory.stat`, and
-`cgroup-v1/memory.rst`). A limit holds for all groups below it, so the smallest on the way up
-counts.
+`admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`). A limit holds for all groups below it.
 """
 
 import os
@@ -38,7 +34,7 @@ Vendor = Literal["NVIDIA", "AMD", "Intel", "Apple"]
 T = TypeVar("T")
 ROOT, SYSFS, SYSCTL = Path("/"), Path("/sys"), "/usr/sbin/sysctl"
 AMD_VENDOR = "0x1002"
-APU_METRICS = (2, 3)
+APU_METRICS = (b"\x02", b"\x03")  # formats of `gpu_metrics`
 SMALL_MAC_BYTES = 36 * GIB
 UNLIMITED = 1 << 60  # version 1 of control groups writes a number near 2^63 without a limit
 GPU_LIBRARIES = tuple(
@@ -70,10 +66,9 @@ class Device:
 
 
 class Processor(NamedTuple):
-    """What is known of a processor."""
+    """A processor: its model, else its architecture."""
 
     name: str
-    """The model, else the architecture."""
     features: frozenset[str] | None
     """Its instruction sets by Linux's names; None where they cannot be asked for."""
 
@@ -180,21 +175,16 @@ def _amd_gpu(card: Path) -> Device | None:
     if _text(card / "vendor") != AMD_VENDOR or not total:
         return None
     used, name = _number(card / "mem_info_vram_used") or 0, "AMD GPU"
-    is_integrated = _is_integrated(card)
+    try:
+        is_integrated = (card / "gpu_metrics").read_bytes()[2:3] in APU_METRICS
+    except OSError:
+        is_integrated = False
     if is_integrated:
         total += _number(card / "mem_info_gtt_total") or 0
         used += _number(card / "mem_info_gtt_used") or 0
         name = "AMD integrated GPU"
     name = _text(card / "product_name") or name
     return Device(name, "gpu", total, max(0, total - used), is_integrated, vendor="AMD")
-
-
-def _is_integrated(card: Path) -> bool:
-    try:
-        header = (card / "gpu_metrics").read_bytes()[:4]
-    except OSError:
-        return False
-    return len(header) == 4 and header[2] in APU_METRICS
 
 
 def _find_apple_gpu() -> tuple[Device, ...]:
@@ -241,22 +231,18 @@ def find_cpu() -> Device:
 @cache
 def this_processor() -> Processor:
     """The processor of this machine; macOS and Windows do not report its instructions."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return Processor(platform.processor() or platform.machine(), None)
-    return described_processor(text)
+    return described_processor(_text(Path("/proc/cpuinfo")))
 
 
 def described_processor(cpuinfo: str) -> Processor:
-    """The first processor of a text as `/proc/cpuinfo` has it."""
+    """The first processor of a text as `/proc/cpuinfo` has it; empty where there is none."""
     values: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         values.setdefault(key.strip(), value.strip())
     name = values.get("model name") or platform.processor() or platform.machine()
     features = values.get("flags") or values.get("Features") or ""  # x86, ARM
-    return Processor(name, frozenset(features.split()))
+    return Processor(name, frozenset(features.split()) if cpuinfo else None)
 
 
 def instructions_here() -> Instructions:
@@ -301,10 +287,10 @@ def thread_counts(n_decode: int | None, n_prefill: int | None) -> tuple[int, int
 def _quota(group: Path) -> float | None:
     """Cores' worth of time that a group may use; None where it may use all."""
     words = _text(group / "cpu.max").split()
-    if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
-        return int(words[0]) / max(int(words[1]), 1)
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period else None
+    words = words or [_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        return None
+    return int(words[0]) / max(int(words[1]), 1)
 
 
 def memory_limit(root: Path = ROOT) -> tuple[int, int] | None:

@@ -40,7 +40,13 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
     Raises:
         PresetError: torch has no code for the model, or no such kind of cache.
     """
-    check_architecture(model)
+    name = model.file.architecture
+    if name not in ARCHITECTURES:
+        raise PresetError(
+            f"the torch backend does not support the architecture {name} of "
+            f"{model.file.path.name} (supported: {', '.join(ARCHITECTURES)}): use the "
+            "llama.cpp backend"
+        )
     device = device_of(configuration, ledger.devices)
     computed = computed_type(configuration, device)
     size = FLOAT_BYTES[computed]
@@ -99,17 +105,6 @@ def torch_warnings(
         )
     else:
         yield f"torch computes in {computed}; the model has no keys and values"
-
-
-def check_architecture(model: Model) -> None:
-    """Raise `PresetError` where torch has no code for a model."""
-    name = model.file.architecture
-    if name not in ARCHITECTURES:
-        raise PresetError(
-            f"the torch backend does not support the architecture {name} of "
-            f"{model.file.path.name} (supported: {', '.join(ARCHITECTURES)}): use the "
-            "llama.cpp backend"
-        )
 
 
 def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:
