@@ -175,21 +175,16 @@ def with_measured(
 
     Only for an estimate of the devices that llama.cpp found. A cache comes as one number: where
     several devices hold it, they share it as in the formula, or else as they share the weights.
-
-    Args:
-        planned: The estimate by formulas.
-        buffers: Of the target and, where there is one, of the draft.
-        draft: The draft model of the configuration, for its weights.
+    The weights of the draft model are those of its tensor table.
     """
-    measured = _measured_devices(planned.devices, [b for b in buffers if b.owner == "target"])
+    measured = _measured_devices(planned.devices, buffers, "target")
     alone = planned.configuration.of_draft(planned.target)
     if draft is None or alone is None:
         return replace(planned, devices=measured)
     devices = tuple(each.device for each in planned.devices)
     formula = estimate(draft, alone, devices, target=planned.target).devices
-    drafts = _measured_devices(formula, [b for b in buffers if b.owner == "draft"])
     found = []
-    for own, beside in zip(measured, drafts, strict=True):
+    for own, beside in zip(measured, _measured_devices(formula, buffers, "draft"), strict=True):
         nbytes = beside.total_bytes - beside.term(TermKind.OVERHEAD).nbytes
         term = Term(nbytes, Source.MEASURED, "llama.cpp's dry run, and the tensor table")
         added = {TermKind.DRAFT: term} if TermKind.DRAFT in own.terms else {}
@@ -198,27 +193,23 @@ def with_measured(
 
 
 def _measured_devices(
-    devices: tuple[DeviceEstimate, ...], buffers: Iterable[BufferSize]
+    devices: tuple[DeviceEstimate, ...], buffers: Iterable[BufferSize], owner: str
 ) -> tuple[DeviceEstimate, ...]:
-    found: dict[tuple[str, TermKind], int] = defaultdict(int)
-    shared: dict[TermKind, int] = defaultdict(int)
-    for buffer in buffers:
-        kind, name = KINDS.get(buffer.kind), device_of(buffer, devices)
-        if kind is not None and name is not None:
-            found[name, kind] += buffer.nbytes
-        elif kind is not None and not buffer.device:
-            shared[kind] += buffer.nbytes
-    for kind, nbytes in shared.items():
-        # What the formula does not know of lies with the weights.
-        like = kind if any(each.term(kind).nbytes for each in devices) else TermKind.WEIGHTS
-        parts = {each.device.name: each.term(like).nbytes for each in devices}
-        whole = sum(parts.values())
-        found |= {(name, kind): nbytes * part // whole for name, part in parts.items() if part}
-    terms: dict[str, dict[TermKind, Term]] = {each.device.name: {**each.terms} for each in devices}
+    own = (replace(each, owner="target") for each in buffers if each.owner == owner)
+    found = measured_bytes(own, devices)
+    for kind in KINDS.values():
+        if nbytes := found.pop(("", kind), 0):
+            # What the formula does not know of lies with the weights.
+            like = kind if any(each.term(kind).nbytes for each in devices) else TermKind.WEIGHTS
+            parts = {each.device.name: each.term(like).nbytes for each in devices}
+            whole = sum(parts.values())
+            found |= {(name, kind): nbytes * part // whole for name, part in parts.items() if part}
+    terms = {each.device.name: {**each.terms} for each in devices}
     for (name, kind), nbytes in found.items():
-        before = terms[name].get(kind)
+        before = terms.get(name, {}).get(kind)
         is_exact = before is not None and before.source is Source.EXACT
-        if before is None or not is_exact or abs(before.nbytes - nbytes) > ROUNDING_BYTES:
+        is_same = before is not None and abs(before.nbytes - nbytes) <= ROUNDING_BYTES
+        if name in terms and not (is_exact and is_same):
             terms[name][kind] = Term(nbytes, Source.MEASURED, "llama.cpp's dry run")
     return tuple(replace(each, terms=terms[each.device.name]) for each in devices)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from engine.configuration import DRAFT_N_CTX, Configuration
 from engine.errors import PresetError
 from engine.memory.compute import falls_off_flash_attention, head_bytes
-from engine.memory.graph import add_graph
+from engine.memory.graph import Graph, add_graph
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import (
     PAD,
@@ -153,7 +153,7 @@ def _add_model(
     ):
         for device, nbytes in cached_bytes(sizes, configuration, where).items():
             ledger.add(device, kind, nbytes, source, note, within(nbytes, tolerance))
-    add_graph(ledger, model, configuration, shape, where, rows)
+    add_graph(ledger, Graph(model, configuration, shape, where), rows)
     return where
 
 

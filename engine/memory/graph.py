@@ -105,17 +105,9 @@ class Graph:
         )
 
 
-def add_graph(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-    n_outputs: int,
-) -> None:
+def add_graph(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
-    graph = Graph(model, configuration, shape, where)
-    architecture, gpu = graph.architecture, graph.first_gpu
+    architecture, shape, where, gpu = graph.architecture, graph.shape, graph.where, graph.first_gpu
 
     def add(device: Device, place: Place, nbytes: int, note: str) -> None:
         bounds = compute_bounds(architecture, shape, nbytes, place)

@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 from engine.configuration import TensorOverride
@@ -32,14 +33,9 @@ PADDING = 32
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 CPU = "CPU"
 _ATOM = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
-_REPEAT = re.compile(r"[*+{]")
-_GROUP = re.compile(r"\(([^()]*)\)")
 _PREFIX = re.compile(r"\(\?(?:[:=!]|<[=!]|P<\w*>)")
-_OPEN = "\0"  # stands for a group that may match in several ways
-_NESTED = re.compile(rf"{_OPEN}[*+{{]")
-_INEXACT = re.compile(rf"[*+?{{{_OPEN}]")
-
-
+_EXACT_GROUP = re.compile(r"\([^()|*+?{]*\)")
+_REPEAT, _REPEATED_GROUP = re.compile(r"[*+{]"), re.compile(r"\)[*+{]")
 REPACKED_X86 = {"q4_0": 8, "q4_K": 8, "iq4_nl": 8, "mxfp4": 8}
 REPACKED: dict[Instructions, dict[str, int]] = {
     "none": {},
@@ -229,11 +225,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _is_cheap(pattern: str) -> bool:
     """Whether a pattern can be matched in few ways: all of them are tried where none matches."""
-    left = _PREFIX.sub("(", _ATOM.sub("a", pattern).replace(_OPEN, "a"))
-    n_repeats, n_ways = len(_REPEAT.findall(left)), 2 ** left.count("?")
-    while not _NESTED.search(left) and (group := _GROUP.search(left)) is not None:
-        n_branches = group[1].count("|") + 1
-        n_ways *= n_branches
-        is_open = n_branches > 1 or _INEXACT.search(group[1])
-        left = f"{left[: group.start()]}{_OPEN if is_open else 'a'}{left[group.end() :]}"
-    return not _NESTED.search(left) and n_repeats <= MAX_REPEATS and n_ways <= MAX_WAYS
+    text = _EXACT_GROUP.sub("a", _PREFIX.sub("(", _ATOM.sub("a", pattern)))
+    n_ways = 2 ** text.count("?") * prod(part.count("|") + 1 for part in text.split("("))
+    n_repeats = len(_REPEAT.findall(text))
+    return not _REPEATED_GROUP.search(text) and n_repeats <= MAX_REPEATS and n_ways <= MAX_WAYS
