@@ -23,7 +23,7 @@ from engine.memory.kv_cache import (
 )
 from engine.memory.placement import Placement, cached_bytes, place
 from engine.memory.terms import DeviceEstimate, Ledger, Source, Target, TermKind, within
-from engine.memory.torch_backend import add_library, add_torch, torch_warnings
+from engine.memory.torch_caches import add_library, add_torch, torch_warnings
 from engine.memory.units import FLOAT_BYTES, format_bytes
 from engine.memory.warnings import check_not_aborted, warnings_for
 from engine.memory.weights import LAYER
