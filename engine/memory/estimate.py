@@ -101,36 +101,27 @@ def estimate(
         add_library(ledger)
         notes = tuple(torch_warnings(model, configuration, devices))
         return Estimate(target, configuration, configuration.n_ctx, ledger.totals(), notes)
-    shape = shape_for(model.architecture, configuration, target, devices)
-    where = _add_model(
-        ledger, model, configuration, shape, n_outputs(configuration, target), target
-    )
-    if _has_head(model.architecture, configuration, target):
-        _add_head(ledger, model, configuration, shape, where)
+    graph = _add_model(ledger, model, configuration, target)
+    shape = graph.shape
+    if _has_head(graph.architecture, configuration, target):
+        _add_head(ledger, graph)
     if draft is not None and own is not None:
         ledger.part = TermKind.DRAFT
-        own_shape = shape_for(draft.architecture, own, target, devices)
-        _add_model(ledger, draft, own, own_shape, own.n_slots, target)
+        _add_model(ledger, draft, own, target)
         ledger.part = None
     if configuration.mmproj_path is not None and beside.projector is not None:
         _add_projector(ledger, beside.projector, on_gpu=configuration.mmproj_offload)
     if configuration.lora_paths:
-        _add_adapters(ledger, beside.adapters, where)
+        _add_adapters(ledger, beside.adapters, graph.where)
     ledger.add_overhead(target, n_vocab)
     n_ctx = shape.n_cells * shape.n_streams
     warnings = warnings_for(model, configuration, shape, devices, is_kvchat=target == "kvchat")
     return Estimate(target, configuration, n_ctx, ledger.totals(), tuple(warnings))
 
 
-def _add_model(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    rows: int,
-    target: Target,
-) -> Placement:
+def _add_model(ledger: Ledger, model: Model, configuration: Configuration, target: Target) -> Graph:
     architecture, tolerance = model.architecture, model.file.weights_spread
+    shape = shape_for(architecture, configuration, target, ledger.devices)
     with_head = _has_head(architecture, configuration, target)
     where = place(model.file, configuration, ledger.devices, with_head=with_head)
     ledger.add_mapped(where.mapped)
@@ -153,8 +144,10 @@ def _add_model(
     ):
         for device, nbytes in cached_bytes(sizes, configuration, where).items():
             ledger.add(device, kind, nbytes, source, note, within(nbytes, tolerance))
-    add_graph(ledger, Graph(model, configuration, shape, where), rows)
-    return where
+    graph = Graph(model, configuration, shape, where)
+    is_draft = ledger.part is TermKind.DRAFT
+    add_graph(ledger, graph, shape.n_slots if is_draft else n_outputs(configuration, target))
+    return graph
 
 
 def _has_head(architecture: Architecture, configuration: Configuration, target: Target) -> bool:
@@ -162,28 +155,21 @@ def _has_head(architecture: Architecture, configuration: Configuration, target: 
     return configuration.n_mtp_draft > 0 and target != "kvchat" and bool(architecture.head_layers)
 
 
-def _add_head(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-) -> None:
+def _add_head(ledger: Ledger, graph: Graph) -> None:
     """Add the second context that llama-server opens for an MTP head (`common/speculative.cpp`).
 
     It caches the layers of the head over the whole context, as f16 unless a draft model's types are
     named.
     """
-    architecture, draft = model.architecture, configuration.draft
-    own = replace(shape, type_k="f16", type_v="f16")
+    draft, shape = graph.configuration.draft, replace(graph.shape, type_k="f16", type_v="f16")
     if draft is not None:
-        own = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
-    sizes = layers_kv_bytes(architecture, architecture.head_layers, own)
-    for device, nbytes in cached_bytes(sizes, configuration, where).items():
+        shape = replace(shape, type_k=draft.type_k, type_v=draft.type_v)
+    sizes = layers_kv_bytes(graph.architecture, graph.architecture.head_layers, shape)
+    for device, nbytes in cached_bytes(sizes, graph.configuration, graph.where).items():
         ledger.add(device, TermKind.DRAFT, nbytes, Source.EXACT, "cache of the MTP head")
-    graph, note = head_bytes(architecture, shape), "graph of the MTP head"
-    bounds = within(graph, 0.25)
-    ledger.add(where.output_device, TermKind.DRAFT, graph, Source.ESTIMATED, note, bounds)
+    nbytes, device = head_bytes(graph.architecture, graph.shape), graph.where.output_device
+    note, bounds = "graph of the MTP head", within(nbytes, 0.25)
+    ledger.add(device, TermKind.DRAFT, nbytes, Source.ESTIMATED, note, bounds)
 
 
 def _add_projector(ledger: Ledger, projector: GgufFile, *, on_gpu: bool) -> None:

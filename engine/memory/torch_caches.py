@@ -142,8 +142,8 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     than half of the bytes saves.
     """
     if kv_cache is not None:
-        name_k, _, name_v = kv_cache.partition("/")
-        return KindName(name_k, name_v or name_k)
+        name_k, slash, name_v = kv_cache.partition("/")
+        return KindName(name_k, name_v if slash else name_k)
     if type_k == type_v == STORED:
         return KindName(computed, computed)
     return KindName(type_k, type_v)
