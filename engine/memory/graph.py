@@ -66,7 +66,7 @@ class Graph:
     @property
     def has_cpu_layers(self) -> bool:
         """Whether layers are in RAM."""
-        return any(device.kind == "cpu" for device in self.where.distinct_devices)
+        return any(device.kind == "cpu" for device in self.where.layers_of)
 
     @property
     def is_mixed(self) -> bool:
@@ -86,8 +86,8 @@ class Graph:
 
     def layers_on(self, device: Device) -> list[int]:
         """The layers of a device, without those of an MTP head."""
-        layers = enumerate(self.where.layer_devices[: self.architecture.n_layers])
-        return [index for index, other in layers if other == device]
+        layers = self.where.layers_of.get(device, ())
+        return [index for index in layers if index < self.architecture.n_layers]
 
     def part(self, indices: list[int]) -> Architecture:
         """The model with these layers only."""
@@ -116,7 +116,7 @@ def add_graph(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
     if not where.gpus:
         add(ledger.cpu, "cpu", compute_bytes(architecture, shape, n_outputs), "formula")
     offloading = (gpu,) if gpu and graph.is_offloaded else ()
-    used = dict.fromkeys((*where.distinct_devices, where.output_device, *offloading))
+    used = dict.fromkeys((*where.layers_of, where.output_device, *offloading))
     for device in used if where.gpus else ():
         nbytes, crossing = _device_bytes(graph, device)
         if device == where.output_device:
@@ -136,7 +136,7 @@ def add_graph(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
 def _device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     """The buffer of a device's layers, and the copies of crossing tensors that are in it."""
     if device.kind == "cpu":
-        is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
+        is_idle = graph.is_offloaded or device not in graph.where.layers_of
         return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
     layers, own = _gpu_layers_bytes(graph, device), graph.layers_on(device)
     if not own:
@@ -166,7 +166,7 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     """
     shape, offloads = graph.shape, device == graph.first_gpu and graph.is_offloaded
     own = graph.layers_on(device)
-    moved = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and offloads
+    moved = [i for cpu in graph.where.layers_of if cpu.kind == "cpu" and offloads
              for i in graph.layers_on(cpu)]  # fmt: skip
     if not own and not offloads:
         return 0

@@ -15,7 +15,7 @@ system wants them for something else.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -26,12 +26,11 @@ from engine.memory.hardware import Device, Instructions
 from engine.memory.weights import (
     CPU,
     TensorPart,
-    Weights,
     is_repacked,
     tensor_parts,
-    weights_of,
 )
 from engine.model.architecture import Model, layer_counts
+from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, HeaderKeys, cached_by_header
 from engine.model.tensor_table import LOOKED_UP
 
@@ -63,14 +62,13 @@ class Placement:
 
     layer_devices: tuple[Device, ...]
     output_device: Device
-    distinct_devices: tuple[Device, ...]
-    """The devices of layers, in their order."""
+    layers_of: Mapping[Device, Sequence[int]]
+    """The layers of each device that has any, in their order."""
     gpus: tuple[Device, ...]
     """The GPUs that llama.cpp would use."""
     cpu: Device
     named: Mapping[str, Device]
     """The devices that tensor overrides name."""
-    weights: Weights
     weight_bytes: Mapping[Device, int]
     is_repacked: bool
     """Whether the CPU holds tied embeddings twice: as rows, and repacked as the output layer."""
@@ -105,35 +103,31 @@ def place(
 def _place(
     file: GgufFile, now: Configuration, devices: tuple[Device, ...], with_head: bool
 ) -> Placement:
-    weights = weights_of(file, now.tensor_overrides, now.n_cpu_moe, with_head=with_head)
     *gpus, cpu = devices
     used = _used_gpus(now, gpus)
-    *layers, output = _layer_devices(now, used, cpu, len(weights.layer_bytes))
+    *layers, output = _layer_devices(now, used, cpu, layer_counts(HeaderKeys(file))[0])
     parts = tensor_parts(file, now.tensor_overrides, now.n_cpu_moe)
+    loaded = [part for part in parts if with_head or not part.is_head]
     instructions = cpu.instructions if _repacks(now, gpus, cpu) else "none"
-    is_copied = output == cpu and any(
-        part.is_tied and is_repacked(part.tensor, instructions) for part in parts
-    )
+    always_copies = family_of(file.architecture).sharing is not None
+    is_tied_copied = any(part.is_tied and is_repacked(part.tensor, instructions) for part in parts)
     names = {part.override for part in parts if part.override is not None}
     where = Placement(
         tuple(layers),
         output,
-        tuple(dict.fromkeys(layers)),
+        layers_of := defaultdict(list),
         used,
         cpu,
         {name: _device_named(name, gpus, cpu) for name in names},
-        weights,
-        held := defaultdict(int, {cpu: weights.input_bytes}),
-        is_repacked=is_copied and weights.tied_bytes > 0,
+        held := dict.fromkeys(devices, 0),
+        is_repacked=output == cpu and is_tied_copied and not always_copies,
     )
-    for device, nbytes in zip(layers, weights.layer_bytes, strict=True):
-        held[device] += nbytes
-    has_copy = output.kind == "gpu" or where.is_repacked
-    held[output] += weights.output_bytes + weights.tied_bytes * has_copy
-    for name, nbytes in weights.moved_bytes.items():
-        held[where.named[name]] += nbytes
-    loaded = (part for part in parts if with_head or not part.is_head)
-    mapped = _mapped(file, where, loaded, instructions)
+    for index, device in enumerate(layers):
+        layers_of[device].append(index)
+    has_copy = output.kind == "gpu" or where.is_repacked or always_copies
+    held[output] += has_copy * sum(part.nbytes for part in parts if part.is_tied)
+    held[cpu] += sum(part.nbytes for part in loaded if part.is_embedding)
+    mapped = _add_weights(held, file, where, loaded, instructions)
     if not now.use_mmap:
         return replace(where, mapped=MappedWeights(0, 0, mapped.repacked))
     held[cpu] = min(held[cpu], mapped.mapped - mapped.reclaimable + mapped.repacked)
@@ -152,24 +146,29 @@ def _layer_devices(
         yield gpus[min(bisect_right(ends, index / n_offloaded), len(gpus) - 1)]
 
 
-def _mapped(
-    file: GgufFile, where: Placement, parts: Iterable[TensorPart], instructions: Instructions
+def _add_weights(
+    held: dict[Device, int],
+    file: GgufFile,
+    where: Placement,
+    parts: Sequence[TensorPart],
+    instructions: Instructions,
 ) -> MappedWeights:
-    """How the weights of a placed model are in RAM if its file is mapped."""
+    """Add the tensors to what devices hold; give how those in RAM are if the file is mapped."""
     in_place: set[str] = set()
     needed = repacked = 0
     for part in parts:
-        tensor, device = part.tensor, where.device_of(part)
+        tensor, nbytes, device = part.tensor, part.nbytes, where.device_of(part)
+        held[device] += nbytes
         if device.kind == "gpu":
-            needed += part.nbytes * device.is_unified
+            needed += nbytes * device.is_unified
             continue
         is_row = part.is_embedding or bool(LOOKED_UP.search(tensor.name))
         is_multiplied = not is_row or (part.is_tied and where.output_device.kind == "cpu")
         is_copied = is_multiplied and is_repacked(tensor, instructions)
-        repacked += part.nbytes * is_copied
+        repacked += nbytes * is_copied
         if is_row or not is_copied:
             in_place.add(tensor.name)
-            needed += part.nbytes
+            needed += nbytes
     mapped = _range_bytes(file, in_place)
     return MappedWeights(mapped, max(0, mapped - needed), repacked)
 
@@ -237,10 +236,10 @@ def cached_bytes(
     sizes: Mapping[int, int], configuration: Configuration, where: Placement
 ) -> dict[Device, int]:
     """Cache bytes of layers, by device; entries after the last layer are on the CPU."""
-    totals: dict[Device, int] = defaultdict(int)
-    for index, nbytes in sizes.items():
-        is_on_cpu = not configuration.offload_kqv or index >= len(where.layer_devices)
-        totals[where.cpu if is_on_cpu else where.layer_devices[index]] += nbytes
+    layers_of = where.layers_of if configuration.offload_kqv else {}
+    totals = {device: sum(sizes.get(i, 0) for i in own) for device, own in layers_of.items()}
+    rest = sum(sizes.values()) - sum(totals.values())
+    totals[where.cpu] = totals.get(where.cpu, 0) + rest
     return {device: nbytes for device, nbytes in totals.items() if nbytes}
 
 

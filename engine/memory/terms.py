@@ -155,9 +155,9 @@ class Ledger:
     ) -> None:
         """Add a number, with its bounds if it is an estimate."""
         kind = self.part or kind
-        added = Term(nbytes, source, note, bounds)
         before = self._terms[device].get(kind, NOTHING)
-        low, high = (sum(pair) for pair in zip(before.range, added.range, strict=True))
+        low, high = bounds or (nbytes, nbytes)
+        low, high = low + before.range[0], high + before.range[1]
         self._terms[device][kind] = Term(
             before.nbytes + nbytes,
             max(source, before.source, key=list(Source).index),

@@ -5,9 +5,6 @@ Parts as in llama.cpp 0c1e57098 (`llm_tensor_info_for`, `src/llama-arch.cpp`); o
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
@@ -129,60 +126,23 @@ def _layer_of(name: str, n_blocks: int) -> int | None:
     return 0 if n_blocks and name.startswith(FIRST_LAYER_PREFIXES) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """Bytes of the tensors by the part of the model that they belong to."""
+@cached_by_header(64)
+def layer_bytes(
+    file: GgufFile, overrides: tuple[TensorOverride, ...] = (), n_cpu_moe: int = 0
+) -> list[int]:
+    """Bytes of each layer, and of the output layer with embeddings that are tied to it.
 
-    input_bytes: int
-    """Token embeddings: always in the memory of the CPU."""
-    layer_bytes: tuple[int, ...]
-    output_bytes: int
-    """The output layer without tied embeddings."""
-    tied_bytes: int
-    """Embeddings that are the output layer too: a GPU gets a copy of them; 0 where none are."""
-    moved_bytes: Mapping[str, int]
-    """Tensors that overrides put on a device of their own, by its name."""
-
-    @property
-    def total_bytes(self) -> int:
-        """All tensors that are loaded."""
-        moved = sum(self.moved_bytes.values())
-        return self.input_bytes + sum(self.layer_bytes) + self.output_bytes + moved
-
-
-@cached_by_header(128)
-def weights_of(
-    file: GgufFile,
-    overrides: tuple[TensorOverride, ...] = (),
-    n_cpu_moe: int = 0,
-    *,
-    with_head: bool = False,
-) -> Weights:
-    """Sum the tensor table of a model, once for each header and set of overrides.
-
-    The layers of an MTP head are listed, because `n_gpu_layers` counts them, and have no bytes
-    unless it is asked for: llama.cpp does not load them for a main context alone. Raises as
-    `tensor_parts` does.
+    The layers of an MTP head are listed, because `n_gpu_layers` counts them, and have no bytes:
+    llama.cpp does not load them for a main context alone. Raises as `tensor_parts` does.
     """
-    layers = [0] * layer_counts(HeaderKeys(file))[0]
-    moved: dict[str, int] = defaultdict(int)
-    inputs = outputs = tied = 0
+    sizes = [0] * (layer_counts(HeaderKeys(file))[0] + 1)
     for part in tensor_parts(file, overrides, n_cpu_moe):
-        tied += part.nbytes * part.is_tied
-        if part.is_head and not with_head:
-            continue
-        if part.override is not None:
-            moved[part.override] += part.nbytes
-        elif part.layer is not None:
-            layers[part.layer] += part.nbytes
-        elif part.is_output:
-            outputs += part.nbytes
-            inputs += part.nbytes * part.is_embedding
-        else:
-            inputs += part.nbytes
-    if family_of(file.architecture).sharing is not None:
-        outputs, tied = outputs + tied, 0
-    return Weights(inputs, tuple(layers), outputs, tied, moved)
+        is_moved = part.override is not None or part.is_head
+        if part.is_tied or (part.is_output and not is_moved):
+            sizes[-1] += part.nbytes
+        elif part.layer is not None and not is_moved:
+            sizes[part.layer] += part.nbytes
+    return sizes
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:

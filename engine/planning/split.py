@@ -6,6 +6,7 @@ from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_cache_bytes
 from engine.memory.placement import place
+from engine.memory.weights import layer_bytes
 from engine.model.architecture import Model
 
 SHARE_STEPS = 30
@@ -40,13 +41,12 @@ def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
     now = estimate.configuration
     devices = tuple(each.device for each in estimate.devices)
     where = place(model.file, now, devices)
-    weights = where.weights
     cached: dict[int, int] = {}
     if now.offload_kqv:
         shape = shape_for(model.architecture, now, estimate.target, devices)
         cached = layer_cache_bytes(model.architecture, shape)
-    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights.layer_bytes)]
-    sizes.append(weights.output_bytes + weights.tied_bytes)
+    weights = layer_bytes(model.file, now.tensor_overrides, now.n_cpu_moe)
+    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights)]
     layers = zip((*where.layer_devices, where.output_device), sizes, strict=True)
     return [(device, nbytes) for device, nbytes in layers if device.kind == "gpu"]
 

@@ -135,7 +135,7 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
     crossings = list(_crossings(where))
     n_passes = sum(_times(before, after) for before, after in crossings)
     crossed = n_passes * model.architecture.d_hidden * FLOAT_BYTES
-    n_far = sum(bool(device.worker) for device in where.distinct_devices)
+    n_far = sum(bool(device.worker) for device in where.layers_of)
     row = n_far * _input_bytes(shape, now)
     described = MESSAGE_BYTES * (N_INPUTS * n_far + n_passes)
     answers = bool(where.output_device.worker)
