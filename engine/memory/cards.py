@@ -154,7 +154,6 @@ class TypedGpu:
     """A GPU by the size of its memory or by its card."""
 
     nbytes: int | None = None
-    """None where a card is named."""
     card: str | None = None
     endpoint: str | None = None
     """`host:port` of the worker that has it; None for this machine."""
@@ -195,10 +194,9 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
         )
     endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
     named = match["named"].strip()
-    if _is_size(named):
-        gpu = TypedGpu(parse_bytes(named), endpoint=endpoint)
-    else:
-        gpu = TypedGpu(card=find_card(named).name, endpoint=endpoint)
+    is_size = _is_size(named)
+    nbytes = parse_bytes(named) if is_size else None
+    gpu = TypedGpu(nbytes, None if is_size else find_card(named).name, endpoint)
     yield from [gpu] * int(match["count"] or 1)
 
 
@@ -230,14 +228,11 @@ def planned_devices(
 ) -> tuple[Device, ...]:
     """GPUs by their memory, then by card, then the CPU; what is not given is that of this machine.
 
-    `has_gpu` False leaves out the GPUs that are here; `instructions` are those of the CPU.
-
-    Raises:
-        UnknownCardError: a card is not known.
-        HardwareError: a size is zero or negative, or a machine with one memory has other parts.
+    `has_gpu` False leaves out the GPUs that are here; `instructions` are those of the CPU. Raises
+    `HardwareError` if the parts make no machine.
     """
-    for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
-        if nbytes <= 0:
+    for nbytes in (*vram_bytes, ram_bytes):
+        if nbytes is not None and nbytes <= 0:
             raise HardwareError(f"a device of {nbytes} bytes has no memory: write a size above 0")
     named = tuple(find_card(name) for name in cards)
     machine = next((card for card in named if card.is_unified), None)

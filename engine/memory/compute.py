@@ -156,8 +156,7 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
     if architecture.attends_in_batch:
         width = architecture.n_heads * shape.n_graph_tokens
     if architecture.has_position_bias:
-        crossed = 0 if shape.flash_attention else architecture.n_heads * architecture.n_ctx_train
-        return max(3 * width + 2 * _mask_span(architecture, shape), crossed)
+        return 3 * width + 2 * _mask_span(architecture, shape)
     return 0 if shape.flash_attention else width
 
 
@@ -221,9 +220,9 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if not architecture.states:
         return 0
     widths, d_hidden = architecture.widths, architecture.d_hidden
-    row = next(iter(architecture.states.values())).n_state * max(1, shape.n_slots)
+    row = next(iter(architecture.states.values())).n_state * shape.n_slots
     if widths.linear_attention:  # MiniMax: the tokens of each slot against each other
-        scores = 3 * architecture.n_heads * shape.n_graph_tokens // max(1, shape.n_slots)
+        scores = 3 * architecture.n_heads * shape.n_graph_tokens // shape.n_slots
         width, row = 2 * widths.linear_attention + 2 * d_hidden + scores, 0
     elif widths.delta_net:
         width, row = 6 * widths.delta_net + 2 * d_hidden, 2 * row

@@ -19,9 +19,7 @@ from engine.model.architecture import Model
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.dry_run")
 ANSWER_LIMIT_S = 20.0
-MAX_TOKENS = 10 << 20
-"""The longest context that a model was trained on (Llama 4 Scout): llama.cpp keeps 48 bytes of
-notes of each cell, which take it 0.2 s and 48 MB for a million."""
+MAX_TOKENS = 10 << 20  # Llama 4 Scout's context: a million cells take llama.cpp 0.2 s and 48 MB
 OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
 KINDS = {
     "model": TermKind.WEIGHTS, "KV": TermKind.KV, "RS": TermKind.STATE,

@@ -152,7 +152,7 @@ def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int
     With `n_rollback` each slot keeps that many rows more, to take drafted tokens back
     (`src/llama-memory-recurrent.cpp`).
     """
-    n_rows = max(1, shape.n_slots) * (1 + shape.n_rollback)
+    n_rows = shape.n_slots * (1 + shape.n_rollback)
     return {
         index: (row.n_convolution + row.n_state) * n_rows * FLOAT_BYTES
         for index, row in architecture.states.items()
@@ -168,11 +168,10 @@ def layer_cache_bytes(architecture: Architecture, shape: CacheShape) -> dict[int
 
 
 def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
-    """Refuse cache types that llama.cpp would refuse.
+    """Raise `PresetError` for cache types that llama.cpp would refuse.
 
-    Raises:
-        PresetError: quantised values without flash attention, types that differ where keys alone
-            are cached, or heads that are no whole blocks.
+    These are quantised values without flash attention, types that differ where keys alone are
+    cached, and heads that are no whole blocks.
     """
     if architecture.needs_one_type and shape.type_k != shape.type_v:
         raise PresetError(

@@ -32,11 +32,7 @@ class LogError(EngineError):
 
 
 def read_buffers(path: Path) -> tuple[BufferSize, ...]:
-    """The buffers of the run in a log, exact to 0.005 MiB.
-
-    Raises:
-        LogError: the file cannot be read, is too large, or has no buffer sizes.
-    """
+    """The buffers of the run in a log, exact to 0.005 MiB; raises `LogError`."""
     try:
         text = read_text(path, limit=MAX_BYTES, errors="replace")
     except OSError as error:

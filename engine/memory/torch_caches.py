@@ -125,13 +125,10 @@ class CachedLayer(Protocol):
 class CacheSpan:
     """For how much caches are made."""
 
-    n_ctx: int
-    """Most tokens of a sequence."""
-    computed: str
-    """Type that attention computes in."""
+    n_ctx: int  # of one sequence
+    computed: str  # the type that attention computes in
     n_sequences: int = 1
-    keeps_windows: bool = False
-    """Whether layers with a sliding window keep whole lines."""
+    keeps_windows: bool = False  # whether layers with a sliding window cache every token
 
 
 def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) -> KindName:
@@ -245,11 +242,7 @@ def _layer_bytes(kind: KindName, layer: CachedLayer, span: CacheSpan) -> int:
 
 
 def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> None:
-    """Add what a model takes with its caches on the torch backend.
-
-    Raises:
-        PresetError: torch has no code for the model, or no such kind of cache.
-    """
+    """Add a model and its caches; raises `PresetError` if torch lacks either."""
     name = model.file.architecture
     if name not in ARCHITECTURES:
         raise PresetError(
@@ -278,8 +271,7 @@ def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> Non
 def held_bytes(model: Model, configuration: Configuration, computed: str) -> tuple[int, int]:
     """Bytes that all sequences' caches allocate: keys and values, and recurrent states.
 
-    Raises:
-        PresetError: there is no such kind of cache, or the layers cannot have it.
+    Raises `PresetError` if there is no such cache type, or the layers cannot have it.
     """
     layers, kind = list(model.architecture.layers.values()), cache_kind(configuration, computed)
     fault = kind_fault(kind, layers) if layers else None
@@ -334,7 +326,7 @@ def computed_type(configuration: Configuration, device: Device) -> str:
 
 
 def cache_kind(configuration: Configuration, computed: str) -> KindName:
-    """The kind of cache that a configuration names, with the type of the computation."""
+    """The cache type that a configuration names."""
     return kind_named(configuration.kv_cache, configuration.type_k, configuration.type_v, computed)
 
 

@@ -19,11 +19,7 @@ CUDA_PAIRS = frozenset({"f16", "bf16", "q8_0", "q4_0"})
 
 
 def check_not_aborted(model: Model, shape: CacheShape) -> None:
-    """Refuse a configuration on which llama.cpp aborts (`src/llama-context.cpp`, `t5.cpp`).
-
-    Raises:
-        PresetError: the reason, and what to change.
-    """
+    """Raise `PresetError` if llama.cpp aborts (`src/llama-context.cpp`, `t5.cpp`)."""
     architecture, reason = model.architecture, ""
     for layer in architecture.distinct_layers:
         if layer.n_kv_heads and layer.n_heads % layer.n_kv_heads:

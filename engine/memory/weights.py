@@ -156,11 +156,7 @@ def expert_pattern(n_cpu_moe: int) -> str | None:
 def override_rules(
     overrides: tuple[TensorOverride, ...], n_cpu_moe: int
 ) -> list[tuple[re.Pattern[str], str]]:
-    """The patterns in the order in which llama.cpp tries them, each with its device.
-
-    Raises:
-        PresetError: a pattern is no regular expression.
-    """
+    """The patterns in the order in which llama.cpp tries them, each with its device."""
     rules = [(_compiled(override.pattern), override.device) for override in overrides]
     experts = expert_pattern(n_cpu_moe)
     if experts is not None:
