@@ -20,7 +20,6 @@ from engine.model.layers import Layer
 Place = Literal["cpu", "gpu", "mixed gpu", "host", "mixed host"]
 """A GPU, or RAM alone (cpu) or beside GPUs (host). Mixed are the buffers of models of which layers,
 experts or caches are in RAM while GPUs compute."""
-KINDS = ("dense", "experts", "unusual", "rough")
 TOLERANCES: dict[Place, tuple[tuple[float, float], ...]] = {
     "cpu": ((0.1, 0.1), (0.2, 0.2), (0.35, 0.45), (0.7, 3.0)),
     "gpu": ((0.15, 0.15), (0.2, 0.2), (0.4, 0.8), (0.95, 1.9)),
@@ -29,7 +28,8 @@ TOLERANCES: dict[Place, tuple[tuple[float, float], ...]] = {
     "mixed host": ((0.5, 0.4), (0.5, 0.4), (0.7, 2.0), (0.7, 8.0)),
 }
 """How far buffers of 1,100 shapes of 135 architectures were below and above the formula, as a share
-of it, for each of `KINDS` (`benchmarks/results/accuracy_shapes.md`)."""
+of it: dense models, experts, unusual graphs, rough formulas
+(`benchmarks/results/accuracy_shapes.md`)."""
 HIDDEN_STATES = 3  # of each token that depend on gaps between tensors
 CELL_BYTES = 8  # of a cell's index, an input of the graph
 ROTATED_ELEMENTS = 64  # quantised heads of a multiple of this are rotated by a Hadamard matrix
@@ -260,20 +260,15 @@ def compute_bounds(
     Three hidden states of each token and 1 MiB depend on gaps between tensors; the rest of the
     range is a share of the size.
     """
-    below, above = TOLERANCES[place][_kind(architecture)]
+    dense, experts, unusual, rough = TOLERANCES[place]
+    rarity, (below, above) = architecture.family.graph, experts if architecture.is_moe else dense
+    is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
+    if rarity == "rough" or architecture.has_indexer:
+        below, above = rough
+    elif is_rare or rarity == "unusual":
+        below, above = unusual
     gaps = HIDDEN_STATES * shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES + MIB
     return max(0, round(nbytes * (1 - below)) - gaps), round(nbytes * (1 + above)) + gaps
-
-
-def _kind(architecture: Architecture) -> int:
-    """The index of a model's graph in `KINDS`."""
-    rarity = architecture.family.graph
-    if rarity == "rough" or architecture.has_indexer:
-        return KINDS.index("rough")
-    is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
-    if is_rare or rarity == "unusual":
-        return KINDS.index("unusual")
-    return KINDS.index("experts" if architecture.is_moe else "dense")
 
 
 def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:

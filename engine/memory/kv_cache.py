@@ -183,16 +183,15 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
         if not architecture.has_flash_attention:
             why = f"which llama.cpp lacks for {architecture.name}: use f16"
         raise PresetError(f"V type {shape.type_v} needs flash attention, {why}")
-    if shape.flash_attention:  # llama.cpp looks at the blocks of heads with it only
-        _check_blocks(shape.type_k, "K", architecture.k_head_dims)
-        _check_blocks(shape.type_v, "V", architecture.v_head_dims)
-
-
-def _check_blocks(name: KVTypeName, letter: str, head_dims: tuple[int, ...]) -> None:
-    block = kv_type(name).block_size
-    odd = sorted(dim for dim in head_dims if dim % block)
-    if odd:
-        raise PresetError(
-            f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
-            f"{odd[0]}: use f16, bf16 or f32 for {letter}"
-        )
+    if not shape.flash_attention:
+        return  # llama.cpp looks at the blocks of heads with it only
+    for letter, name, head_dims in (
+        ("K", shape.type_k, architecture.k_head_dims),
+        ("V", shape.type_v, architecture.v_head_dims),
+    ):
+        block = kv_type(name).block_size
+        if odd := sorted(dim for dim in head_dims if dim % block):
+            raise PresetError(
+                f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
+                f"{odd[0]}: use f16, bf16 or f32 for {letter}"
+            )

@@ -175,15 +175,13 @@ def _add_weights(
 
 def _range_bytes(file: GgufFile, in_place: set[str]) -> int:
     """From the first to the last tensor that is used in place, in each file of a model."""
-    spans: dict[int, tuple[int, int]] = {}
-    number = -1
+    ends: dict[int, list[int]] = defaultdict(list)
+    number = 0
     for tensor in file.tensors:
         number += tensor.offset == 0
         if tensor.name in in_place:
-            end = tensor.offset + tensor.nbytes
-            first, last = spans.get(number, (tensor.offset, end))
-            spans[number] = min(first, tensor.offset), max(last, end)
-    return sum(last - first for first, last in spans.values())
+            ends[number] += (tensor.offset, tensor.offset + tensor.nbytes)
+    return sum(max(each) - min(each) for each in ends.values())
 
 
 def _repacks(now: Configuration, gpus: Sequence[Device], cpu: Device) -> bool:

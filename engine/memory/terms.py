@@ -40,15 +40,10 @@ def gpu_overhead(gpu: Device) -> tuple[int, Bounds]:
     """What a GPU's driver uses beyond llama.cpp's buffers, and its bounds."""
     if not gpu.runs_cuda:
         return OTHER_OVERHEAD[gpu.vendor]
-    nbytes = cuda_overhead_bytes(gpu)
-    return nbytes, (nbytes - GPU_OVERHEAD_TOLERANCE, nbytes + GPU_OVERHEAD_TOLERANCE)
-
-
-def cuda_overhead_bytes(gpu: Device) -> int:
-    """What CUDA's context uses on a card, by the size of its memory."""
     (small, large), (low, high) = GPU_OVERHEAD_BYTES, GPU_SIZES
     share = min(max((gpu.total_bytes - low) / (high - low), 0.0), 1.0)
-    return round((small + (large - small) * share) / MIB) * MIB
+    nbytes = round((small + (large - small) * share) / MIB) * MIB
+    return nbytes, (nbytes - GPU_OVERHEAD_TOLERANCE, nbytes + GPU_OVERHEAD_TOLERANCE)
 
 
 class TermKind(StrEnum):
