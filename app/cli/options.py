@@ -27,7 +27,7 @@ from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
 
 if TYPE_CHECKING:
-    from engine.memory.device_list import TypedGpu
+    from engine.memory.cards import TypedGpu
 
 T = TypeVar("T")
 MOST = 2**31 - 1
@@ -151,7 +151,7 @@ def _predictor(text: str) -> str:
 
 
 def _gpus(text: str) -> "tuple[TypedGpu, ...]":
-    from engine.memory.device_list import parse_devices
+    from engine.memory.cards import parse_devices
 
     return parse_devices(text)
 

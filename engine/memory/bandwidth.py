@@ -17,19 +17,13 @@ from engine.memory.units import MIB
 Basis = Literal["measured here", "measured while busy", "nominal", "typical"]
 VERSION = 2
 MAX_MACHINES = 16
-BUFFER_BYTES = 256 * MIB
-"""More than a processor's caches hold, so that most of a pass comes from RAM."""
+BUFFER_BYTES = 256 * MIB  # more than a processor's caches hold, so that most comes from RAM
 MIN_BUFFER_BYTES = 16 * MIB
-FREE_SHARE = 0.25
-"""Of the free memory, at most, for the buffer."""
-MEASURE_S = 0.25
-"""What other programs take meanwhile lowers a pass, and nothing raises one: the best counts."""
-N_MEASURES = 3
-"""Measurements on an idle machine before a figure is settled; those on a busy one only raise it."""
-BUSY_SHARE = 0.5
-"""Load of the last minute over cores, from which on a measurement does not count as one."""
-SANE = (1e8, 1e13)
-"""Bytes per second between which a cached figure is accepted."""
+FREE_SHARE = 0.25  # of the free memory, at most, for the buffer
+MEASURE_S = 0.25  # other programs lower a pass, and nothing raises one: the best counts
+N_MEASURES = 3  # on an idle machine until a figure is settled; those on a busy one only raise it
+BUSY_SHARE = 0.5  # load of the last minute over cores, from which on a machine is busy
+SANE = (1e8, 1e13)  # bytes per second between which a cached figure is accepted
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +48,9 @@ class MeasuredBandwidth:
 
 
 class Bandwidths:
-    """The bandwidth of devices; RAM is measured at the first questions, and cached.
+    """The bandwidth of devices; RAM is measured at the first questions, and cached in a file.
 
-    The file is only a help: where it cannot be written, each process measures once. `path` None
-    keeps nothing.
+    Without a file, or where it cannot be written, each process measures once.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -75,9 +68,8 @@ class Bandwidths:
         """What all cores together read a second."""
         if self._main is None:
             cached = self._entries.read().get(_machine(), MeasuredBandwidth())
-            best, n_idle = cached.best, cached.n_idle
-            if not SANE[0] < best < SANE[1]:
-                best, n_idle = 0.0, 0
+            is_sane = SANE[0] < cached.best < SANE[1]
+            best, n_idle = (cached.best, cached.n_idle) if is_sane else (0.0, 0)
             if n_idle < N_MEASURES:
                 best, n_idle = max(best, measure_ram()), n_idle + (not _is_busy())
                 self._entries.add(_machine(), MeasuredBandwidth(best, n_idle))

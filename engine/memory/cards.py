@@ -1,16 +1,21 @@
-"""Cards and machines by name, to plan for those that are not here."""
+"""Cards and machines that are not here, by name, and GPUs as they are typed.
+
+`8GiB, 2x24`, `RTX 3060 + 12GiB`, `host1:2x24GiB`.
+"""
 
 import re
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any
 
-from engine.errors import HardwareError
-from engine.memory.gpus import apple_share
-from engine.memory.hardware import Device, Instructions, Vendor, devices
-from engine.memory.units import GIB, MIB
+from engine.configuration import WORKER
+from engine.errors import HardwareError, shown
+from engine.memory import hardware
+from engine.memory.hardware import Device, Instructions, Vendor, apple_share
+from engine.memory.units import GIB, MIB, parse_bytes
 from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
@@ -19,10 +24,17 @@ SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
 )
-NUMBERED = re.compile(r"^GPU \d+ · ")
-"""What stands before the name of one of several cards."""
-VENDORS: dict[str, Vendor] = {name: name for name in get_args(Vendor)}
+NUMBERED = re.compile(r"^GPU \d+ · ")  # what precedes the name of one of several cards
 FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
+MAX_GPUS = 16  # `GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098
+DEFAULT_PORT = 50052  # of `ggml-rpc-server`
+MAX_GIB = 1024  # the largest number alone that is a size and not the name of a card
+SEPARATOR = re.compile(r"[;+]|\sand\s|(?<!\d),|,(?!\d)")
+GROUPED = re.compile(r"(\d+\s*[x×]\s*)?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*[a-zA-Z]+")  # noqa: RUF001
+GPUS = re.compile(
+    r"(?:(?P<host>[^:\s]+)(?::(?P<port>\d{1,5}))?:\s*)?"
+    r"(?:(?P<count>\d{1,3})\s*[x×]\s*)?(?P<named>[^:\s][^:]*)"  # noqa: RUF001  as people type it
+)
 
 
 class UnknownCardError(HardwareError):
@@ -44,8 +56,6 @@ class Card:
     aliases: tuple[str, ...] = ()
     ram_bytes: int | None = None
     """The whole memory where GPU and CPU share it; None for cards with their own."""
-    is_nominal: bool = False
-    """Whether the size is that on the box, a little more than the driver's."""
     instructions: Instructions | None = None
     """What the CPU of a machine with one memory can; None for cards."""
 
@@ -56,8 +66,8 @@ class Card:
 
     def device(self) -> Device:
         """The card as a GPU that is all free."""
-        nbytes, is_unified = self.memory_bytes, self.is_unified
-        return Device(self.name, "gpu", nbytes, nbytes, is_unified, vendor=self.vendor)
+        nbytes = self.memory_bytes
+        return Device(self.name, "gpu", nbytes, nbytes, self.is_unified, vendor=self.vendor)
 
 
 @cache
@@ -93,15 +103,9 @@ def card_of(device: Device) -> Card | None:
     """The card of the table that a GPU is, by its name and memory; None where that is not clear."""
     name = NUMBERED.sub("", device.name)
     found = dict.fromkeys(_by_key().get(_key(name), ()))
-    if len(found) > 1:
-        nearest_size = min(abs(card.memory_bytes - device.total_bytes) for card in found)
-        found = {
-            card: None
-            for card in found
-            if abs(card.memory_bytes - device.total_bytes) == nearest_size
-        }
-    speeds = {card.bandwidth_gbps for card in found}
-    return next(iter(found)) if len(speeds) == 1 else None
+    gaps = {card: abs(card.memory_bytes - device.total_bytes) for card in found}
+    closest = [card for card, gap in gaps.items() if gap == min(gaps.values())]
+    return closest[0] if len({card.bandwidth_gbps for card in closest}) == 1 else None
 
 
 @cache
@@ -126,30 +130,92 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9+]", "", FILLERS.sub("", text))
 
 
-def _cards(entry: dict[str, object]) -> list[Card]:
-    vendor, name = VENDORS[str(entry["vendor"])], str(entry["name"])
-    bandwidth, memory = entry["bandwidth_gbps"], entry.get("memory_mib")
-    aliases = entry.get("aliases", [])
-    assert isinstance(bandwidth, int | float)
-    assert isinstance(aliases, list)
-    if isinstance(memory, int):
-        is_nominal = entry.get("basis") == "nominal"
-        own = tuple(map(str, aliases))
-        return [Card(vendor, name, memory * MIB, bandwidth, own, is_nominal=is_nominal)]
-    sizes, share = entry["memory_gib"], entry.get("gpu_share")
-    assert isinstance(sizes, list)
+def _cards(entry: dict[str, Any]) -> list[Card]:
+    vendor, name, bandwidth = entry["vendor"], entry["name"], entry["bandwidth_gbps"]
+    aliases, share = entry.get("aliases", []), entry.get("gpu_share")
+    if "memory_mib" in entry:
+        return [Card(vendor, name, entry["memory_mib"] * MIB, bandwidth, tuple(aliases))]
     return [
         Card(
             vendor,
             f"{name} {gib}GB",
-            round(share * gib * GIB) if isinstance(share, float) else apple_share(gib * GIB),
+            round(share * gib * GIB) if share else apple_share(gib * GIB),
             bandwidth,
             tuple(f"{alias} {gib}GB" for alias in aliases),
             ram_bytes=gib * GIB,
             instructions="avx2" if vendor == "AMD" else "arm",
         )
-        for gib in sizes
+        for gib in entry["memory_gib"]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TypedGpu:
+    """A GPU by the size of its memory or by its card."""
+
+    nbytes: int | None = None
+    card: str | None = None
+    endpoint: str | None = None
+    """`host:port` of the worker that has it; None for this machine."""
+
+
+def parse_devices(text: str) -> tuple[TypedGpu, ...]:
+    """The GPUs that are typed with commas, semicolons, plus signs or `and` between them.
+
+    A number without a unit is GiB. A comma between two digits groups thousands, as in `1,024MiB`,
+    or stands between a number with a unit or a card and the next one, as in `8GiB,24`.
+
+    Raises:
+        HardwareError: one of them is no size and no card, or there are more than llama.cpp takes.
+    """
+    parts = [part for each in SEPARATOR.split(text) for part in _at_digits(each)]
+    found = tuple(gpu for part in parts for gpu in _gpus(part.strip()))
+    if len(found) > MAX_GPUS:
+        raise HardwareError(f"{len(found)} GPUs exceed llama.cpp's limit of {MAX_GPUS}")
+    return found
+
+
+def _at_digits(text: str) -> list[str]:
+    first, *others = re.split(r"(?<=\d),(?=\d)", text)
+    if not others or GROUPED.fullmatch(text.strip()):
+        return [text]
+    if re.fullmatch(r"[\d.x× ]+", first):  # noqa: RUF001  as people type it
+        raise HardwareError(
+            f"{shown(text.strip())} is ambiguous: write 7.5GB for one GPU, or 7GiB + 5GiB for two"
+        )
+    return [first, *_at_digits(",".join(others))]
+
+
+def _gpus(text: str) -> Iterator[TypedGpu]:
+    match = GPUS.fullmatch(text)
+    if match is None or match["count"] == "0":
+        raise HardwareError(
+            f"{shown(text)} is not a GPU: write one such as 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
+        )
+    endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
+    named = match["named"].strip()
+    is_size = _is_size(named)
+    nbytes = parse_bytes(named) if is_size else None
+    gpu = TypedGpu(nbytes, None if is_size else find_card(named).name, endpoint)
+    yield from [gpu] * int(match["count"] or 1)
+
+
+def _endpoint(host: str, port: str | None) -> str:
+    endpoint = f"{host}:{port or DEFAULT_PORT}"
+    if re.fullmatch(WORKER, endpoint) is None or not 0 < int(port or DEFAULT_PORT) < 65536:
+        raise HardwareError(f"{endpoint!r} is not the address of a worker: write host:port")
+    return endpoint
+
+
+def _is_size(text: str) -> bool:
+    """Whether a text is meant as a size: `24`, `24GiB`, and not `4090`."""
+    if text.replace(".", "", 1).isdigit():
+        return float(text) <= MAX_GIB
+    try:
+        parse_bytes(text)
+    except HardwareError:
+        return not any(map(str.isalpha, text)) or text[:1] in "-+0"
+    return True
 
 
 def planned_devices(
@@ -160,51 +226,33 @@ def planned_devices(
     has_gpu: bool = True,
     instructions: Instructions | None = None,
 ) -> tuple[Device, ...]:
-    """The devices of the planned machine; what is not given is that of this machine.
+    """GPUs by their memory, then by card, then the CPU; what is not given is that of this machine.
 
-    Sizes come before cards, and RAM last, as llama.cpp counts devices.
-
-    Args:
-        vram_bytes: Memory of GPUs.
-        cards: Cards by name, or one machine.
-        ram_bytes: RAM.
-        has_gpu: False plans without the GPUs that are here.
-        instructions: What the CPU can; None is what that of a named machine can, or this one.
-
-    Raises:
-        UnknownCardError: a card is not known.
-        HardwareError: a size is zero or negative, or a machine with one memory has other parts.
+    `has_gpu` False leaves out the GPUs that are here; `instructions` are those of the CPU. Raises
+    `HardwareError` if the parts make no machine.
     """
+    for nbytes in (*vram_bytes, ram_bytes):
+        if nbytes is not None and nbytes <= 0:
+            raise HardwareError(f"a device of {nbytes} bytes has no memory: write a size above 0")
     named = tuple(find_card(name) for name in cards)
-    machine = next((card for card in named if card.ram_bytes is not None), None)
+    machine = next((card for card in named if card.is_unified), None)
     if machine is not None and (len(named) > 1 or vram_bytes or ram_bytes is not None):
         raise HardwareError(
             f"{machine.name} is a complete machine with unified memory: remove other "
             "devices and --ram"
         )
-    if not has_gpu:
-        if named or vram_bytes:
-            raise HardwareError(
-                "--no-gpu cannot be combined with a list of devices: remove --no-gpu or the devices"
-            )
-        return _with_cpu(devices(ram_bytes=ram_bytes)[-1:], instructions)
-    if not named:
-        return _with_cpu(devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes), instructions)
-    sized = devices(vram_bytes=vram_bytes, ram_bytes=ram_bytes)[:-1] if vram_bytes else ()
-    [cpu] = devices(ram_bytes=machine.ram_bytes if machine else ram_bytes)[-1:]
-    found = (*sized, *_numbered(named, first=len(sized)), cpu)
-    return _with_cpu(found, instructions or (machine.instructions if machine else None))
-
-
-def _with_cpu(found: tuple[Device, ...], instructions: Instructions | None) -> tuple[Device, ...]:
-    if instructions is None:
-        return found
-    return (*found[:-1], replace(found[-1], instructions=instructions))
-
-
-def _numbered(cards: tuple[Card, ...], first: int) -> tuple[Device, ...]:
-    """Cards as devices; llama.cpp's number distinguishes two of a kind."""
-    return tuple(
+    if not has_gpu and (named or vram_bytes):
+        raise HardwareError(
+            "--no-gpu cannot be combined with a list of devices: remove --no-gpu or the devices"
+        )
+    cpu, ram = hardware.find_cpu(), machine.ram_bytes if machine else ram_bytes
+    if ram is not None:
+        cpu = replace(cpu, total_bytes=ram, free_bytes=ram)
+    instructions = instructions or (machine.instructions if machine else None)
+    sized = [Device(f"GPU {index}", "gpu", n, n) for index, n in enumerate(vram_bytes)]
+    gpus = [  # llama.cpp's number distinguishes two cards of a kind
         replace(card.device(), name=f"GPU {index} · {card.name}")
-        for index, card in enumerate(cards, first)
-    )
+        for index, card in enumerate(named, len(sized))
+    ]
+    found = (*sized, *gpus) or (hardware.find_gpus() if has_gpu else ())
+    return (*found, replace(cpu, instructions=instructions or cpu.instructions))

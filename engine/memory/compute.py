@@ -9,68 +9,46 @@ block, or the logits. Gaps between tensors are in the range; errors:
 
 from typing import Literal
 
+from engine.configuration import Configuration, KVTypeName
+from engine.memory.hardware import Device, Vendor
 from engine.memory.kv_cache import CacheShape, is_quantized
 from engine.memory.terms import Bounds
 from engine.memory.units import FLOAT_BYTES, HALF_BYTES, MIB
 from engine.model.architecture import Architecture
+from engine.model.layers import Layer
 
 Place = Literal["cpu", "gpu", "mixed gpu", "host", "mixed host"]
 """A GPU, or RAM alone (cpu) or beside GPUs (host). Mixed are the buffers of models of which layers,
 experts or caches are in RAM while GPUs compute."""
-Kind = Literal["dense", "experts", "unusual", "rough"]
-SPREADS: dict[Place, dict[Kind, tuple[float, float]]] = {
-    "cpu": {
-        "dense": (0.1, 0.1),
-        "experts": (0.2, 0.2),
-        "unusual": (0.35, 0.45),
-        "rough": (0.7, 3.0),
-    },
-    "gpu": {
-        "dense": (0.15, 0.15),
-        "experts": (0.2, 0.2),
-        "unusual": (0.4, 0.8),
-        "rough": (0.95, 1.9),
-    },
-    "mixed gpu": {
-        "dense": (0.4, 0.5),
-        "experts": (0.5, 0.5),
-        "unusual": (0.7, 1.2),
-        "rough": (0.7, 2.5),
-    },
-    "host": {
-        "dense": (0.15, 0.2),
-        "experts": (0.15, 0.2),
-        "unusual": (0.4, 0.8),
-        "rough": (0.5, 1.5),
-    },
-    "mixed host": {
-        "dense": (0.5, 0.4),
-        "experts": (0.5, 0.4),
-        "unusual": (0.7, 2.0),
-        "rough": (0.7, 8.0),
-    },
+TOLERANCES: dict[Place, tuple[tuple[float, float], ...]] = {
+    "cpu": ((0.1, 0.1), (0.2, 0.2), (0.35, 0.45), (0.7, 3.0)),
+    "gpu": ((0.15, 0.15), (0.2, 0.2), (0.4, 0.8), (0.95, 1.9)),
+    "mixed gpu": ((0.4, 0.5), (0.5, 0.5), (0.7, 1.2), (0.7, 2.5)),
+    "host": ((0.15, 0.2), (0.15, 0.2), (0.4, 0.8), (0.5, 1.5)),
+    "mixed host": ((0.5, 0.4), (0.5, 0.4), (0.7, 2.0), (0.7, 8.0)),
 }
 """How far buffers of 1,100 shapes of 135 architectures were below and above the formula, as a share
-of it, besides gaps between tensors (`benchmarks/results/accuracy_shapes.md`)."""
-HIDDEN_STATES = 3
-CELL_BYTES = 8
-"""Size of a cell's index, an input of the graph."""
-ROTATED_ELEMENTS = 64
-"""In a quantised cache heads of a multiple of this size are rotated by a Hadamard matrix."""
-
-
-INDEXED_CELL_BYTES = FLOAT_BYTES + HALF_BYTES
-"""Score and mask of a cell for a token, in attention that selects cells by an indexer."""
+of it: dense models, experts, unusual graphs, rough formulas
+(`benchmarks/results/accuracy_shapes.md`)."""
+HIDDEN_STATES = 3  # of each token that depend on gaps between tensors
+CELL_BYTES = 8  # of a cell's index, an input of the graph
+ROTATED_ELEMENTS = 64  # quantised heads of a multiple of this are rotated by a Hadamard matrix
+CUDA_HEADS = frozenset({
+    (40, 40), (64, 64), (72, 72), (80, 80), (96, 96), (112, 112), (128, 128), (192, 128),
+    (256, 256), (320, 256), (512, 512), (576, 512),
+})  # fmt: skip
+"""Elements of key and value heads that CUDA has flash-attention kernels for. Kernels and copies to
+f16 are read from `ggml-cuda/fattn.cu` and `fattn-common.cuh`."""
+GROUP_MULTIPLES = {(192, 128): 8, (320, 256): 32}
+"""Kernels that need a multiple of this many query heads for each key head."""
+GROUPED_HEADS = frozenset({*GROUP_MULTIPLES, (512, 512), (576, 512)})
+"""Kernels that need more than one query head for each key head."""
+NO_CUDA_TYPES: frozenset[KVTypeName] = frozenset({"iq4_nl"})
+COPYING: frozenset[Vendor] = frozenset({"NVIDIA", "AMD"})  # ROCm is built from CUDA's code
 
 
 def compute_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) -> int:
-    """The compute buffer of a model that runs on the CPU alone.
-
-    Args:
-        architecture: The model.
-        shape: The KV cache.
-        n_outputs: The most rows with logits.
-    """
+    """The compute buffer of a model that runs on the CPU alone, with `n_outputs` rows of logits."""
     embedded = shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES
     logits = embedded + logits_bytes(architecture, shape, n_outputs)
     is_even = architecture.widths.query == architecture.d_hidden
@@ -87,48 +65,37 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     return n_rows * width * FLOAT_BYTES
 
 
-def output_bytes(architecture: Architecture, n_outputs: int) -> int:
-    """The rows in RAM that logits are copied to."""
-    return n_outputs * architecture.n_vocab * FLOAT_BYTES
-
-
 def input_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The inputs of a graph besides the tokens: positions, cells, masks, Hadamard matrices."""
     n_tokens = shape.n_graph_tokens
-    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
     nbytes = n_tokens * FLOAT_BYTES + mask_bytes(architecture, shape)
     if architecture.attends_in_batch:
         return nbytes
+    n_caches = len({layer.window is None for layer in architecture.distinct_layers})
     n_cells = 1 if shape.flash_attention else architecture.v_width_max
-    nbytes += _rotation_bytes(architecture, shape) * n_caches
-    return nbytes + n_caches * n_tokens * (1 + n_cells) * CELL_BYTES
-
-
-def _rotation_bytes(architecture: Architecture, shape: CacheShape) -> int:
-    """The Hadamard matrices of a cache."""
-    n_dims = max(architecture.k_head_dims, default=0)
-    is_even = not max(architecture.v_head_dims, default=1) % ROTATED_ELEMENTS
-    has_rotated_values = (
-        is_quantized(shape.type_v) and is_even and architecture.family.rotates_cache
-    )
-    n_keys = (n_dims & -n_dims) * has_rotated_keys(architecture, shape)
-    n_values = ROTATED_ELEMENTS * has_rotated_values
-    return (n_keys**2 + n_values**2) * FLOAT_BYTES
+    matrices = 0
+    if has_rotated_keys(architecture, shape):
+        n_dims = max(architecture.k_head_dims, default=0)
+        matrices += (n_dims & -n_dims) ** 2
+    if _is_rotated(architecture, shape.type_v, max(architecture.v_head_dims, default=1)):
+        matrices += ROTATED_ELEMENTS**2
+    return nbytes + n_caches * (matrices * FLOAT_BYTES + n_tokens * (1 + n_cells) * CELL_BYTES)
 
 
 def has_rotated_keys(architecture: Architecture, shape: CacheShape) -> bool:
     """Whether queries and keys are rotated by a Hadamard matrix for a quantised cache."""
-    is_even = not max(architecture.k_head_dims, default=0) % ROTATED_ELEMENTS
-    return is_quantized(shape.type_k) and is_even and architecture.family.rotates_cache
+    return _is_rotated(architecture, shape.type_k, max(architecture.k_head_dims, default=0))
+
+
+def _is_rotated(architecture: Architecture, type_name: KVTypeName, head_dim: int) -> bool:
+    is_even = head_dim % ROTATED_ELEMENTS == 0
+    return is_quantized(type_name) and is_even and architecture.family.rotates_cache
 
 
 def layers_bytes(architecture: Architecture, shape: CacheShape, n_beside: int = 4) -> int:
     """The buffer of the layers without the output layer.
 
-    Args:
-        architecture: The model.
-        shape: The KV cache.
-        n_beside: Hidden states beside the inner activations of a dense block.
+    `n_beside` hidden states are there with the inner activations of a dense block.
     """
     width = max(feed_forward_width(architecture, n_beside), experts_width(architecture))
     widest = max(shape.n_graph_tokens * width * FLOAT_BYTES, recurrent_bytes(architecture, shape))
@@ -153,9 +120,30 @@ def attention_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The buffer of attention: activations, masks, and scores if they are stored."""
     width = attention_width(architecture, shape) + scores_width(architecture, shape)
     activations = shape.n_graph_tokens * width * FLOAT_BYTES
-    if architecture.has_indexer:
-        activations += shape.n_graph_tokens * shape.n_cells * INDEXED_CELL_BYTES
-    return activations + mask_bytes(architecture, shape)
+    return activations + indexer_bytes(architecture, shape) + mask_bytes(architecture, shape)
+
+
+def indexer_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """Scores and masks of cells in attention that selects them by an indexer.
+
+    MiniMax M3 selects blocks for each key head, one stream after the other, and holds the mask as
+    floats; without flash attention, or where slots share a cache, its attention is dense.
+    """
+    if not architecture.has_indexer:
+        return 0
+    if architecture.family.indexer != "blocks":
+        return shape.n_graph_tokens * shape.n_cells * (FLOAT_BYTES + HALF_BYTES)
+    mask = float_mask_bytes(architecture, shape)
+    n_heads = max(layer.n_kv_heads for layer in architecture.distinct_layers)
+    return mask + 2 * n_heads * mask // shape.n_streams
+
+
+def float_mask_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The attention mask as floats if attention selects blocks of cells (MiniMax M3), else 0."""
+    is_dense = not shape.flash_attention or shape.n_streams < shape.n_slots
+    if is_dense or architecture.family.indexer != "blocks":
+        return 0
+    return shape.n_graph_tokens * shape.n_cells * FLOAT_BYTES
 
 
 def scores_width(architecture: Architecture, shape: CacheShape) -> int:
@@ -168,8 +156,7 @@ def scores_width(architecture: Architecture, shape: CacheShape) -> int:
     if architecture.attends_in_batch:
         width = architecture.n_heads * shape.n_graph_tokens
     if architecture.has_position_bias:
-        crossed = 0 if shape.flash_attention else architecture.n_heads * architecture.n_ctx_train
-        return max(3 * width + 2 * _mask_span(architecture, shape), crossed)
+        return 3 * width + 2 * _mask_span(architecture, shape)
     return 0 if shape.flash_attention else width
 
 
@@ -233,9 +220,9 @@ def recurrent_bytes(architecture: Architecture, shape: CacheShape) -> int:
     if not architecture.states:
         return 0
     widths, d_hidden = architecture.widths, architecture.d_hidden
-    row = next(iter(architecture.states.values())).n_state * max(1, shape.n_slots)
+    row = next(iter(architecture.states.values())).n_state * shape.n_slots
     if widths.linear_attention:  # MiniMax: the tokens of each slot against each other
-        scores = 3 * architecture.n_heads * shape.n_graph_tokens // max(1, shape.n_slots)
+        scores = 3 * architecture.n_heads * shape.n_graph_tokens // shape.n_slots
         width, row = 2 * widths.linear_attention + 2 * d_hidden + scores, 0
     elif widths.delta_net:
         width, row = 6 * widths.delta_net + 2 * d_hidden, 2 * row
@@ -273,16 +260,61 @@ def compute_bounds(
     Three hidden states of each token and 1 MiB depend on gaps between tensors; the rest of the
     range is a share of the size.
     """
-    below, above = SPREADS[place][_kind(architecture)]
+    dense, experts, unusual, rough = TOLERANCES[place]
+    rarity, (below, above) = architecture.family.graph, experts if architecture.is_moe else dense
+    is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
+    if rarity == "rough" or architecture.has_indexer:
+        below, above = rough
+    elif is_rare or rarity == "unusual":
+        below, above = unusual
     gaps = HIDDEN_STATES * shape.n_graph_tokens * architecture.d_hidden * FLOAT_BYTES + MIB
     return max(0, round(nbytes * (1 - below)) - gaps), round(nbytes * (1 + above)) + gaps
 
 
-def _kind(architecture: Architecture) -> Kind:
-    rarity = architecture.family.graph
-    if rarity == "rough" or architecture.has_indexer:
-        return "rough"
-    is_rare = architecture.is_recurrent or architecture.n_streams or architecture.has_position_bias
-    if is_rare or rarity == "unusual":
-        return "unusual"
-    return "experts" if architecture.is_moe else "dense"
+def without_cuda_kernel(architecture: Architecture) -> tuple[Layer, ...]:
+    """The distinct layers for whose heads CUDA has no flash-attention kernel."""
+    layers = architecture.distinct_layers
+    return tuple(layer for layer in layers if not _has_kernel(architecture, layer))
+
+
+def _has_kernel(architecture: Architecture, layer: Layer) -> bool:
+    if not layer.n_kv_heads:
+        return True
+    v_head_dim = layer.v_head_dim or max(architecture.v_head_dims, default=0)  # a view of keys
+    heads, group = (layer.k_head_dim, v_head_dim), layer.n_heads // layer.n_kv_heads
+    return (
+        heads in CUDA_HEADS
+        and group % GROUP_MULTIPLES.get(heads, 1) == 0
+        and (group > 1 or heads not in GROUPED_HEADS)
+    )
+
+
+def falls_off_flash_attention(
+    architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
+) -> bool:
+    """Whether `auto` turns flash attention off: CUDA has no kernel for the model's heads.
+
+    llama.cpp probes whether a layer's device has one (`src/llama-context.cpp`). AMD cards may run
+    by Vulkan, whose kernels differ.
+    """
+    has_layers = configuration.n_gpu_layers not in (0, 1)  # the output layer moves first
+    on_gpu = has_layers and any(device.runs_cuda for device in devices)
+    is_probed = configuration.flash_attention == "auto" and not is_quantized(configuration.type_v)
+    types = {configuration.type_k, configuration.type_v}
+    can_run = not without_cuda_kernel(architecture) and not NO_CUDA_TYPES & types
+    return on_gpu and is_probed and not can_run
+
+
+def cuda_copy_bytes(architecture: Architecture, shape: CacheShape) -> int:
+    """The f16 copy of the largest layer's cache that CUDA makes in a prefill.
+
+    Caches in f16 and f32 are not copied, nor are views (since llama.cpp pull request 23907).
+    """
+    copies_k, copies_v = (name not in ("f16", "f32") for name in (shape.type_k, shape.type_v))
+    if not shape.flash_attention or architecture.has_position_bias:
+        return 0
+    sizes = [0]
+    for layer in architecture.distinct_layers:
+        width = copies_k * layer.k_width + copies_v * layer.v_width
+        sizes.append(width * shape.attended_cells(layer) * shape.streams(layer))
+    return HALF_BYTES * max(sizes)

@@ -6,9 +6,8 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import Any, Self
 
 from engine.configuration import Configuration
@@ -20,22 +19,15 @@ from engine.model.architecture import Model
 
 COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.dry_run")
 ANSWER_LIMIT_S = 20.0
-MAX_TOKENS = 10 << 20
-"""The longest context that a model was trained on (Llama 4 Scout): llama.cpp keeps 48 bytes of
-notes of each cell, which take it 0.2 s and 48 MB for a million."""
+MAX_TOKENS = 10 << 20  # Llama 4 Scout's context: a million cells take llama.cpp 0.2 s and 48 MB
 OWNERS = {"draft": TermKind.DRAFT, "projector": TermKind.PROJECTOR}
 KINDS = {
-    "model": TermKind.WEIGHTS,
-    "KV": TermKind.KV,
-    "RS": TermKind.STATE,
-    "compute": TermKind.COMPUTE,
-    "output": TermKind.COMPUTE,
-}
-ROUNDING_BYTES = 16 * 1024
-"""The log prints 0.01 MiB, once for each of a few caches."""
+    "model": TermKind.WEIGHTS, "KV": TermKind.KV, "RS": TermKind.STATE,
+    "compute": TermKind.COMPUTE, "output": TermKind.COMPUTE,
+}  # fmt: skip
+ROUNDING_BYTES = 16 * 1024  # the log prints 0.01 MiB, once for each of a few caches
 ENDED = "llama.cpp's dry run was stopped"
 Request = dict[str, Any]
-Found = Mapping[tuple[str, TermKind], int]
 
 
 class DryRun:
@@ -53,12 +45,7 @@ class DryRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def measure(
@@ -89,9 +76,7 @@ class DryRun:
             self.close()
         if "error" in answer:
             raise WorkerError(str(answer["error"]))
-        buffers = answer["buffers"]
-        assert isinstance(buffers, list)
-        return tuple(BufferSize(**buffer, owner=owner) for buffer in buffers)
+        return tuple(BufferSize(**buffer, owner=owner) for buffer in answer["buffers"])
 
     def close(self) -> None:
         """End the process for good, that of a question under way too."""
@@ -108,7 +93,7 @@ class DryRun:
             process.kill()
             process.communicate()
 
-    def _ask(self, line: str) -> dict[str, object]:
+    def _ask(self, line: str) -> Any:
         process = self._process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -116,7 +101,7 @@ class DryRun:
             process.stdin.write(line + "\n")
             process.stdin.flush()
         except OSError:
-            return self._died(process)
+            raise self._death(process) from None
         with selectors.DefaultSelector() as selector:  # `select` takes no descriptor above 1,023
             selector.register(process.stdout, selectors.EVENT_READ)
             is_ready = bool(selector.select(ANSWER_LIMIT_S))
@@ -124,16 +109,15 @@ class DryRun:
             self._end()
             raise WorkerError(f"llama.cpp's dry run did not answer within {ANSWER_LIMIT_S:g} s")
         answer = process.stdout.readline()
-        return json.loads(answer) if answer else self._died(process)
+        if not answer:
+            raise self._death(process)
+        return json.loads(answer)
 
     def _start(self) -> "subprocess.Popen[str]":
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
         try:
             self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
+                self._command, stdin=pipe, stdout=pipe, stderr=null, text=True
             )
         except OSError as error:
             raise WorkerError(f"llama.cpp's dry run could not be started: {error}") from error
@@ -142,33 +126,29 @@ class DryRun:
             raise WorkerError(ENDED)
         return self._process
 
-    def _died(self, process: "subprocess.Popen[str]") -> dict[str, object]:
+    def _death(self, process: "subprocess.Popen[str]") -> WorkerError:
         code = process.wait()
         self._end()
         if self._is_closed:
-            raise WorkerError(ENDED)
+            return WorkerError(ENDED)
         if code < 0:
-            raise WorkerError(
+            return WorkerError(
                 f"llama.cpp crashed in its dry run of this configuration (signal {-code}). "
                 "Loading the model may crash too, unless the dry run exceeded its memory limit. "
                 "Change cache types, slots or flash attention, or plan without the dry run"
             )
-        raise WorkerError(
+        return WorkerError(
             f"llama.cpp's dry run ended with code {code}: llama-cpp-python is missing or "
             "broken; see `kvchat doctor`"
         )
 
 
 def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
-    """What the process is asked, in plain values.
+    """What the process is asked of a configuration, in plain values; its draft is not asked for.
 
-    Rows that take drafted tokens back are asked for wherever the model drafts with its own head:
-    llama.cpp makes none for architectures without them. The head's own context is not asked for.
-
-    Args:
-        configuration: What is planned; its draft is not asked for.
-        target: The program, which sets slots, batch and rows.
-        n_rows: Rows of logits in one batch; None is what the target reserves.
+    `n_rows` of logits in one batch are what the target reserves by default. Rows to roll drafted
+    tokens back are asked for wherever the model drafts with its MTP head: llama.cpp makes none for
+    architectures without them. The head's own context is not asked for.
     """
     is_kvchat = target == "kvchat"
     shape = cache_shape(configuration)
@@ -192,21 +172,43 @@ def with_measured(
 
     Only for an estimate of the devices that llama.cpp found. A cache comes as one number: where
     several devices hold it, they share it as in the formula, or else as they share the weights.
-
-    Args:
-        planned: The estimate by formulas.
-        buffers: Of the target and, where there is one, of the draft.
-        draft: The draft model of the configuration, for its weights.
+    The weights of the draft model are those of its tensor table.
     """
-    measured = [b for b in buffers if b.owner == "target"]
-    own = _measured_devices(planned.devices, measured)
+    measured = _measured_devices(planned.devices, buffers, "target")
     alone = planned.configuration.of_draft(planned.target)
     if draft is None or alone is None:
-        return replace(planned, devices=own)
-    devices = tuple(device.device for device in planned.devices)
-    formula = estimate(draft, alone, devices, target=planned.target)
-    beside = _measured_devices(formula.devices, [b for b in buffers if b.owner == "draft"])
-    return replace(planned, devices=tuple(map(_with_draft, own, beside)))
+        return replace(planned, devices=measured)
+    devices = tuple(each.device for each in planned.devices)
+    formula = estimate(draft, alone, devices, target=planned.target).devices
+    found = []
+    for own, beside in zip(measured, _measured_devices(formula, buffers, "draft"), strict=True):
+        nbytes = beside.total_bytes - beside.term(TermKind.OVERHEAD).nbytes
+        term = Term(nbytes, Source.MEASURED, "llama.cpp's dry run, and the tensor table")
+        added = {TermKind.DRAFT: term} if TermKind.DRAFT in own.terms else {}
+        found.append(replace(own, terms={**own.terms, **added}))
+    return replace(planned, devices=tuple(found))
+
+
+def _measured_devices(
+    devices: tuple[DeviceEstimate, ...], buffers: Iterable[BufferSize], owner: str
+) -> tuple[DeviceEstimate, ...]:
+    own = (replace(each, owner="target") for each in buffers if each.owner == owner)
+    found = measured_bytes(own, devices)
+    for kind in KINDS.values():
+        if nbytes := found.pop(("", kind), 0):
+            # What the formula does not know of lies with the weights.
+            like = kind if any(each.term(kind).nbytes for each in devices) else TermKind.WEIGHTS
+            parts = {each.device.name: each.term(like).nbytes for each in devices}
+            whole = sum(parts.values())
+            found |= {(name, kind): nbytes * part // whole for name, part in parts.items() if part}
+    terms = {each.device.name: {**each.terms} for each in devices}
+    for (name, kind), nbytes in found.items():
+        before = terms.get(name, {}).get(kind)
+        is_exact = before is not None and before.source is Source.EXACT
+        is_same = before is not None and abs(before.nbytes - nbytes) <= ROUNDING_BYTES
+        if name in terms and not (is_exact and is_same):
+            terms[name][kind] = Term(nbytes, Source.MEASURED, "llama.cpp's dry run")
+    return tuple(replace(each, terms=terms[each.device.name]) for each in devices)
 
 
 def measured_bytes(
@@ -250,54 +252,3 @@ def device_of(buffer: BufferSize, devices: Sequence[DeviceEstimate]) -> str | No
     own = [d.device for d in devices if d.device.kind == "gpu" and d.device.worker == endpoint]
     gpus = [device.name for device in own]
     return gpus[int(digits or 0)] if int(digits or 0) < len(gpus) else None
-
-
-def _with_draft(device: DeviceEstimate, draft: DeviceEstimate) -> DeviceEstimate:
-    if TermKind.DRAFT not in device.terms:
-        return device
-    nbytes = draft.total_bytes - draft.term(TermKind.OVERHEAD).nbytes
-    term = Term(nbytes, Source.MEASURED, "llama.cpp's dry run, and the tensor table")
-    return replace(device, terms={**device.terms, TermKind.DRAFT: term})
-
-
-def _measured_devices(
-    devices: tuple[DeviceEstimate, ...], buffers: list[BufferSize]
-) -> tuple[DeviceEstimate, ...]:
-    found: dict[tuple[str, TermKind], int] = defaultdict(int)
-    shared: dict[TermKind, int] = defaultdict(int)
-    for buffer in buffers:
-        kind = KINDS.get(buffer.kind)
-        device = device_of(buffer, devices)
-        if kind is not None and device is not None:
-            found[device, kind] += buffer.nbytes
-        elif kind is not None and not buffer.device:
-            shared[kind] += buffer.nbytes
-    for kind, nbytes in shared.items():
-        planned = {device.device.name: device.term(kind).nbytes for device in devices}
-        if not any(planned.values()):  # the formula knows of none: it lies with the weights
-            planned = {
-                device.device.name: device.term(TermKind.WEIGHTS).nbytes for device in devices
-            }
-        whole = sum(planned.values())
-        found |= {(name, kind): nbytes * part // whole for name, part in planned.items() if part}
-    return tuple(_measured_device(device, found) for device in devices)
-
-
-def _measured_device(device: DeviceEstimate, found: Found) -> DeviceEstimate:
-    terms = dict(device.terms)
-    for kind in dict.fromkeys(KINDS.values()):
-        nbytes = found.get((device.device.name, kind))
-        if nbytes is not None:
-            terms[kind] = _measured_term(terms.get(kind), nbytes)
-    return replace(device, terms=terms)
-
-
-def _measured_term(before: Term | None, nbytes: int) -> Term:
-    """Keep an exact number that the rounded measurement confirms."""
-    if (
-        before is not None
-        and before.source is Source.EXACT
-        and abs(before.nbytes - nbytes) <= ROUNDING_BYTES
-    ):
-        return before
-    return Term(nbytes, Source.MEASURED, "llama.cpp's dry run")

@@ -5,22 +5,23 @@ llama.cpp 0c1e57098 reserves one buffer for each backend, for the largest graph 
 (`ggml/src/ggml-backend.cpp`).
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from engine.configuration import Configuration
 from engine.memory.compute import (
+    COPYING,
     Place,
     attention_bytes,
     compute_bounds,
     compute_bytes,
+    cuda_copy_bytes,
+    float_mask_bytes,
     has_rotated_keys,
     inner_bytes,
     input_bytes,
     layers_bytes,
     logits_bytes,
-    output_bytes,
 )
-from engine.memory.cuda_kernels import COPYING, cuda_copy_bytes
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, is_quantized, layers_kv_bytes
 from engine.memory.placement import Placement, offloaded_tensor_bytes
@@ -28,12 +29,9 @@ from engine.memory.terms import Ledger, Source, TermKind
 from engine.memory.units import FLOAT_BYTES
 from engine.model.architecture import Architecture, Model
 
-MIN_OFFLOAD_TOKENS = 32
-"""Tokens of a batch from which weights in RAM are copied to the first GPU (`op_offload`)."""
-PIPELINE_COPIES = 4
-"""Copies of each input when several GPUs work in a pipeline (`GGML_SCHED_MAX_COPIES`)."""
-MAX_COPIES = 30
-"""Tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)."""
+MIN_OFFLOAD_TOKENS = 32  # from which weights in RAM are copied to the first GPU (`op_offload`)
+PIPELINE_COPIES = 4  # of each input if several GPUs work in a pipeline (`GGML_SCHED_MAX_COPIES`)
+MAX_COPIES = 30  # tensors that are copied to a device at once (`GGML_SCHED_MAX_SPLIT_INPUTS`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +42,16 @@ class Graph:
     configuration: Configuration
     shape: CacheShape
     where: Placement
-    architecture: Architecture = field(init=False)
-    is_pipelined: bool = field(init=False)
-    """Whether several GPUs work on different ubatches at once, which multiplies inputs."""
-    is_offloaded: bool = field(init=False)
-    """Whether layers in RAM are computed on the first GPU for large batches."""
 
-    def __post_init__(self) -> None:
-        is_large = self.shape.n_graph_tokens >= MIN_OFFLOAD_TOKENS
-        object.__setattr__(self, "architecture", self.model.architecture)
-        object.__setattr__(self, "is_pipelined", _is_pipelined(self.configuration, self.where))
-        object.__setattr__(self, "is_offloaded", self.first_gpu is not None and is_large)
+    @property
+    def architecture(self) -> Architecture:
+        return self.model.architecture
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether several GPUs work on different ubatches at once, which multiplies inputs."""
+        is_split = len(self.where.gpus) > 1 and self.configuration.split_mode == "layer"
+        return is_split and self.where.output_device.kind == "gpu" and not self.is_mixed
 
     @property
     def first_gpu(self) -> Device | None:
@@ -62,14 +59,14 @@ class Graph:
         return next((gpu for gpu in self.where.gpus if not gpu.worker), None)
 
     @property
-    def n_copies(self) -> int:
-        """Copies of each input."""
-        return PIPELINE_COPIES if self.is_pipelined else 1
+    def is_offloaded(self) -> bool:
+        """Whether layers in RAM are computed on the first GPU for large batches."""
+        return self.first_gpu is not None and self.shape.n_graph_tokens >= MIN_OFFLOAD_TOKENS
 
     @property
     def has_cpu_layers(self) -> bool:
         """Whether layers are in RAM."""
-        return any(device.kind == "cpu" for device in self.where.distinct_devices)
+        return any(device.kind == "cpu" for device in self.where.layers_of)
 
     @property
     def is_mixed(self) -> bool:
@@ -89,12 +86,8 @@ class Graph:
 
     def layers_on(self, device: Device) -> list[int]:
         """The layers of a device, without those of an MTP head."""
-        return [
-            index
-            for first, end, other in self.where.spans
-            if other == device
-            for index in range(first, min(end, self.architecture.n_layers))
-        ]
+        layers = self.where.layers_of.get(device, ())
+        return [index for index in layers if index < self.architecture.n_layers]
 
     def part(self, indices: list[int]) -> Architecture:
         """The model with these layers only."""
@@ -112,64 +105,58 @@ class Graph:
         )
 
 
-def add_graph(
-    ledger: Ledger,
-    model: Model,
-    configuration: Configuration,
-    shape: CacheShape,
-    where: Placement,
-    n_outputs: int,
-) -> None:
+def add_graph(ledger: Ledger, graph: Graph, n_outputs: int) -> None:
     """Add the compute buffers of every device that runs a part of the model."""
-    graph = Graph(model, configuration, shape, where)
-    architecture = graph.architecture
-    offloading = (graph.first_gpu,) if graph.first_gpu and graph.is_offloaded else ()
-    for device in dict.fromkeys((*where.distinct_devices, where.output_device, *offloading)):
+    architecture, shape, where, gpu = graph.architecture, graph.shape, graph.where, graph.first_gpu
+
+    def add(device: Device, place: Place, nbytes: int, note: str) -> None:
+        bounds = compute_bounds(architecture, shape, nbytes, place)
+        ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+
+    if not where.gpus:
+        add(ledger.cpu, "cpu", compute_bytes(architecture, shape, n_outputs), "formula")
+    offloading = (gpu,) if gpu and graph.is_offloaded else ()
+    used = dict.fromkeys((*where.layers_of, where.output_device, *offloading))
+    for device in used if where.gpus else ():
         nbytes, crossing = _device_bytes(graph, device)
         if device == where.output_device:
             nbytes = max(nbytes, logits_bytes(architecture, shape, n_outputs) + crossing)
-        if not where.gpus:
-            nbytes = compute_bytes(architecture, shape, n_outputs)
-        if nbytes:
-            place: Place = "mixed host" if where.gpus else "cpu"
-            if device.kind == "gpu":
-                place = "mixed gpu" if graph.is_mixed else "gpu"
-            note = "formula" if device.kind == "cpu" else "formula, not measured on this GPU"
-            bounds = compute_bounds(architecture, shape, nbytes, place)
-            ledger.add(device, TermKind.COMPUTE, nbytes, Source.ESTIMATED, note, bounds)
+        if nbytes and device.kind == "cpu":
+            add(device, "mixed host", nbytes, "formula")
+        elif nbytes:
+            place: Place = "mixed gpu" if graph.is_mixed else "gpu"
+            add(device, place, nbytes, "formula, not measured on this GPU")
     if where.gpus and (graph.is_offloaded or not graph.has_cpu_layers):
-        inputs = _host_input_bytes(graph)
         place = "mixed host" if graph.is_mixed else "host"
-        bounds = compute_bounds(architecture, shape, inputs, place)
-        note = "inputs of the graph"
-        ledger.add(ledger.cpu, TermKind.COMPUTE, inputs, Source.ESTIMATED, note, bounds)
-    rows = output_bytes(architecture, n_outputs)
+        add(ledger.cpu, place, _host_input_bytes(graph), "inputs of the graph")
+    rows = n_outputs * architecture.n_vocab * FLOAT_BYTES
     ledger.add(ledger.cpu, TermKind.COMPUTE, rows, Source.ESTIMATED, "rows of logits")
-
-
-def _is_pipelined(configuration: Configuration, where: Placement) -> bool:
-    return (
-        len(where.gpus) > 1
-        and configuration.split_mode == "layer"
-        and configuration.offload_kqv
-        and not configuration.tensor_overrides
-        and not configuration.n_cpu_moe
-        and all(device.kind == "gpu" for device in (*where.distinct_devices, where.output_device))
-    )
 
 
 def _device_bytes(graph: Graph, device: Device) -> tuple[int, int]:
     """The buffer of a device's layers, and the copies of crossing tensors that are in it."""
     if device.kind == "cpu":
-        is_idle = graph.is_offloaded or device not in graph.where.distinct_devices
+        is_idle = graph.is_offloaded or device not in graph.where.layers_of
         return (0 if is_idle else layers_bytes(graph.architecture, graph.shape)), 0
     layers, own = _gpu_layers_bytes(graph, device), graph.layers_on(device)
-    if not own or not graph.is_pipelined:
+    if not own:
         return max(0, layers - graph.embedded_bytes), 0
     part = graph.part(own)
-    crossing = PIPELINE_COPIES * _crossing_bytes(graph, part, device)
+    masks = _mask_copies_bytes(graph, part, device)
+    if not graph.is_pipelined:
+        return max(0, layers - graph.embedded_bytes) + masks, 0
+    crossing = PIPELINE_COPIES * (_crossing_bytes(graph, part, device) + masks)
     inputs = graph.hidden_bytes + input_bytes(part, graph.shape)
     return layers + crossing - inputs, crossing
+
+
+def _mask_copies_bytes(graph: Graph, part: Architecture, device: Device) -> int:
+    """The mask of MiniMax M3, made on the first GPU, of which each layer of others has a copy."""
+    is_local = device == graph.where.gpus[0] or not graph.configuration.offload_kqv
+    if is_local or graph.configuration.n_cpu_moe < 0:  # experts in RAM divide the graph by layers
+        return 0
+    n_layers = sum(layer.indexer_k_width > 0 for layer in part.layers.values())
+    return n_layers * float_mask_bytes(graph.architecture, graph.shape)
 
 
 def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
@@ -179,7 +166,7 @@ def _gpu_layers_bytes(graph: Graph, device: Device) -> int:
     """
     shape, offloads = graph.shape, device == graph.first_gpu and graph.is_offloaded
     own = graph.layers_on(device)
-    moved = [i for cpu in graph.where.distinct_devices if cpu.kind == "cpu" and offloads
+    moved = [i for cpu in graph.where.layers_of if cpu.kind == "cpu" and offloads
              for i in graph.layers_on(cpu)]  # fmt: skip
     if not own and not offloads:
         return 0
@@ -233,7 +220,8 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
 def _host_input_bytes(graph: Graph) -> int:
     """The inputs of the graph that RAM holds for the GPUs."""
     architecture, shape, hidden = graph.architecture, graph.shape, graph.hidden_bytes
-    inputs = graph.n_copies * (graph.embedded_bytes + input_bytes(architecture, shape))
+    n_copies = PIPELINE_COPIES if graph.is_pipelined else 1
+    inputs = n_copies * (graph.embedded_bytes + input_bytes(architecture, shape))
     return inputs + max(hidden, _cached_rows_bytes(graph)) + architecture.embeds_positions * hidden
 
 

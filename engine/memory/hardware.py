@@ -1,112 +1,45 @@
-"""The devices of this machine and its processor, and which weights llama.cpp rearranges for one.
+"""The devices of this machine: GPUs as their drivers describe them, RAM, processor and cores.
 
-Tied embeddings of such a type lie in memory twice: as rows that tokens are looked up in, and
-repacked as the output layer. Types and rows are those of llama.cpp 0c1e57098
-(`ggml_repack_get_optimal_repack_type`, `ggml/src/ggml-cpu/repack.cpp`); the layouts of Intel's AMX,
-RISC-V and KleidiAI are left out.
+AMD: kernel documentation, `gpu/amdgpu/driver-misc.rst` and `gpu/amdgpu/thermal.rst` (`gpu_metrics`,
+whose format 2 and 3 are those of APUs: `drivers/gpu/drm/amd/include/kgd_pp_interface.h`); ROCm is
+not needed.
+
+Apple: Metal's `recommendedMaxWorkingSetSize` was 10.67 GiB of 16 and 48 of 64 in public logs
+(llama.cpp issues 1870 and 5206, llama-cpp-python issue 687): two thirds up to 36 GiB, three
+quarters above. macOS 26 gives more, 11.84 of 16 and 107.5 of 128 (llmfit pull request 754, ds4 pull
+request 893); the smaller figures are planned with. `sysctl iogpu.wired_limit_mb` overrides it.
 
 A container leaves less RAM: Linux control groups, version 2 and 1 (kernel documentation,
-`admin-guide/cgroup-v2.rst`: `memory.max`, `memory.current`, `memory.stat`, and
-`cgroup-v1/memory.rst`). A limit holds for all groups below it, so the smallest on the way up
-counts.
+`admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`). A limit holds for all groups below it.
 """
 
 import os
 import platform
-from collections.abc import Set
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from engine.errors import HardwareError
-from engine.memory import gpus
-from engine.model.gguf import TensorInfo
+from engine.memory.units import GIB, MIB
 
 Instructions = Literal["none", "avx2", "avx512", "arm"]
 """What a processor can: AVX2 and AVX-512 of x86, the dot products of ARM (`asimddp`: since Cortex
 A75, Graviton 2 and all of Apple's); older ones repack nothing."""
-
-AVX2 = {"q4_0": 8, "q4_K": 8, "iq4_nl": 8, "mxfp4": 8}
-ROW_MULTIPLES: dict[Instructions, dict[str, int]] = {
-    "none": {},
-    "avx2": AVX2,
-    "avx512": AVX2 | {"q2_K": 8},
-    "arm": {
-        "q4_0": 4, "q4_K": 8, "q5_K": 8, "q6_K": 8, "iq4_nl": 4, "mxfp4": 4, "q8_0": 4, "q1_0": 4,
-    },
-}  # fmt: skip
-"""Types that are repacked, and of what their number of rows must be a multiple. On ARM the matrix
-products (i8mm) and vectors of 256 bits (SVE) change the layout only."""
-
 DeviceKind = Literal["gpu", "cpu"]
 Vendor = Literal["NVIDIA", "AMD", "Intel", "Apple"]
-ROOT = Path("/")
-UNLIMITED = 1 << 60
-"""Version 1 of control groups writes a number near 2^63 where there is no limit."""
+T = TypeVar("T")
+ROOT, SYSFS, SYSCTL = Path("/"), Path("/sys"), "/usr/sbin/sysctl"
+AMD_VENDOR = "0x1002"
+APU_METRICS = (b"\x02", b"\x03")  # formats of `gpu_metrics`
+SMALL_MAC_BYTES = 36 * GIB
+UNLIMITED = 1 << 60  # version 1 of control groups writes a number near 2^63 without a limit
 GPU_LIBRARIES = tuple(
     f"libggml-{name}." for name in ("cuda", "hip", "vulkan", "metal", "sycl", "musa", "cann")
 )
-
-
-def is_repacked(tensor: TensorInfo, instructions: Instructions) -> bool:
-    """Whether a matrix, or the matrices of experts, are rearranged for these instructions."""
-    multiple = ROW_MULTIPLES[instructions].get(tensor.type.name)
-    n_dimensions = 3 if "exps" in tensor.name else 2
-    return (
-        multiple is not None
-        and len(tensor.shape) == n_dimensions
-        and tensor.shape[1] % multiple == 0
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Processor:
-    """What is known of a processor."""
-
-    name: str
-    """The model, else the architecture."""
-    features: frozenset[str] | None
-    """Its instruction sets by Linux's names; None where they cannot be asked for."""
-
-
-@cache
-def this_processor() -> Processor:
-    """The processor of this machine; macOS and Windows do not report its instructions."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return Processor(platform.processor() or platform.machine(), None)
-    return described_processor(text)
-
-
-def described_processor(cpuinfo: str) -> Processor:
-    """The first processor of a text as `/proc/cpuinfo` has it."""
-    values: dict[str, str] = {}
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        values.setdefault(key.strip(), value.strip())
-    name = values.get("model name") or platform.processor() or platform.machine()
-    features = values.get("flags") or values.get("Features") or ""  # x86, ARM
-    return Processor(name, frozenset(features.split()))
-
-
-def instructions_here() -> Instructions:
-    """What the processor of this machine can; where it cannot be asked, what most can."""
-    is_arm = platform.machine().lower() in ("arm64", "aarch64")
-    features = this_processor().features
-    if features is None:
-        return "arm" if is_arm else "avx2"
-    return instructions_of(features, is_arm=is_arm)
-
-
-def instructions_of(features: Set[str], *, is_arm: bool) -> Instructions:
-    """The instructions that are repacked for, by the features that Linux names."""
-    if is_arm:
-        return "arm" if "asimddp" in features else "none"
-    if "avx2" not in features:
-        return "none"
-    return "avx512" if "avx512f" in features else "avx2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,30 +65,26 @@ class Device:
         return self.kind == "gpu" and self.vendor == "NVIDIA"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """What a control group may use, and what it could still get without swapping."""
+class Processor(NamedTuple):
+    """A processor: its model, else its architecture."""
 
-    total_bytes: int
-    free_bytes: int
+    name: str
+    features: frozenset[str] | None
+    """Its instruction sets by Linux's names; None where they cannot be asked for."""
 
 
-def devices(
-    *, vram_bytes: tuple[int, ...] = (), ram_bytes: int | None = None
-) -> tuple[Device, ...]:
-    """The GPUs, then the CPU; sizes name memory to plan for instead of what was found.
+class GpuProcess(NamedTuple):
+    """A process that holds memory of a GPU."""
 
-    Raises:
-        HardwareError: a size is zero or negative.
-    """
-    for nbytes in (*vram_bytes, *(() if ram_bytes is None else (ram_bytes,))):
-        if nbytes <= 0:
-            raise HardwareError(f"a device of {nbytes} bytes has no memory: write a size above 0")
-    sized = tuple(
-        Device(f"GPU {index}", "gpu", nbytes, nbytes) for index, nbytes in enumerate(vram_bytes)
-    )
-    cpu = find_cpu() if ram_bytes is None else _cpu(ram_bytes, ram_bytes)
-    return (*(sized or find_gpus()), cpu)
+    gpu: int
+    pid: int
+    used_bytes: int | None
+    """None if the driver does not report it, as on Windows."""
+
+
+def devices() -> tuple[Device, ...]:
+    """The GPUs, then the CPU."""
+    return (*find_gpus(), find_cpu())
 
 
 def usable_devices() -> tuple[Device, ...]:
@@ -165,13 +94,12 @@ def usable_devices() -> tuple[Device, ...]:
 
 def has_gpu_backend() -> bool:
     """Whether the installed llama-cpp-python carries a library for some kind of GPU."""
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import PackageNotFoundError, files
 
     try:
-        files = distribution("llama-cpp-python").files or ()
+        return any(file.name.startswith(GPU_LIBRARIES) for file in files("llama-cpp-python") or ())
     except PackageNotFoundError:
         return False
-    return any(file.name.startswith(GPU_LIBRARIES) for file in files)
 
 
 def find_gpus() -> tuple[Device, ...]:
@@ -179,20 +107,115 @@ def find_gpus() -> tuple[Device, ...]:
 
     An integrated GPU counts only where there is no other, as in llama.cpp 0c1e57098.
     """
-    amd = gpus.amd_gpus()
-    own = tuple(_gpu(gpu, "AMD") for gpu in amd if not gpu.is_integrated)
+    amd = find_amd_gpus()
+    own = (gpu for gpu in amd if not gpu.is_unified)
     found = (*find_nvidia_gpus(), *own, *_find_apple_gpu())
-    if not found:
-        return tuple(_gpu(gpu, "AMD") for gpu in amd)
-    if len(found) == 1:
-        return found
+    if len(found) < 2:
+        return found or amd
     # Two cards alike, both idle, would be one and the same device without their numbers.
     return tuple(replace(gpu, name=f"GPU {index} · {gpu.name}") for index, gpu in enumerate(found))
 
 
 def find_nvidia_gpus() -> tuple[Device, ...]:
     """The NVIDIA GPUs that the driver reports; none where there is no driver."""
-    return tuple(_gpu(gpu, "NVIDIA") for gpu in gpus.nvidia_gpus())
+    return _ask_nvml(lambda _, handle: [_nvidia_gpu(handle)])
+
+
+def nvidia_processes() -> tuple[GpuProcess, ...]:
+    """The processes that hold memory of NVIDIA GPUs, computing and drawing ones."""
+    import pynvml
+
+    def ask(gpu: int, handle: object) -> Iterable[GpuProcess]:
+        computing = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        drawing = pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)
+        used = {int(each.pid): each.usedGpuMemory for each in (*computing, *drawing)}
+        return (GpuProcess(gpu, pid, n if n is None else int(n)) for pid, n in used.items())
+
+    return _ask_nvml(ask)
+
+
+def _ask_nvml(question: Callable[[int, Any], Iterable[T]]) -> tuple[T, ...]:
+    """The answers of all NVIDIA GPUs, asked by number and handle; none without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return ()
+    try:
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return tuple(each for n, handle in enumerate(handles) for each in question(n, handle))
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _nvidia_gpu(handle: object) -> Device:
+    import pynvml
+
+    name = pynvml.nvmlDeviceGetName(handle)
+    text = name.decode() if isinstance(name, bytes) else str(name)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    except pynvml.NVMLError_NotSupported:  # GB10 and Jetson share the machine's memory
+        cpu = find_cpu()
+        return Device(text, "gpu", cpu.total_bytes, cpu.free_bytes, is_unified=True)
+    return Device(text, "gpu", int(memory.total), int(memory.free))
+
+
+def find_amd_gpus(sysfs: Path = SYSFS) -> tuple[Device, ...]:
+    """The AMD GPUs that the driver reports; an integrated one has its window of RAM too."""
+    cards = sorted((sysfs / "class/drm").glob("card*/device"))
+    return tuple(gpu for card in cards if (gpu := _amd_gpu(card)) is not None)
+
+
+def _amd_gpu(card: Path) -> Device | None:
+    total = _number(card / "mem_info_vram_total")
+    if _text(card / "vendor") != AMD_VENDOR or not total:
+        return None
+    used, name = _number(card / "mem_info_vram_used") or 0, "AMD GPU"
+    try:
+        is_integrated = (card / "gpu_metrics").read_bytes()[2:3] in APU_METRICS
+    except OSError:
+        is_integrated = False
+    if is_integrated:
+        total += _number(card / "mem_info_gtt_total") or 0
+        used += _number(card / "mem_info_gtt_used") or 0
+        name = "AMD integrated GPU"
+    name = _text(card / "product_name") or name
+    return Device(name, "gpu", total, max(0, total - used), is_integrated, vendor="AMD")
+
+
+def _find_apple_gpu() -> tuple[Device, ...]:
+    if not has_apple_gpu():
+        return ()
+    cpu, limit = find_cpu(), sysctl("iogpu.wired_limit_mb")
+    share = apple_share(cpu.total_bytes, int(limit) if limit.isdecimal() else 0)
+    name, free = sysctl("machdep.cpu.brand_string") or "Apple GPU", min(share, cpu.free_bytes)
+    return (Device(name, "gpu", share, free, is_unified=True, vendor="Apple"),)
+
+
+def has_apple_gpu() -> bool:
+    """Whether this is a Mac with Apple's own chip."""
+    return sys.platform == "darwin" and platform.machine() == "arm64"
+
+
+def apple_share(ram_bytes: int, wired_limit_mib: int = 0) -> int:
+    """The bytes that the GPU may take of a Mac's memory; 0 is no limit set by hand."""
+    if wired_limit_mib > 0:
+        return min(wired_limit_mib * MIB, ram_bytes)
+    return ram_bytes * 2 // 3 if ram_bytes <= SMALL_MAC_BYTES else ram_bytes * 3 // 4
+
+
+def sysctl(key: str) -> str:
+    """A value of macOS's kernel; empty where there is none."""
+    command = [SYSCTL, "-n", key]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return run.stdout.strip()
 
 
 def find_cpu() -> Device:
@@ -200,21 +223,42 @@ def find_cpu() -> Device:
     import psutil
 
     memory = psutil.virtual_memory()
-    total, free = int(memory.total), int(memory.available)
-    limit = memory_limit()
-    if limit is not None:
-        total, free = min(total, limit.total_bytes), min(free, limit.free_bytes)
-    return _cpu(total, free)
+    total, free = memory_limit() or (memory.total, memory.available)
+    total, free = min(total, int(memory.total)), min(free, int(memory.available))
+    return Device("CPU", "cpu", total, free, instructions=instructions_here())
 
 
-def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """The tightest limit on this process's memory; None where there is none."""
-    found = [limit for group in _groups(root) if (limit := _limit(group)) is not None]
-    if not found:
-        return None
-    return MemoryLimit(
-        min(limit.total_bytes for limit in found), min(limit.free_bytes for limit in found)
-    )
+@cache
+def this_processor() -> Processor:
+    """The processor of this machine; macOS and Windows do not report its instructions."""
+    return described_processor(_text(Path("/proc/cpuinfo")))
+
+
+def described_processor(cpuinfo: str) -> Processor:
+    """The first processor of a text as `/proc/cpuinfo` has it; empty where there is none."""
+    values: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    name = values.get("model name") or platform.processor() or platform.machine()
+    features = values.get("flags") or values.get("Features") or ""  # x86, ARM
+    return Processor(name, frozenset(features.split()) if cpuinfo else None)
+
+
+def instructions_here() -> Instructions:
+    """What the processor of this machine can; where it cannot be asked, what most can."""
+    is_arm = platform.machine().lower() in ("arm64", "aarch64")
+    features = this_processor().features
+    return instructions_of({"asimddp", "avx2"} if features is None else features, is_arm=is_arm)
+
+
+def instructions_of(features: Set[str], *, is_arm: bool) -> Instructions:
+    """The instructions that are repacked for, by the features that Linux names."""
+    if is_arm:
+        return "arm" if "asimddp" in features else "none"
+    if "avx2" not in features:
+        return "none"
+    return "avx512" if "avx512f" in features else "avx2"
 
 
 def usable_cores(root: Path = ROOT) -> tuple[int, int]:
@@ -243,75 +287,51 @@ def thread_counts(n_decode: int | None, n_prefill: int | None) -> tuple[int, int
 def _quota(group: Path) -> float | None:
     """Cores' worth of time that a group may use; None where it may use all."""
     words = _text(group / "cpu.max").split()
-    if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
-        return int(words[0]) / max(int(words[1]), 1)
-    quota, period = _number(group / "cpu.cfs_quota_us"), _number(group / "cpu.cfs_period_us")
-    return quota / period if quota and period else None
+    words = words or [_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        return None
+    return int(words[0]) / max(int(words[1]), 1)
 
 
-def _gpu(gpu: gpus.Gpu, vendor: Vendor) -> Device:
-    total, free, is_unified = gpu.total_bytes, gpu.free_bytes, gpu.is_integrated
-    if total is None or free is None:
-        cpu = find_cpu()
-        total, free, is_unified = cpu.total_bytes, cpu.free_bytes, True
-    return Device(gpu.name, "gpu", total, free, is_unified, vendor=vendor)
+def memory_limit(root: Path = ROOT) -> tuple[int, int] | None:
+    """The tightest limit on this process's memory, and what it could still get without swapping."""
+    found = [limit for group in _groups(root, "memory") if (limit := _limit(group)) is not None]
+    return (min(total for total, _ in found), min(free for _, free in found)) if found else None
 
 
-def _find_apple_gpu() -> tuple[Device, ...]:
-    if not gpus.has_apple_gpu():
-        return ()
-    cpu = find_cpu()
-    share = gpus.apple_share(cpu.total_bytes, gpus.apple_wired_limit_mib())
-    free = min(share, cpu.free_bytes)
-    return (Device(gpus.apple_chip(), "gpu", share, free, is_unified=True, vendor="Apple"),)
+def _limit(group: Path) -> tuple[int, int] | None:
+    total = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
+    if total is None or total >= UNLIMITED:
+        return None
+    used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
+    fields = dict(re.findall(r"^(\w+) (\d+)$", _text(group / "memory.stat"), re.MULTILINE))
+    # File pages that nobody uses go before anything is refused.
+    unused = int(fields.get("total_inactive_file") or fields.get("inactive_file") or 0)
+    return total, max(0, total - max(0, used - unused))
 
 
-def _cpu(total_bytes: int, free_bytes: int) -> Device:
-    return Device("CPU", "cpu", total_bytes, free_bytes, instructions=instructions_here())
-
-
-def _groups(root: Path, controller: str = "memory") -> list[Path]:
+def _groups(root: Path, controller: str) -> list[Path]:
     """The folders of the process's group of a controller and of those above it."""
     mounted = root / "sys/fs/cgroup"
     groups = []
     for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
-        if controllers == "":
-            top = mounted
-        elif controller in controllers.split(","):
-            top = mounted / controller
-        else:
+        _, controllers, path = [*line.split(":", 2), "-", ""][:3]
+        if controllers and controller not in controllers.split(","):
             continue
+        top = mounted / controller if controllers else mounted
         group = top / path.lstrip("/")
         # Inside a container the path may be the host's, and only the top is there.
         groups += [folder for folder in (group, *group.parents) if folder.is_relative_to(top)]
     return list(dict.fromkeys(groups))
 
 
-def _limit(group: Path) -> MemoryLimit | None:
-    total = _number(group / "memory.max") or _number(group / "memory.limit_in_bytes")
-    if total is None or total >= UNLIMITED:
-        return None
-    used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
-    return MemoryLimit(total, max(0, total - max(0, used - _reclaimable(group))))
-
-
-def _reclaimable(group: Path) -> int:
-    """The bytes of file pages that nobody uses now: they go before anything is refused."""
-    fields = dict(
-        line.split(" ", 1) for line in _text(group / "memory.stat").splitlines() if " " in line
-    )
-    value = fields.get("total_inactive_file", fields.get("inactive_file", "0")).strip()
-    return int(value) if value.isdecimal() else 0
-
-
 def _number(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = _text(path)
     return int(text) if text.isdecimal() else None
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
-        return ""  # no such file: the kernel has no such group
+        return ""  # the kernel or the driver does not report it

@@ -55,25 +55,16 @@ class CacheShape:
 
     @property
     def n_batch_tokens(self) -> int:
-        """Tokens of a ubatch, or of the whole context if that is smaller.
-
-        Of a model that is not causal the context counts after llama.cpp's padding.
-        """
+        """Tokens of a ubatch, or of the whole padded context if that is smaller."""
         n_ctx = pad(self.n_ctx) if self.is_causal else self.n_cells * self.n_streams
         return min(self.n_ubatch, n_ctx)
 
-    def n_window_cells(self, window: int, *, is_unshared: bool = False) -> int:
-        """Cells of a sliding-window layer in one stream."""
-        if self.swa_full:
-            return self.n_cells
-        n_windows = self.n_slots if self.kv_unified and not is_unshared else 1
-        return pad(min(self.n_cells, window * n_windows + self.n_batch_tokens))
-
     def cells(self, layer: Layer) -> int:
         """Cells of a layer in one stream."""
-        if layer.window is None:
+        if layer.window is None or self.swa_full:
             return self.n_cells
-        return self.n_window_cells(layer.window, is_unshared=layer.is_unshared)
+        n_windows = self.n_slots if self.kv_unified and not layer.is_unshared else 1
+        return pad(min(self.n_cells, layer.window * n_windows + self.n_batch_tokens))
 
     def compressed_cells(self, layer: Layer) -> int:
         """Cells of a layer's compressed cache in one stream; 0 where there is none."""
@@ -90,23 +81,15 @@ class CacheShape:
 
 
 def kv_type_name(name: str) -> KVTypeName:
-    """The name, once it is known to be that of a cache type.
-
-    Raises:
-        PresetError: there is no such type.
-    """
-    found = next((each for each in KV_TYPES if each == name), None)
-    if found is None:
-        raise PresetError(f"{name!r} is not a cache type: choose one of {', '.join(KV_TYPES)}")
-    return found
+    """The name of a cache type; raises `PresetError` if there is no such type."""
+    for known in KV_TYPES:
+        if known == name:
+            return known
+    raise PresetError(f"{name!r} is not a cache type: choose one of {', '.join(KV_TYPES)}")
 
 
 def kv_type(name: str) -> GgmlType:
-    """The cache type of a name.
-
-    Raises:
-        PresetError: there is no such type.
-    """
+    """The cache type of a name; raises `PresetError` if there is no such type."""
     return KV_TYPES[kv_type_name(name)]
 
 
@@ -116,11 +99,7 @@ def is_quantized(name: str) -> bool:
 
 
 def with_types(configuration: Configuration, types: KVTypes) -> Configuration:
-    """The configuration with other cache types.
-
-    Raises:
-        PresetError: llama.cpp has no such type.
-    """
+    """The configuration with other cache types; raises `PresetError` if there is no such type."""
     return replace(configuration, type_k=kv_type_name(types.k), type_v=kv_type_name(types.v))
 
 
@@ -140,14 +119,7 @@ def pad(n: int) -> int:
 
 
 def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
-    """The bytes of each layer that owns a cache, by its index.
-
-    Without flash attention values are stored transposed, padded to the widest layer. Indexers of
-    sparse attention keep a second cache of every token.
-
-    Raises:
-        PresetError: llama.cpp refuses this combination; the message names it.
-    """
+    """The bytes of each layer that owns a cache, by its index; raises as `check_cache_types`."""
     check_cache_types(architecture, shape)
     return layers_kv_bytes(architecture, architecture.layers, shape)
 
@@ -155,7 +127,11 @@ def layer_kv_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, i
 def layers_kv_bytes(
     architecture: Architecture, layers: Mapping[int, Layer], shape: CacheShape
 ) -> dict[int, int]:
-    """The bytes of some layers of a model, unchecked."""
+    """The bytes of some layers of a model, unchecked.
+
+    Without flash attention values are stored transposed, padded to the widest layer. Indexers of
+    sparse attention keep a second cache of every token.
+    """
     k_type, v_type = kv_type(shape.type_k), kv_type(shape.type_v)
     widest = architecture.v_width_max
     sizes = {}
@@ -176,19 +152,26 @@ def layer_state_bytes(architecture: Architecture, shape: CacheShape) -> dict[int
     With `n_rollback` each slot keeps that many rows more, to take drafted tokens back
     (`src/llama-memory-recurrent.cpp`).
     """
-    n_rows = max(1, shape.n_slots) * (1 + shape.n_rollback)
+    n_rows = shape.n_slots * (1 + shape.n_rollback)
     return {
         index: (row.n_convolution + row.n_state) * n_rows * FLOAT_BYTES
         for index, row in architecture.states.items()
     }
 
 
-def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
-    """Refuse cache types that llama.cpp would refuse.
+def layer_cache_bytes(architecture: Architecture, shape: CacheShape) -> dict[int, int]:
+    """The bytes of cache and state of each layer, by its index; raises as `check_cache_types`."""
+    sizes = layer_kv_bytes(architecture, shape)
+    for index, nbytes in layer_state_bytes(architecture, shape).items():
+        sizes[index] = sizes.get(index, 0) + nbytes
+    return sizes
 
-    Raises:
-        PresetError: quantised values without flash attention, types that differ where keys alone
-            are cached, or heads that are no whole blocks.
+
+def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
+    """Raise `PresetError` for cache types that llama.cpp would refuse.
+
+    These are quantised values without flash attention, types that differ where keys alone are
+    cached, and heads that are no whole blocks.
     """
     if architecture.needs_one_type and shape.type_k != shape.type_v:
         raise PresetError(
@@ -200,16 +183,15 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
         if not architecture.has_flash_attention:
             why = f"which llama.cpp lacks for {architecture.name}: use f16"
         raise PresetError(f"V type {shape.type_v} needs flash attention, {why}")
-    if shape.flash_attention:  # llama.cpp looks at the blocks of heads with it only
-        _check_blocks(shape.type_k, "K", architecture.k_head_dims)
-        _check_blocks(shape.type_v, "V", architecture.v_head_dims)
-
-
-def _check_blocks(name: KVTypeName, letter: str, head_dims: tuple[int, ...]) -> None:
-    block = kv_type(name).block_size
-    odd = sorted(dim for dim in head_dims if dim % block)
-    if odd:
-        raise PresetError(
-            f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
-            f"{odd[0]}: use f16, bf16 or f32 for {letter}"
-        )
+    if not shape.flash_attention:
+        return  # llama.cpp looks at the blocks of heads with it only
+    for letter, name, head_dims in (
+        ("K", shape.type_k, architecture.k_head_dims),
+        ("V", shape.type_v, architecture.v_head_dims),
+    ):
+        block = kv_type(name).block_size
+        if odd := sorted(dim for dim in head_dims if dim % block):
+            raise PresetError(
+                f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
+                f"{odd[0]}: use f16, bf16 or f32 for {letter}"
+            )

@@ -1,32 +1,32 @@
 """The numbers of an estimate: what each is for, how sure it is, and the device that holds it."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from engine.configuration import Target as Target
 from engine.memory.hardware import Device, Vendor
-from engine.memory.mapping import MappedWeights
+from engine.memory.placement import MappedWeights
 from engine.memory.units import GIB, MIB
 
 TARGETS: tuple[Target, ...] = ("kvchat", "llama-server")
 Bounds = tuple[int, int]
-"""Bytes that an estimate may turn out to be: the least and the most."""
+"""Lower and upper bound of an estimate in bytes."""
 
-GPU_OVERHEAD_BYTES, GPU_OVERHEAD_SPREAD = (300 * MIB, 600 * MIB), 210 * MIB
-"""Context, kernels and workspaces of CUDA on a small card and on a large one, and how far off that
-may be. 107 to 555 MiB were reported, growing with the card; an H100 took 516 to 636 in 49 loads of
-seven models (driver 580, CUDA 13.0, llama.cpp 0c1e57098: `benchmarks/gpu_truth.py`)."""
-GPU_SIZES = (24 * GIB, 80 * GIB)
-"""Memory of those cards; in between it is taken to grow in proportion."""
+GPU_SIZES, GPU_OVERHEAD_BYTES = (24 * GIB, 80 * GIB), (300 * MIB, 600 * MIB)
+GPU_OVERHEAD_TOLERANCE = 210 * MIB
+"""Context, kernels and workspaces of CUDA by the memory of a card, in proportion between two sizes.
+107 to 555 MiB were reported, growing with the card; an H100 took 516 to 636 in 49 loads of seven
+models (driver 580, CUDA 13.0, llama.cpp 0c1e57098: `benchmarks/gpu_truth.py`)."""
 OTHER_OVERHEAD: dict[Vendor, tuple[int, Bounds]] = {
     "AMD": (280 * MIB, (100 * MIB, 500 * MIB)),
     "Intel": (280 * MIB, (100 * MIB, 500 * MIB)),
     "Apple": (0, (0, 0)),
 }
-"""What other makers' drivers take, and how much it may be. AMD: llama.cpp's breakdown on ROCm, as
-users published it, left 253 MiB (MI50, three cards) and 313 MiB unaccounted for; Intel's is taken
-for the same. Apple's is outside of the part of the memory that Metal gives."""
+"""What other makers' drivers use, with bounds. AMD: llama.cpp's breakdown on ROCm, as users
+published it, left 253 MiB (MI50, three cards) and 313 MiB unaccounted for; Intel is assumed equal.
+Apple's is outside of the part of the memory that Metal gives."""
 LIBRARY_BYTES = 26 * MIB
 """Resident code of Python and of the libraries in kvchat's worker, which other processes share."""
 CPU_OVERHEAD_BYTES = {"kvchat": LIBRARY_BYTES + 49 * MIB, "llama-server": 33 * MIB}
@@ -37,19 +37,13 @@ Measured on Linux at vocabularies of 49k and 262k tokens: 78 and 91 MiB in kvcha
 
 
 def gpu_overhead(gpu: Device) -> tuple[int, Bounds]:
-    """What a GPU's driver takes beyond llama.cpp's buffers, and what that may turn out to be."""
+    """What a GPU's driver uses beyond llama.cpp's buffers, and its bounds."""
     if not gpu.runs_cuda:
         return OTHER_OVERHEAD[gpu.vendor]
-    nbytes = cuda_overhead_bytes(gpu)
-    return nbytes, (nbytes - GPU_OVERHEAD_SPREAD, nbytes + GPU_OVERHEAD_SPREAD)
-
-
-def cuda_overhead_bytes(gpu: Device) -> int:
-    """What CUDA's context takes on a card, by the size of its memory."""
-    (small, large), (least, most) = GPU_OVERHEAD_BYTES, GPU_SIZES
-    share = (gpu.total_bytes - least) / (most - least)
-    mib = (small + (large - small) * min(max(share, 0.0), 1.0)) / MIB
-    return round(mib) * MIB
+    (small, large), (low, high) = GPU_OVERHEAD_BYTES, GPU_SIZES
+    share = min(max((gpu.total_bytes - low) / (high - low), 0.0), 1.0)
+    nbytes = round((small + (large - small) * share) / MIB) * MIB
+    return nbytes, (nbytes - GPU_OVERHEAD_TOLERANCE, nbytes + GPU_OVERHEAD_TOLERANCE)
 
 
 class TermKind(StrEnum):
@@ -67,7 +61,7 @@ class TermKind(StrEnum):
 
 
 class Source(StrEnum):
-    """How sure a number is."""
+    """How sure a number is, the surest first."""
 
     EXACT = "exact"
     """By a formula that was proven against llama.cpp."""
@@ -84,11 +78,11 @@ class Term:
     source: Source
     note: str = ""
     bounds: Bounds | None = None
-    """What an estimate may turn out to be; None where the number is exact or measured."""
+    """None if the number is exact or measured."""
 
     @property
     def range(self) -> Bounds:
-        """The least and the most: twice the number where it is sure."""
+        """Lower and upper bound; both are `nbytes` if it is exact."""
         return self.bounds or (self.nbytes, self.nbytes)
 
 
@@ -100,10 +94,10 @@ class DeviceEstimate:
     """What one device has to hold."""
 
     device: Device
-    terms: dict[TermKind, Term] = field(default_factory=dict)
+    terms: Mapping[TermKind, Term] = field(default_factory=dict)
     shared_bytes: int = 0
     """What GPUs hold of this memory because theirs is a part of it; not in `total_bytes`."""
-    mapped: dict[TermKind, MappedWeights] = field(default_factory=dict)
+    mapped: Mapping[TermKind, MappedWeights] = field(default_factory=dict)
     """How the weights of the model, and of its draft, are in RAM."""
 
     @property
@@ -131,24 +125,19 @@ class DeviceEstimate:
 
 
 def within(nbytes: int, share: float) -> Bounds:
-    """Bounds as far below a number as above it, as a part of it."""
+    """Bounds at the same distance below and above a number, as a share of it."""
     return round(nbytes * (1 - share)), round(nbytes * (1 + share))
 
 
 class Ledger:
-    """Adds terms up by device; within `part`, everything counts as one kind."""
+    """Adds terms up by device; `part` is the kind that all of them count as, if any."""
 
     def __init__(self, devices: tuple[Device, ...]) -> None:
-        self.all = devices
-        self.gpus = tuple(device for device in devices if device.kind == "gpu")
-        self.cpu = next(device for device in devices if device.kind == "cpu")
+        self.devices = devices
+        *self.gpus, self.cpu = devices
+        self.part: TermKind | None = None
         self._terms: dict[Device, dict[TermKind, Term]] = defaultdict(dict)
         self._mapped: dict[TermKind, MappedWeights] = {}
-        self._part: TermKind | None = None
-
-    def part(self, kind: TermKind | None) -> None:
-        """Count all that follows as one kind; None counts each as its own again."""
-        self._part = kind
 
     def add(
         self,
@@ -159,21 +148,21 @@ class Ledger:
         note: str = "",
         bounds: Bounds | None = None,
     ) -> None:
-        """Add a number, with its bounds where it is an estimate."""
-        kind = self._part or kind
+        """Add a number, with its bounds if it is an estimate."""
+        kind = self.part or kind
+        before = self._terms[device].get(kind, NOTHING)
         low, high = bounds or (nbytes, nbytes)
-        before = self._terms[device].get(kind)
-        if before is not None:
-            low, high = low + before.range[0], high + before.range[1]
-            nbytes += before.nbytes
-            source = max(source, before.source, key=list(Source).index)
-            note = "; ".join(filter(None, dict.fromkeys((before.note, note))))
-        spread = None if low == high else (low, high)
-        self._terms[device][kind] = Term(nbytes, source, note, spread)
+        low, high = low + before.range[0], high + before.range[1]
+        self._terms[device][kind] = Term(
+            before.nbytes + nbytes,
+            max(source, before.source, key=list(Source).index),
+            "; ".join(filter(None, dict.fromkeys((before.note, note)))),
+            None if low == high else (low, high),
+        )
 
     def add_mapped(self, weights: MappedWeights) -> None:
-        """How the weights are in RAM, in words."""
-        self._mapped[self._part or TermKind.WEIGHTS] = weights
+        """Add how the weights of a model are in RAM."""
+        self._mapped[self.part or TermKind.WEIGHTS] = weights
 
     def add_overhead(self, target: Target, n_vocab: int) -> None:
         """Add what each process and GPU context takes beyond llama.cpp's buffers."""
@@ -186,13 +175,8 @@ class Ledger:
                 note = "GPU driver" + "; more on larger cards" * gpu.runs_cuda
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
-    def devices(self) -> tuple[DeviceEstimate, ...]:
+    def totals(self) -> tuple[DeviceEstimate, ...]:
         """What each device holds; RAM also has the parts of GPUs that share it."""
-        found = [DeviceEstimate(device, self._terms[device]) for device in self.all]
-        shared = sum(each.total_bytes for each in found if each.device.is_unified)
-        return tuple(
-            replace(each, shared_bytes=shared, mapped=self._mapped)
-            if each.device == self.cpu
-            else each
-            for each in found
-        )
+        gpus = [DeviceEstimate(gpu, self._terms[gpu]) for gpu in self.gpus]
+        shared = sum(each.total_bytes for each in gpus if each.device.is_unified)
+        return (*gpus, DeviceEstimate(self.cpu, self._terms[self.cpu], shared, self._mapped))

@@ -1,23 +1,31 @@
-"""The kinds of cache that the torch backend has: their names, and the bytes that each allocates.
+"""What a configuration costs on the torch backend: weights by their type, caches by theirs.
 
-No torch is needed for it: a plan is made where torch is not installed. A test holds each number
-against the tensors of the caches themselves.
+No torch is needed for it: a plan is made where torch is not installed. Weights and caches are
+exact, and a test holds each number against the tensors themselves; what a forward takes beside them
+is an estimate.
 """
 
-import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm, prod
 from typing import Literal, Protocol
 
-from engine.configuration import KV_CACHE, KVTypes
+from engine.configuration import MAX_DRAFT, Configuration, KVTypes
+from engine.errors import PresetError
+from engine.memory.hardware import Device, this_processor
+from engine.memory.terms import Ledger, Source, TermKind, within
+from engine.memory.units import MIB
+from engine.memory.warnings import rope_warnings
+from engine.model.architecture import Model
 
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3", "mamba")  # that torch has code for
+LIBRARY_BYTES = 180 * MIB
+"""Resident memory that torch 2.13 for processors takes beyond kvchat's own. Measured on Linux at
+vocabularies of 49k and 262k tokens: 262 and 370 MiB beyond all tensors, a forward's among them."""
+N_HELD_AT_ONCE = 4  # rows as wide as a feed-forward block's that a layer holds
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
-BLOCK = 32
-"""Numbers of a block."""
-BLOCK_BYTES = {
-    "q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14,
-}  # fmt: skip
+BLOCK = 32  # numbers of a block
+BLOCK_BYTES = {"q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14}
 """Of `BLOCK` numbers, scales among them; `fp8` is E4M3 with a bfloat16 scale."""
 KIVI = {"kivi4": "q4_1"}
 """Keys by channel and values by token."""
@@ -25,23 +33,17 @@ DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
 are as the second half."""
-POOLED_KINDS = ("paged", "tiered")
-"""Kinds of whole caches whose layers share what they have."""
-WHOLE_KINDS = (*POOLED_KINDS, "means")
-"""Kinds of whole caches, keys and values alike; `means` merges tokens."""
-STORED = "f16"
-"""In which kinds without a type of their own keep rows: llama.cpp's default."""
+WHOLE_KINDS = ("paged", "tiered", "means")
+"""Types of whole caches, keys and values alike; `means` merges tokens."""
+STORED = "f16"  # in which types without a number format of their own store rows
 
 N_EXACT = 64
 """Tokens that a query sees as they were computed, where older ones are coded. KIVI's residual is
 128 (Liu et al. 2024, arXiv 2402.02750, table 3); half of it in float32 takes as much as all of it
 in float16."""
-N_BACK = 64
-"""Tokens that can be rolled back; the longest draft is shorter (`MAX_DRAFT`)."""
-N_MEAN = 4
-"""Tokens of a mean. zerfoo takes 64, of which a text loses nearly everything."""
-PAGE = 16
-"""Tokens of a block of `paged`: vLLM's default."""
+N_BACK = 64  # tokens that can be rolled back; the longest draft is shorter (`MAX_DRAFT`)
+N_MEAN = 4  # tokens of a mean; zerfoo takes 64, of which a text loses nearly everything
+PAGE = 16  # tokens of a block of `paged`: vLLM's default
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 """Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
 
@@ -53,54 +55,34 @@ class TensorKind:
     method: Literal["float", "token", "channel", "split", "mean"]
     """A floating type; blocks along a token's row or along a channel of `BLOCK` tokens; halves of a
     row in `GEOMETRIC` and `SEMANTIC` blocks; means of `N_MEAN` tokens."""
-    form: str = STORED
+    form: str
     """The floating type, or the format of the blocks."""
-
-    @property
-    def number_bytes(self) -> float:
-        """Bytes of one number, with its part of the scales."""
-        match self.method:
-            case "float":
-                return FLOAT_BYTES[self.form]
-            case "mean":
-                return FLOAT_BYTES[self.form] / N_MEAN
-            case "split":
-                return (BLOCK_BYTES[GEOMETRIC] + BLOCK_BYTES[SEMANTIC]) / (2 * BLOCK)
-        return BLOCK_BYTES[self.form] / BLOCK
-
-    @property
-    def n_together(self) -> int:
-        """Tokens that are coded together."""
-        return {"mean": N_MEAN, "channel": BLOCK}.get(self.method, 1)
-
-    @property
-    def n_divides(self) -> int:
-        """What a head's number of elements must be a multiple of."""
-        return {"token": BLOCK, "split": 2 * BLOCK}.get(self.method, 1)
+    number_bytes: float
+    """Bytes of one number, with its part of the scales."""
+    n_together: int = 1
+    """Tokens that are coded together."""
+    n_divides: int = 1
+    """What a head's number of elements must be a multiple of."""
 
 
-def key_kind(name: str) -> TensorKind | None:
-    """The key storage of a named kind; None if there is no such kind."""
-    if name in KIVI:
-        return TensorKind("channel", KIVI[name])
-    return TensorKind("split") if name == DECOUPLED else value_kind(name)
-
-
-def value_kind(name: str) -> TensorKind | None:
-    """The value storage of a named kind; None if there is no such kind."""
-    plain = {**KIVI, DECOUPLED: SEMANTIC}.get(name, name)
-    if plain in FLOAT_BYTES:
-        return TensorKind("float", plain)
-    if plain in BLOCK_BYTES:
-        return TensorKind("token", plain)
-    if plain in POOLED_KINDS:
-        return TensorKind("float")
-    return TensorKind("mean") if plain == "means" else None
+_ROWS = {name: TensorKind("float", name, nbytes) for name, nbytes in FLOAT_BYTES.items()} | {
+    name: TensorKind("token", name, nbytes / BLOCK, n_divides=BLOCK)
+    for name, nbytes in BLOCK_BYTES.items()
+}
+_HALVES = (BLOCK_BYTES[GEOMETRIC] + BLOCK_BYTES[SEMANTIC]) / (2 * BLOCK)
+_MEAN = TensorKind("mean", STORED, FLOAT_BYTES[STORED] / N_MEAN, n_together=N_MEAN)
+KINDS: dict[str, tuple[TensorKind, TensorKind]] = {name: (row, row) for name, row in _ROWS.items()}
+"""The storage of keys and of values by name."""
+for _name, _form in KIVI.items():
+    _keys = TensorKind("channel", _form, BLOCK_BYTES[_form] / BLOCK, n_together=BLOCK)
+    KINDS[_name] = _keys, _ROWS[_form]
+KINDS[DECOUPLED] = TensorKind("split", STORED, _HALVES, n_divides=2 * BLOCK), _ROWS[SEMANTIC]
+KINDS |= {"paged": KINDS[STORED], "tiered": KINDS[STORED], "means": (_MEAN, _MEAN)}
 
 
 @dataclass(frozen=True, slots=True)
 class KindName(KVTypes):
-    """Names of the kinds of keys and of values."""
+    """Names of the types of keys and of values."""
 
     @property
     def is_paged(self) -> bool:
@@ -115,10 +97,7 @@ class KindName(KVTypes):
     @property
     def kinds(self) -> tuple[TensorKind, TensorKind]:
         """The storage of keys and values, if `kind_fault` finds nothing."""
-        keys, values = key_kind(self.k), value_kind(self.v)
-        assert keys is not None
-        assert values is not None, f"{self} was not checked"
-        return keys, values
+        return KINDS[self.k][0], KINDS[self.v][1]
 
     @property
     def is_dense(self) -> bool:
@@ -146,13 +125,10 @@ class CachedLayer(Protocol):
 class CacheSpan:
     """For how much caches are made."""
 
-    n_ctx: int
-    """Most tokens of a sequence."""
-    computed: str
-    """Type that attention computes in."""
+    n_ctx: int  # of one sequence
+    computed: str  # the type that attention computes in
     n_sequences: int = 1
-    keeps_windows: bool = False
-    """Whether layers with a sliding window keep whole lines."""
+    keeps_windows: bool = False  # whether layers with a sliding window cache every token
 
 
 def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) -> KindName:
@@ -163,53 +139,45 @@ def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) ->
     than half of the bytes saves.
     """
     if kv_cache is not None:
-        if re.fullmatch(KV_CACHE, kv_cache) is None:
-            return KindName(kv_cache, kv_cache)  # there is none of that name
-        name_k, _, name_v = kv_cache.partition("/")
-        return KindName(name_k, name_v or name_k)
+        name_k, slash, name_v = kv_cache.partition("/")
+        return KindName(name_k, name_v if slash else name_k)
     if type_k == type_v == STORED:
         return KindName(computed, computed)
     return KindName(type_k, type_v)
 
 
 def kind_fault(kind: KindName, layers: Sequence[CachedLayer]) -> str | None:
-    """Why there is no such kind, or why the layers cannot have it."""
-    return next(filter(None, (_fault(kind, each) for each in layers)), None)
-
-
-def _fault(kind: KindName, layer: CachedLayer) -> str | None:
-    keys, values = key_kind(kind.k), value_kind(kind.v)
-    if keys is None or values is None:
-        names = (*FLOAT_BYTES, *BLOCK_BYTES, *KIVI, DECOUPLED, *WHOLE_KINDS)
-        return (
-            f"the torch backend has no cache type {kind.v if keys else kind.k!r}: choose "
-            f"one of {', '.join(names)}"
-        )
+    """Why there is no such type, or why the layers cannot have it."""
+    unknown = next((name for name in (kind.k, kind.v) if name not in KINDS), None)
+    if unknown is not None:
+        return f"the torch backend has no cache type {unknown!r}: choose one of {', '.join(KINDS)}"
     whole = next((each for each in (kind.k, kind.v) if each in WHOLE_KINDS), None)
     if whole is not None and kind.k != kind.v:
         return (
             f"the cache type {whole!r} stores keys and values together, so {kind} is not possible"
         )
-    for name, each, head_dim in (
-        (kind.k, keys, layer.k_head_dim),
-        (kind.v, values, layer.v_head_dim),
-    ):
-        if head_dim % each.n_divides:
-            return (
-                f"{name} needs head sizes that are multiples of {each.n_divides}, but this "
-                f"model's head size is {head_dim}: choose one of "
-                f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
-            )
+    keys, values = kind.kinds
+    for layer in layers:
+        for name, n_divides, head_dim in (
+            (kind.k, keys.n_divides, layer.k_head_dim),
+            (kind.v, values.n_divides, layer.v_head_dim),
+        ):
+            if head_dim % n_divides:
+                return (
+                    f"{name} needs head sizes that are multiples of {n_divides}, but this "
+                    f"model's head size is {head_dim}: choose one of "
+                    f"{', '.join((*FLOAT_BYTES, *WHOLE_KINDS))}"
+                )
     return None
 
 
 def token_bytes(kind: KindName, layers: Sequence[CachedLayer]) -> float:
-    """Bytes of one more token in all layers, with scales.
-
-    Beside them a quantised cache holds the last tokens as they were computed, and a sliding layer
-    nothing else.
-    """
-    return sum(_token_bytes(kind, each) for each in layers)
+    """Bytes of one more token in all layers, with scales, beyond the last ones as computed."""
+    k_bytes, v_bytes = (each.number_bytes for each in kind.kinds)
+    rows = (
+        each.n_kv_heads * (each.k_head_dim * k_bytes + each.v_head_dim * v_bytes) for each in layers
+    )
+    return sum(rows)
 
 
 def cache_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) -> int:
@@ -227,10 +195,7 @@ def cache_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) 
 
 
 def read_bytes(kind: KindName, layers: Sequence[CachedLayer], span: CacheSpan) -> int:
-    """Bytes that the entries of one layer take while attention reads them.
-
-    None where they lie in the computation's type already: attention reads a view.
-    """
+    """Bytes of one layer's entries while attention reads them; 0 if it reads a view of them."""
     if kind.k == kind.v == span.computed:
         return 0
     widths = (each.n_kv_heads * (each.k_head_dim + each.v_head_dim) for each in layers)
@@ -263,22 +228,122 @@ def window_types(kind: KindName, computed: str) -> tuple[str, str]:
     return keys, values
 
 
-def _token_bytes(kind: KindName, layer: CachedLayer) -> float:
-    """Bytes of a token in one layer."""
-    keys, values = kind.kinds
-    row = layer.k_head_dim * keys.number_bytes + layer.v_head_dim * values.number_bytes
-    return layer.n_kv_heads * row
-
-
 def _layer_bytes(kind: KindName, layer: CachedLayer, span: CacheSpan) -> int:
-    """Bytes of one layer of one sequence."""
     if slides(layer, span.n_ctx, keeps_windows=span.keeps_windows):
         assert layer.window is not None
         stored = KindName(*window_types(kind, span.computed))
-        return round(_token_bytes(stored, layer) * n_tail(span.n_ctx, layer.window, N_BACK, 1))
+        return round(token_bytes(stored, [layer]) * n_tail(span.n_ctx, layer.window, N_BACK, 1))
     if kind.is_dense:
-        return round(_token_bytes(kind, layer) * span.n_ctx)
-    group = math.lcm(*(each.n_together for each in kind.kinds))
-    coded = _token_bytes(kind, layer) * n_aged(span.n_ctx, N_EXACT, group)
-    exact = _token_bytes(KindName(span.computed, span.computed), layer)
+        return round(token_bytes(kind, [layer]) * span.n_ctx)
+    group = lcm(*(each.n_together for each in kind.kinds))
+    coded = token_bytes(kind, [layer]) * n_aged(span.n_ctx, N_EXACT, group)
+    exact = token_bytes(KindName(span.computed, span.computed), [layer])
     return round(coded) + round(exact * n_tail(span.n_ctx, N_EXACT, N_BACK, group))
+
+
+def add_torch(ledger: Ledger, model: Model, configuration: Configuration) -> None:
+    """Add a model and its caches; raises `PresetError` if torch lacks either."""
+    name = model.file.architecture
+    if name not in ARCHITECTURES:
+        raise PresetError(
+            f"the torch backend does not support the architecture {name} of "
+            f"{model.file.path.name} (supported: {', '.join(ARCHITECTURES)}): use the "
+            "llama.cpp backend"
+        )
+    device = device_of(configuration, ledger.devices)
+    computed = computed_type(configuration, device)
+    size = FLOAT_BYTES[computed]
+    weights = sum(prod(each.shape) for each in model.file.tensors) * size
+    ledger.add(device, TermKind.WEIGHTS, weights, Source.EXACT, f"all weights as {computed}")
+    layers, span = list(model.architecture.layers.values()), cache_span(configuration, computed)
+    kind = cache_kind(configuration, computed)
+    kv_bytes, state_bytes = held_bytes(model, configuration, computed)
+    if layers:
+        ledger.add(device, TermKind.KV, kv_bytes, Source.EXACT, f"stored as {kind}")
+    if state_bytes:
+        note = "with one copy per drafted token"
+        ledger.add(device, TermKind.STATE, state_bytes, Source.EXACT, note)
+    compute = read_bytes(kind, layers, span) + _activation_bytes(model, configuration, size)
+    bounds = within(compute, 0.7)
+    ledger.add(device, TermKind.COMPUTE, compute, Source.ESTIMATED, "one layer", bounds)
+
+
+def held_bytes(model: Model, configuration: Configuration, computed: str) -> tuple[int, int]:
+    """Bytes that all sequences' caches allocate: keys and values, and recurrent states.
+
+    Raises `PresetError` if there is no such cache type, or the layers cannot have it.
+    """
+    layers, kind = list(model.architecture.layers.values()), cache_kind(configuration, computed)
+    fault = kind_fault(kind, layers) if layers else None
+    if fault is not None:
+        raise PresetError(fault)
+    states = sum(row.n_convolution + row.n_state for row in model.architecture.states.values())
+    n_each = FLOAT_BYTES.get((configuration.kv_cache or "f32").partition("/")[0], 4)
+    return (
+        cache_bytes(kind, layers, cache_span(configuration, computed)) if layers else 0,
+        states * n_each * (1 + MAX_DRAFT) * configuration.n_slots,
+    )
+
+
+def add_library(ledger: Ledger) -> None:
+    """Add the memory of PyTorch itself, which every model needs."""
+    kind, bounds = TermKind.OVERHEAD, within(LIBRARY_BYTES, 0.5)
+    ledger.add(ledger.cpu, kind, LIBRARY_BYTES, Source.ESTIMATED, "PyTorch itself", bounds)
+
+
+def torch_warnings(
+    model: Model, configuration: Configuration, devices: tuple[Device, ...]
+) -> Iterator[str]:
+    """A context beyond training, and how the backend computes and stores keys and values."""
+    yield from rope_warnings(model, configuration.n_ctx // configuration.n_slots, is_kvchat=True)
+    computed = computed_type(configuration, device_of(configuration, devices))
+    layers, kind = list(model.architecture.layers.values()), cache_kind(configuration, computed)
+    if layers:
+        yield (
+            f"torch computes in {computed} and stores keys and values as {kind}: "
+            f"{token_bytes(kind, layers):,.0f} bytes per token"
+        )
+    else:
+        yield f"torch computes in {computed}; the model has no keys and values"
+
+
+def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:
+    """Where all layers lie: a GPU where there is one and layers may go there."""
+    *gpus, cpu = devices
+    if not gpus or configuration.n_gpu_layers == 0:
+        return cpu
+    return gpus[min(configuration.main_gpu, len(gpus) - 1)]
+
+
+def computed_type(configuration: Configuration, device: Device) -> str:
+    """The type of the computation: `auto` is the shortest that the device multiplies by itself."""
+    if configuration.dtype != "auto":
+        return configuration.dtype
+    if device.kind == "gpu":
+        return "bf16"
+    features = this_processor().features or frozenset()
+    return "bf16" if features & {"avx512_bf16", "amx_tile"} else "f32"
+
+
+def cache_kind(configuration: Configuration, computed: str) -> KindName:
+    """The cache type that a configuration names."""
+    return kind_named(configuration.kv_cache, configuration.type_k, configuration.type_v, computed)
+
+
+def cache_span(configuration: Configuration, computed: str) -> CacheSpan:
+    """For how much the caches of a configuration are made."""
+    return CacheSpan(
+        n_ctx=configuration.n_ctx // configuration.n_slots,
+        computed=computed,
+        n_sequences=configuration.n_slots,
+        keeps_windows=configuration.swa_full,
+    )
+
+
+def _activation_bytes(model: Model, configuration: Configuration, size: int) -> int:
+    """Rows of the widest layer for a batch, and the logits in both types that they have."""
+    width = model.file.integer(f"{model.file.architecture}.feed_forward_length") or 0
+    width = max(width, model.architecture.d_hidden)
+    n_logits = configuration.n_rows * model.architecture.n_vocab
+    batch = configuration.n_batch_of_kvchat * width * N_HELD_AT_ONCE * size
+    return batch + n_logits * (size + FLOAT_BYTES["f32"])

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from engine.configuration import Target
 from engine.errors import HardwareError
 from engine.memory import hardware
-from engine.memory.cards import find_card, planned_devices
-from engine.memory.device_list import TypedGpu, parse_devices
+from engine.memory.cards import TypedGpu, find_card, parse_devices, planned_devices
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB, format_bytes, parse_bytes
 from engine.planning.values import (

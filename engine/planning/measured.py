@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun, measured_bytes, with_measured
-from engine.memory.gpus import nvidia_processes
+from engine.memory.hardware import nvidia_processes
 from engine.memory.terms import DeviceEstimate, TermKind
 from engine.memory.units import format_bytes
 from engine.model.architecture import read_model

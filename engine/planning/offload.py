@@ -11,7 +11,7 @@ from engine.configuration import Configuration
 from engine.memory.estimate import Estimate, Estimator
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
-from engine.memory.weights import weights_of
+from engine.memory.weights import layer_bytes
 from engine.model.architecture import Model
 from engine.model.gguf import GgufFile, cached_by_header
 from engine.model.tensor_table import EXPERT, LAYER
@@ -185,7 +185,7 @@ def level_text(n_gpu_layers: int, n_cpu_moe: int, model: Model) -> str:
 
 
 def _all_levels(model: Model) -> tuple[OffloadLevel, ...]:
-    architecture, sizes = model.architecture, weights_of(model.file).layer_bytes
+    architecture, sizes = model.architecture, layer_bytes(model.file)[:-1]
     held = expert_bytes(model.file)
     share = (architecture.n_experts_used / (architecture.n_experts or 1)) or 1.0
     experts = [held.get(index, 0) * share for index in range(len(sizes))]

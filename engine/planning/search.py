@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from engine.configuration import Configuration, DraftConfiguration, KVTypes, PredictorName
 from engine.errors import HardwareError, PresetError
-from engine.memory.cuda_kernels import has_cuda_kernel
+from engine.memory.compute import without_cuda_kernel
 from engine.memory.estimate import DoesNotFitError, Estimate, Estimator, estimator, with_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import PAD, is_whole
@@ -483,7 +483,7 @@ def _pairs(
     """The K/V types of a search: no quantised one without a CUDA kernel on CUDA."""
     whole = start.kv_types if start.kv_types == KVTypes("bf16", "bf16") else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
-    if any(gpu.runs_cuda for gpu in devices) and not has_cuda_kernel(model.architecture):
+    if any(gpu.runs_cuda for gpu in devices) and without_cuda_kernel(model.architecture):
         return (whole,)
     if not known.has_verdict:
         return (whole, *FAST_PAIRS[1:])

@@ -14,16 +14,9 @@ from engine.configuration import Configuration
 from engine.memory.bandwidth import Bandwidth
 from engine.memory.estimate import Estimate
 from engine.memory.hardware import Device
-from engine.memory.placement import device_named, place
+from engine.memory.placement import place
 from engine.memory.terms import TermKind
-from engine.memory.weights import (
-    OUTPUT_PREFIXES,
-    layer_of,
-    overridden,
-    override_rules,
-    tied_embeddings,
-    weights_of,
-)
+from engine.memory.weights import tensor_parts
 from engine.model.architecture import Model
 from engine.model.speeds import ModelSpeed
 from engine.model.tensor_table import EXPERT, expert_share, read_tensors
@@ -149,21 +142,10 @@ def _weight_reads(model: Model, cost: Estimate) -> dict[Device, float]:
 
 def _placed(model: Model, now: Configuration, cost: Estimate) -> Iterator[tuple[Device, int, bool]]:
     """Device, bytes, and whether it is all experts of a layer, of each tensor that is read."""
-    devices = [each.device for each in cost.devices]
-    gpus = tuple(device for device in devices if device.kind == "gpu")
-    cpu = next(device for device in devices if device.kind == "cpu")
-    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
-    where = place(weights, now, gpus, cpu)
-    rules = override_rules(now.tensor_overrides, now.n_cpu_moe)
-    n_blocks, tied = len(weights.layer_bytes), tied_embeddings(model.file)
-    for tensor in read_tensors(model.file):
-        index, named = layer_of(tensor.name, n_blocks), overridden(tensor.name, rules)
-        if named is not None:
-            device = device_named(named, gpus, cpu)
-        elif index is not None:
-            device = where.layer_devices[index]
-        elif tensor.name.startswith(OUTPUT_PREFIXES) or tensor is tied:
-            device = where.output_device
-        else:
-            device = cpu
-        yield device, tensor.nbytes, bool(EXPERT.search(tensor.name))
+    where = place(model.file, now, tuple(each.device for each in cost.devices))
+    read = {tensor.name for tensor in read_tensors(model.file)}
+    for part in tensor_parts(model.file, now.tensor_overrides, now.n_cpu_moe):
+        if part.tensor.name in read:
+            multiplies = part.is_tied and part.override is None
+            device = where.output_device if multiplies else where.device_of(part)
+            yield device, part.tensor.nbytes, bool(EXPERT.search(part.tensor.name))

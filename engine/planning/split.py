@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
 
-from engine.memory.estimate import Estimate, cached_by_layer
+from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
+from engine.memory.kv_cache import layer_cache_bytes
 from engine.memory.placement import place
 from engine.memory.terms import DeviceEstimate
-from engine.memory.weights import weights_of
+from engine.memory.weights import layer_bytes
 from engine.model.architecture import Model
 
 SHARE_STEPS = 30
@@ -63,15 +64,13 @@ def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
     """Device and bytes of each layer on a GPU, with the cache that moves with it."""
     now = estimate.configuration
     devices = tuple(each.device for each in estimate.devices)
-    gpus = tuple(device for device in devices if device.kind == "gpu")
-    cpu = next(device for device in devices if device.kind == "cpu")
-    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
-    where = place(weights, now, gpus, cpu)
+    where = place(model.file, now, devices)
     cached: dict[int, int] = {}
     if now.offload_kqv:
-        cached = cached_by_layer(model.architecture, now, estimate.target, devices)
-    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights.layer_bytes)]
-    sizes.append(weights.output_bytes + weights.tied_bytes)
+        shape = shape_for(model.architecture, now, estimate.target, devices)
+        cached = layer_cache_bytes(model.architecture, shape)
+    weights = layer_bytes(model.file, now.tensor_overrides, now.n_cpu_moe)
+    sizes = [nbytes + cached.get(index, 0) for index, nbytes in enumerate(weights)]
     layers = zip((*where.layer_devices, where.output_device), sizes, strict=True)
     return [(device, nbytes) for device, nbytes in layers if device.kind == "gpu"]
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from engine.configuration import Configuration
-from engine.memory.cards import planned_devices
-from engine.memory.device_list import TypedGpu
+from engine.memory.cards import TypedGpu, planned_devices
 from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape
 from engine.memory.placement import Placement, place
 from engine.memory.terms import TermKind
 from engine.memory.units import FLOAT_BYTES, HALF_BYTES
-from engine.memory.weights import weights_of
 from engine.model.architecture import Model
 
 PROGRAM = "ggml-rpc-server"
@@ -93,7 +91,7 @@ def with_workers(
 
     A fixed share does not depend on the free memory of a worker when llama-server starts.
     """
-    where = _placement(model, configuration, devices)
+    where = place(model.file, configuration, devices)
     lying = [*where.layer_devices, where.output_device]
     split = configuration.tensor_split
     if not split and len(where.gpus) > 1 and any(gpu in lying for gpu in where.gpus):
@@ -132,12 +130,12 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
     load_bytes = sum(nbytes for device, nbytes in held.items() if device.worker)
     if not load_bytes:
         return None
-    where = _placement(model, now, devices)
+    where = place(model.file, now, devices)
     shape = shape_for(model.architecture, now, cost.target, devices)
-    crossings = list(_crossings(where, devices[-1]))
+    crossings = list(_crossings(where))
     n_passes = sum(_times(before, after) for before, after in crossings)
     crossed = n_passes * model.architecture.d_hidden * FLOAT_BYTES
-    n_far = sum(bool(device.worker) for device in where.distinct_devices)
+    n_far = sum(bool(device.worker) for device in where.layers_of)
     row = n_far * _input_bytes(shape, now)
     described = MESSAGE_BYTES * (N_INPUTS * n_far + n_passes)
     answers = bool(where.output_device.worker)
@@ -150,15 +148,9 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
     )
 
 
-def _placement(model: Model, now: Configuration, devices: tuple[Device, ...]) -> Placement:
-    gpus = tuple(device for device in devices if device.kind == "gpu")
-    weights = weights_of(model.file, now.tensor_overrides, now.n_cpu_moe)
-    return place(weights, now, gpus, devices[-1])
-
-
-def _crossings(where: Placement, cpu: Device) -> Iterator[tuple[Device, Device]]:
+def _crossings(where: Placement) -> Iterator[tuple[Device, Device]]:
     """Where hidden states go from one device to another."""
-    path = [cpu, *(device for _, _, device in where.spans), where.output_device]
+    path = (where.cpu, *where.layer_devices, where.output_device)
     return ((before, after) for before, after in pairwise(path) if before != after)
 
 

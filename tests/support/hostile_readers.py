@@ -45,7 +45,7 @@ from engine.experiment.records import read_results, write_results
 from engine.grammar.source import read_grammar
 from engine.images import READ, read_image
 from engine.manifest import read_manifest
-from engine.memory.device_list import parse_devices
+from engine.memory.cards import parse_devices
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.server_log import read_buffers
 from engine.memory.units import parse_bytes

@@ -48,8 +48,7 @@ from engine.errors import (
 )
 from engine.events import BufferSize
 from engine.memory.hardware import thread_counts
-from engine.memory.torch_backend import cache_kind, cache_span
-from engine.memory.torch_caches import read_bytes
+from engine.memory.torch_caches import cache_kind, cache_span, read_bytes
 from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]

@@ -9,7 +9,7 @@ import torch
 
 from engine.configuration import Configuration
 from engine.errors import ModelLoadError, PresetError
-from engine.memory.torch_backend import held_bytes
+from engine.memory.torch_caches import held_bytes
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 

@@ -38,7 +38,7 @@ FAMILIES: dict[str, TorchFamily] = {
     "gemma3": TorchFamily(activation="gelu", scales_embeddings=True),
     "mamba": TorchFamily(is_recurrent=True),
 }
-"""All of `engine.memory.torch_backend.ARCHITECTURES`; `llama` is Llama, Mistral, SmolLM, Yi
+"""All of `engine.memory.torch_caches.ARCHITECTURES`; `llama` is Llama, Mistral, SmolLM, Yi
 and whoever is built alike."""
 
 

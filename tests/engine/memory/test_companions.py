@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Adapter, Configuration, PredictorName, SpeculationSettings
-from engine.memory.companions import projector_graph_bytes
-from engine.memory.estimate import Companions, Estimate, estimate
+from engine.memory.estimate import Companions, Estimate, estimate, projector_graph_bytes
 from engine.memory.hardware import Device
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, MIB

@@ -3,7 +3,7 @@
 import pytest
 
 from engine.errors import HardwareError
-from engine.memory.device_list import TypedGpu, parse_devices
+from engine.memory.cards import TypedGpu, parse_devices
 from engine.memory.units import GIB, MIB
 
 

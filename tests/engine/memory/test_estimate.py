@@ -8,7 +8,7 @@ from engine.errors import HardwareError, PresetError
 from engine.memory.estimate import cache_shape, estimate, slot_bytes
 from engine.memory.hardware import Device
 from engine.memory.kv_cache import CacheShape, layer_kv_bytes, layer_state_bytes
-from engine.memory.terms import TARGETS, Target, TermKind, cuda_overhead_bytes
+from engine.memory.terms import TARGETS, Target, TermKind, gpu_overhead
 from engine.memory.units import GIB, MIB, format_bytes, parse_bytes
 from engine.model.architecture import Model, read_model
 from tests.support.gguf_files import header, llama_values, write
@@ -93,7 +93,7 @@ def test_sizes_are_read_and_written() -> None:
 def test_the_context_of_a_larger_card_takes_more(gib: float, mib: int) -> None:
     """598 MiB is what an H100 of 79.6 GiB was measured to take (516 to 636)."""
     card = Device("card", "gpu", round(gib * GIB), round(gib * GIB))
-    assert cuda_overhead_bytes(card) == mib * MIB
+    assert gpu_overhead(card)[0] == mib * MIB
 
 
 def price(model: Model, now: Configuration) -> int:

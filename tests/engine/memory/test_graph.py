@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.configuration import Configuration
-from engine.memory.cuda_kernels import has_cuda_kernel
+from engine.memory.compute import without_cuda_kernel
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import TermKind
@@ -53,7 +53,7 @@ def test_cuda_kernels_need_groups_of_query_heads(
 ) -> None:
     llama = shape_named("llama-3.1-8b").model().architecture
     layer = Layer(n_kv_heads, k, v, n_heads)
-    assert has_cuda_kernel(replace(llama, layers={0: layer})) == is_there
+    assert (not without_cuda_kernel(replace(llama, layers={0: layer}))) == is_there
 
 
 def test_layers_of_an_mtp_head_compute_nothing() -> None:

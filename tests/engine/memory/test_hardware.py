@@ -8,16 +8,16 @@ import pytest
 
 from engine.configuration import Configuration
 from engine.errors import HardwareError
-from engine.memory import gpus, hardware
+from engine.memory import hardware
+from engine.memory.cards import planned_devices
 from engine.memory.estimate import estimate
-from engine.memory.gpus import amd_gpus, nvidia_processes
 from engine.memory.hardware import (
     Device,
-    MemoryLimit,
-    devices,
+    find_amd_gpus,
     find_cpu,
     find_gpus,
     memory_limit,
+    nvidia_processes,
 )
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
@@ -34,7 +34,7 @@ def tree(root: Path, files: dict[str, str | bytes]) -> Path:
 @pytest.mark.parametrize("asked", [{"vram_bytes": (0,)}, {"ram_bytes": -1}, {"ram_bytes": 0}])
 def test_a_device_of_no_size_is_refused(asked: dict[str, object]) -> None:
     with pytest.raises(HardwareError, match="write a size above 0"):
-        devices(**asked)  # type: ignore[arg-type]
+        planned_devices(**asked)  # type: ignore[arg-type]
 
 
 def test_a_container_of_version_2_leaves_what_is_not_used_or_reclaimable(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_container_of_version_2_leaves_what_is_not_used_or_reclaimable(tmp_pat
         "sys/fs/cgroup/kvchat.slice/memory.stat": f"anon 5\ninactive_file {GIB}\n",
         "sys/fs/cgroup/kvchat.slice/run/memory.max": "max\n",
     })  # fmt: skip
-    assert memory_limit(root) == MemoryLimit(8 * GIB, 6 * GIB)
+    assert memory_limit(root) == (8 * GIB, 6 * GIB)
 
 
 def test_the_tightest_of_nested_limits_counts(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_the_tightest_of_nested_limits_counts(tmp_path: Path) -> None:
         "sys/fs/cgroup/a/b/memory.max": str(4 * GIB),
         "sys/fs/cgroup/a/b/memory.current": str(GIB),
     })  # fmt: skip
-    assert memory_limit(root) == MemoryLimit(4 * GIB, GIB)
+    assert memory_limit(root) == (4 * GIB, GIB)
 
 
 def test_a_container_that_only_sees_its_own_top_is_limited_too(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_a_container_that_only_sees_its_own_top_is_limited_too(tmp_path: Path) -
         "sys/fs/cgroup/memory.max": str(2 * GIB),
         "sys/fs/cgroup/memory.current": str(GIB),
     })  # fmt: skip
-    assert memory_limit(root) == MemoryLimit(2 * GIB, GIB)
+    assert memory_limit(root) == (2 * GIB, GIB)
 
 
 def test_version_1_limits_count_and_its_huge_number_is_none(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_version_1_limits_count_and_its_huge_number_is_none(tmp_path: Path) -> N
         "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB // 4),
         "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": str(2**63 - 4096),
     })  # fmt: skip
-    assert memory_limit(limited) == MemoryLimit(GIB, GIB - GIB // 4)
+    assert memory_limit(limited) == (GIB, GIB - GIB // 4)
     free = tree(tmp_path / "b", {
         "proc/self/cgroup": "4:memory:/\n",
         "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
@@ -95,15 +95,15 @@ def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:
 def test_an_amd_card_is_read_from_its_driver(tmp_path: Path) -> None:
     sizes = {"mem_info_vram_total": 16 * GIB, "mem_info_vram_used": GIB,
              "mem_info_gtt_total": 32 * GIB}  # fmt: skip
-    [gpu] = amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
-    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (16 * GIB, 15 * GIB, False)
+    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
+    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_unified) == (16 * GIB, 15 * GIB, False)
 
 
 def test_an_integrated_gpu_has_its_window_of_main_memory_too(tmp_path: Path) -> None:
     sizes = {"mem_info_vram_total": GIB, "mem_info_vram_used": GIB // 2,
              "mem_info_gtt_total": 60 * GIB, "mem_info_gtt_used": GIB // 2}  # fmt: skip
-    [gpu] = amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
-    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_integrated) == (61 * GIB, 60 * GIB, True)
+    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
+    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_unified) == (61 * GIB, 60 * GIB, True)
 
 
 def test_cards_of_other_makers_and_connectors_are_no_amd_gpus(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_cards_of_other_makers_and_connectors_are_no_amd_gpus(tmp_path: Path) ->
         "class/drm/card0/device/mem_info_vram_total": str(GIB),
         "class/drm/card1/device/vendor": "0x1002\n",
     })  # fmt: skip
-    assert amd_gpus(tmp_path) == ()
+    assert find_amd_gpus(tmp_path) == ()
 
 
 def test_an_integrated_gpu_counts_only_where_there_is_no_other(
@@ -125,29 +125,28 @@ def test_an_integrated_gpu_counts_only_where_there_is_no_other(
     })  # fmt: skip
     alone = tree(tmp_path / "alone", amd_card(0, 2, mem_info_vram_total=GIB))
     for sysfs, expected in ((both, [(8, False, "AMD")]), (alone, [(1, True, "AMD")])):
-        found = amd_gpus(sysfs)
-        monkeypatch.setattr("engine.memory.gpus.amd_gpus", lambda found=found: found)
+        found = find_amd_gpus(sysfs)
+        monkeypatch.setattr("engine.memory.hardware.find_amd_gpus", lambda found=found: found)
         gpus_here = [(d.total_bytes // GIB, d.is_unified, d.vendor) for d in find_gpus()]
         assert gpus_here == expected
 
 
 def test_a_limit_makes_main_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    tight = MemoryLimit(64 * MIB, 16 * MIB)
-    monkeypatch.setattr("engine.memory.hardware.memory_limit", lambda: tight)
+    monkeypatch.setattr("engine.memory.hardware.memory_limit", lambda: (64 * MIB, 16 * MIB))
     assert (find_cpu().total_bytes, find_cpu().free_bytes) == (64 * MIB, 16 * MIB)
 
 
 def test_apple_gives_the_gpu_two_thirds_or_three_quarters_of_the_memory() -> None:
-    assert gpus.apple_share(16 * GIB) == pytest.approx(10.67 * GIB, rel=0.001)
-    assert gpus.apple_share(64 * GIB) == 48 * GIB
-    assert gpus.apple_share(64 * GIB, wired_limit_mib=57344) == 56 * GIB
+    assert hardware.apple_share(16 * GIB) == pytest.approx(10.67 * GIB, rel=0.001)
+    assert hardware.apple_share(64 * GIB) == 48 * GIB
+    assert hardware.apple_share(64 * GIB, wired_limit_mib=57344) == 56 * GIB
 
 
 def test_a_mac_has_one_gpu_inside_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.memory.gpus.has_apple_gpu", lambda: True)
-    monkeypatch.setattr("engine.memory.gpus.apple_chip", lambda: "Apple M4")
-    monkeypatch.setattr("engine.memory.gpus.apple_wired_limit_mib", lambda: 0)
-    monkeypatch.setattr("engine.memory.gpus.amd_gpus", lambda: ())
+    monkeypatch.setattr("engine.memory.hardware.has_apple_gpu", lambda: True)
+    chip = {"machdep.cpu.brand_string": "Apple M4"}
+    monkeypatch.setattr("engine.memory.hardware.sysctl", lambda key: chip.get(key, ""))
+    monkeypatch.setattr("engine.memory.hardware.find_amd_gpus", lambda: ())
     monkeypatch.setattr("engine.memory.hardware.find_nvidia_gpus", lambda: ())
     cpu = Device("CPU", "cpu", 24 * GIB, 12 * GIB)
     monkeypatch.setattr("engine.memory.hardware.find_cpu", lambda: cpu)

@@ -12,7 +12,7 @@ from engine.events import BufferSize
 from engine.memory.dry_run import measured_bytes
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device, find_cpu
-from engine.memory.mapping import MappedWeights
+from engine.memory.placement import MappedWeights
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
 from engine.model.architecture import Model, read_model

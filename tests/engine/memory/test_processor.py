@@ -14,10 +14,10 @@ from engine.memory.hardware import (
     described_processor,
     find_cpu,
     instructions_of,
-    is_repacked,
 )
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
+from engine.memory.weights import is_repacked
 from engine.model.architecture import Model
 from engine.model.ggml import TYPE_NUMBERS, TYPES_BY_NAME
 from engine.model.gguf import TensorInfo

@@ -14,7 +14,7 @@ from engine.memory.hardware import Device
 from engine.memory.kv_cache import layer_kv_bytes, layer_state_bytes
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB, MIB
-from engine.memory.weights import weights_of
+from engine.memory.weights import layer_bytes
 from engine.model.architecture import Model
 from tests.support.made_models import made_headers, written_model
 
@@ -67,9 +67,7 @@ def test_a_gpu_that_takes_all_layers_takes_all_but_the_embeddings(
     assert TermKind.KV not in on_cpu.terms
     inputs = sum(tensor.nbytes for tensor in model.file.tensors if tensor.name in INPUTS)
     assert abs(on_cpu.term(TermKind.WEIGHTS).nbytes - inputs) <= MIB
-    weights = weights_of(model.file)
-    moved = weights.total_bytes - weights.input_bytes + weights.tied_bytes
-    assert on_gpu.term(TermKind.WEIGHTS).nbytes == moved
+    assert on_gpu.term(TermKind.WEIGHTS).nbytes == sum(layer_bytes(model.file))
 
 
 @pytest.mark.parametrize("label", RARE)

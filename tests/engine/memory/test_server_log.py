@@ -46,13 +46,8 @@ def test_a_draft_model_is_kept_apart_from_its_target() -> None:
 
 def test_a_graph_that_is_laid_out_again_counts_once() -> None:
     line = "sched_reserve:      CUDA0 compute buffer size =   {} MiB\n"
-    found = parse_buffers([line.format("300.00"), line.format("120.00")])
+    found = parse_buffers(line.format("300.00") + line.format("120.00"))
     assert found == (BufferSize("CUDA0", "compute", 120 * MIB),)
-
-
-def test_only_the_last_run_of_a_log_counts() -> None:
-    text = (LOGS / "cpu_lv4.log").read_text().splitlines(keepends=True)
-    assert parse_buffers(text + text) == parse_buffers(text)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +62,7 @@ def test_only_the_last_run_of_a_log_counts() -> None:
     ],
 )  # fmt: skip
 def test_lines_of_compressors_projectors_and_colours(line: str, buffer: BufferSize) -> None:
-    assert parse_buffers([f"{line}\n", "llama_kv_cache: CUDA0 KV buffer si\n"]) == (buffer,)
+    assert parse_buffers(f"{line}\nllama_kv_cache: CUDA0 KV buffer si\n") == (buffer,)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.terms import Target
 from engine.memory.units import GIB
-from engine.memory.warnings import rope_warning
+from engine.memory.warnings import rope_warnings
 from engine.model.architecture import Model
 from tests.support.made_models import shape_named
 
@@ -53,17 +53,17 @@ def model() -> Model:
 
 
 def test_a_context_within_training_has_no_warning(model: Model) -> None:
-    assert rope_warning(model, model.architecture.n_ctx_train, is_kvchat=False) is None
+    assert not [*rope_warnings(model, model.architecture.n_ctx_train, is_kvchat=False)]
 
 
 def test_beyond_training_the_factor_covers_the_context(model: Model) -> None:
     trained = model.architecture.n_ctx_train
     flags = f"--rope-scale 3.25 --yarn-orig-ctx {trained}"
-    assert flags in (rope_warning(model, 3 * trained + 256, is_kvchat=False) or "")
+    assert flags in "".join(rope_warnings(model, 3 * trained + 256, is_kvchat=False))
 
 
 def test_a_scaled_model_counts_from_its_original_context(model: Model) -> None:
     key = "qwen2.rope.scaling.original_context_length"
     file = replace(model.file, values={**model.file.values, key: 8192})
-    scaled = rope_warning(replace(model, file=file), 131072, is_kvchat=True) or ""
+    scaled = "".join(rope_warnings(replace(model, file=file), 131072, is_kvchat=True))
     assert "--rope-scale 16 --yarn-orig-ctx 8192" in scaled

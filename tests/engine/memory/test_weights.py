@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import TensorOverride
+from engine.configuration import Configuration, TensorOverride
 from engine.errors import PresetError
-from engine.memory.weights import MAX_LAYERS, expert_pattern, override_rules, weights_of
+from engine.memory.hardware import Device
+from engine.memory.placement import place
+from engine.memory.weights import MAX_LAYERS, expert_pattern, override_rules
 from engine.model.gguf import read_gguf
 from tests.support.gguf_files import header, write
 
@@ -66,4 +68,6 @@ def test_weights_are_the_tensors_that_llama_cpp_loads(
     }
     data_bytes = len(names) * MATRIX_BYTES
     file = read_gguf(write(tmp_path / "m.gguf", header(values, tensors), data_bytes=data_bytes))
-    assert weights_of(file).total_bytes == n_loaded * MATRIX_BYTES
+    cpu = Device("CPU", "cpu", 1, 1)
+    found = place(file, Configuration(file.path, 0, use_mmap=False), (cpu,)).weight_bytes
+    assert found == {cpu: n_loaded * MATRIX_BYTES}

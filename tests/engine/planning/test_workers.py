@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.configuration import Configuration
-from engine.memory.device_list import parse_devices
+from engine.memory.cards import parse_devices
 from engine.memory.estimate import estimate
 from engine.memory.hardware import Device
 from engine.memory.units import GIB

@@ -15,7 +15,7 @@ from engine.backends.server.facts import slots_of
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
-from engine.memory.device_list import parse_devices
+from engine.memory.cards import parse_devices
 from engine.memory.server_log import read_buffers
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
