@@ -187,7 +187,7 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
     try:
         if path.stat().st_size > MAX_IMAGE_BYTES:
             raise ImageError(
-                f"{name} has {path.stat().st_size / (1 << 20):,.0f} MiB, but the limit is "
+                f"{name} is {path.stat().st_size / (1 << 20):,.0f} MiB, but the limit is "
                 f"{MAX_IMAGE_BYTES >> 20} MiB: make a smaller copy"
             )
         return read_bytes(path, limit=MAX_IMAGE_BYTES)

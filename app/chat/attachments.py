@@ -180,9 +180,8 @@ def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
         n_bytes = 0
     if n_bytes > MAX_FILE_BYTES:
         return (
-            f"@{shown} has {fmt.nbytes(n_bytes)}; the limit is {fmt.nbytes(MAX_FILE_BYTES)}: "
-            "paste the relevant "
-            "part"
+            f"@{shown} is {fmt.nbytes(n_bytes)}; the limit is {fmt.nbytes(MAX_FILE_BYTES)}: "
+            "paste the relevant part"
         )
     reason = getattr(error, "strerror", None) or str(error)
     return f"@{shown} cannot be read: {reason}"

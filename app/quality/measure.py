@@ -277,8 +277,8 @@ def _check_is_free(files: ReportFiles) -> None:
     if files.json is None or files.json == files.resume or not files.json.exists():
         return
     raise QualityError(
-        f"{files.json} contains another run. To continue that run, leave out --resume; "
-        "otherwise use a new file for --json"
+        f"{files.json} contains another run: to continue that run, pass the file to --resume; "
+        "for a new run, choose another file for --json"
     )
 
 

@@ -40,8 +40,9 @@ GLOSSARY = (
     ("by position", "How often the first, second or third token of a draft is accepted, given "
                     "that all tokens before it were accepted."),
     ("steps", "One step is the time to decode one token without drafts. Bars are measured, dashes "
-              "are estimated. If a batch with two drafted tokens takes 1.8 steps and one of them "
-              "is accepted, two tokens take 1.8 steps instead of 2."),
+              "are estimated. Example: a batch with two drafted tokens takes 1.8 steps. If one of "
+              "them is accepted, the batch yields two tokens: that one and the model's own. "
+              "Without drafts, they take 2 steps."),
     ("correction", "The model's own token in place of the first rejected draft token."),
     ("bonus", "The model's own token after a fully accepted draft."),
     ("prefill", "Processing of the prompt, which fills the KV cache before the first token."),

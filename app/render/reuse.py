@@ -16,8 +16,8 @@ CAUSES: Mapping[ReadCause, str] = {
     ReadCause.TRIMMED: "old turns were dropped because the context was full",
     ReadCause.SETTINGS: "a setting changed: {place}",
     ReadCause.EVICTED: "{n} matching tokens were evicted to free space for other states",
-    ReadCause.UNCUT: "{n} matching tokens are saved only in longer states that continue "
-    "differently, and this model's cache cannot be truncated",
+    ReadCause.UNCUT: "{n} matching tokens could not be reused: they are saved only as the "
+    "start of longer states, and this model's states cannot be shortened",
 }
 RESTORED = "the start of the prompt was restored from a saved state; the rest was computed"
 GOES_ON = "the prompt continues the previous one: only new tokens were computed"

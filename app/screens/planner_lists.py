@@ -200,7 +200,7 @@ class CardsScreen(PickScreen[Cards]):
         text = " ".join(words)
         rows = super().found(_SIZE.sub(r"=\1gib", text).split())
         if size := _SIZE.fullmatch(text):
-            line = partial(self._line, (int(size[1]) * GIB,), f"any card of {size[1]} GiB", ())
+            line = partial(self._line, (int(size[1]) * GIB,), f"any {size[1]} GiB card", ())
             rows.insert(0, Row((int(size[1]) * GIB,), line))
         return rows
 

@@ -97,9 +97,9 @@ def check_version(connection: sqlite3.Connection, path: Path) -> None:
     can_lack = version == 0
     if version not in (0, VERSION) or not _has_columns(connection, can_lack_tables=can_lack):
         raise StoreError(
-            f"{path} has other tables (database version {version}) than this kvchat supports "
-            f"(version {VERSION}): run `kvchat chats export --all` with the kvchat that created "
-            "the file, then `kvchat chats import` with this kvchat; or move the file away to start "
+            f"{path} has database version {version}, or damaged tables; this kvchat supports "
+            f"version {VERSION}: run `kvchat chats export --all` with the kvchat that created the "
+            "file, then `kvchat chats import` with this kvchat; or move the file away to start "
             "with an empty database"
         )
 

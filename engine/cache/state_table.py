@@ -274,7 +274,7 @@ def enter_state(rows: sqlite3.Connection, state: StoredState) -> None:
 def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
     """The state of a row of `NAMES`; raises `sqlite3.DatabaseError` if the row is damaged."""
     if tuple(map(type, row)) != tuple(COLUMNS.values()):
-        raise sqlite3.DatabaseError("a row of the table is not a valid state: its types are wrong")
+        raise sqlite3.DatabaseError("the list of saved states is damaged: an entry has wrong types")
     about = dict(zip(COLUMNS, row, strict=True))
     about["owners"] = frozenset(filter(None, str(about["owners"]).split("\n")))
     about["is_pinned"] = bool(about["is_pinned"])
@@ -286,7 +286,7 @@ def state_of_row(row: Row, *, has_tokens: bool = True) -> StoredState:
     is_whole = is_whole and is_finite and min(state.start, state.nbytes, state.n_uses) >= 0
     if not (is_named and is_whole):
         raise sqlite3.DatabaseError(
-            f"a row of the table is not a valid state: {state.key!r} has impossible values"
+            f"the list of saved states is damaged: entry {state.key!r} has invalid values"
         )
     return state
 

@@ -159,7 +159,7 @@ def _check_row(row: Row, arms: Sequence[str]) -> None:
     is_in_order = names == row_of(PLAIN.name, others)
     if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
         raise ExperimentError(
-            f"a row has the replies {', '.join(names)} instead of plain, ARM, ARM, plain"
+            f"a block has the replies ({', '.join(names)}) instead of (plain, ARM, ARM, plain)"
         )
     for sample in row:
         check_speed(sample.stats)

@@ -146,15 +146,15 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
         rival = 0.0 if automatic is None else safe[automatic]
         if safe[fixed] * (1 - AUTO_MARGIN) > rival:
             return Recommendation(
-                fixed, f"{_ratio(fixed, gains)}, and is slower on none of the prompt sets"
+                fixed, f"{_ratio(fixed, gains)}, and is not slower on any prompt set"
             )
     if automatic is not None:
         return Recommendation(automatic, f"{_ratio(automatic, gains)}, and adapts to other texts")
     best = max(gains, key=lambda name: gains[name].median)
     return Recommendation(
         None,
-        "every setting either has no clear gain or is slower on one of the prompt sets; the "
-        f"best: {_ratio(best, gains)}",
+        "no setting has a clear gain without being slower on at least one prompt set; the best is: "
+        f"{_ratio(best, gains)}",
     )
 
 

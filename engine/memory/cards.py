@@ -19,7 +19,7 @@ from engine.memory.units import GIB, MIB, parse_bytes
 from engine.validation import nearest
 
 CARDS_PATH = Path(__file__).with_name("cards.toml")
-CARDS_HINT = "write a card from `kvchat models cards`, or a size such as 24GiB"
+CARDS_HINT = "use a name from `kvchat models cards`, or a size such as 24GiB"
 SIZE = re.compile(r"\s+(?P<gib>\d+)\s*gi?b$", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(nvidia|geforce|radeon|amd|intel|apple|tesla|quadro|instinct|graphics|generation)\b|\((r|tm)\)"
@@ -190,7 +190,8 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
     match = GPUS.fullmatch(text)
     if match is None or match["count"] == "0":
         raise HardwareError(
-            f"{shown(text)} is not a GPU: write one such as 24GiB, 2x24GiB, RTX 3060 or host1:24GiB"
+            f"{shown(text)} is not the name or size of a GPU: write, for example, 24GiB, 2x24GiB, "
+            "RTX 3060 or host1:24GiB"
         )
     endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
     named = match["named"].strip()

@@ -283,8 +283,8 @@ def slots_text(
         cost = f"needs {format_bytes(price)}" if price else "needs no extra memory"
         return (
             f"{n_slots} slots share {shape.n_cells:,} cells and store a common prefix once; "
-            f"another slot {cost}. Slots affect each other's rounding, so a reply may "
-            "differ from one computed alone"
+            f"another slot {cost}. Replies that run together are rounded differently, so a "
+            "reply may differ from one computed alone"
         )
     return (
         f"{n_slots} slots have {shape.n_cells:,} tokens of context each; another slot needs "

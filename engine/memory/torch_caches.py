@@ -304,7 +304,7 @@ def torch_warnings(
             f"{token_bytes(kind, layers):,.0f} bytes per token"
         )
     else:
-        yield f"torch computes in {computed}; the model has no keys and values"
+        yield f"torch computes in {computed}; without attention layers there is no KV cache"
 
 
 def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:

@@ -167,9 +167,9 @@ def override_rules(
 def _compiled(pattern: str) -> re.Pattern[str]:
     if len(pattern) > MAX_PATTERN or not _is_cheap(pattern):
         raise PresetError(
-            f"matching the tensor override {shown(pattern)} may never finish: use at most "
-            f"{MAX_PATTERN} characters and {MAX_REPEATS} of `*`, `+` and `{{`, and do not "
-            "nest them or repeat a group with `|`"
+            f"the tensor override {shown(pattern)} is too complex to match: use at most "
+            f"{MAX_PATTERN} characters and at most {MAX_REPEATS} repetitions (`*`, `+`, `{{`) in "
+            "total; put no repetition inside another, and do not repeat a group with `|`"
         )
     try:
         return re.compile(pattern)

@@ -43,8 +43,8 @@ class Gates:
     __pydantic_config__ = STRICT
 
     max_nll_delta: Loss = 0.014
-    """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. A rotated 4-bit
-    cache costs robust models 0.0022 to 0.004; on models that it breaks, the cost is above 1."""
+    """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. With a 4-bit
+    cache, it is 0.0022 to 0.004 on robust models, and above 1 on models that cannot use one."""
     max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
     """Maximum ratio of the perplexity to that of the reference, exp(increase of the loss); the
     stricter of this limit and `max_nll_delta` applies."""
@@ -61,8 +61,8 @@ class Gates:
     """Maximum share of wrong answers among the retrieval questions that the reference answers
     correctly. Rounding alone can make 1 answer in 10 wrong."""
     max_long_kl: Loss = 0.035
-    """Maximum mean KL divergence in nats beyond 8,192 tokens, or at the farthest position that was
-    measured."""
+    """Maximum mean KL divergence in nats beyond 8,192 tokens; if the measurement does not reach
+    that far, at its last positions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class LlamaCppSequence(BaseSequence):
         if not self.can_crop(length):
             raise CropUnsupportedError(
                 f"the cache of {len(self._tokens)} tokens cannot be cropped to {length}: "
-                f"{self._why_not(length)}; crop it to 0 and prefill again"
+                f"{self._why_not(length)}; clear the cache and prefill the whole prompt again"
             )
         if not length:
             self._forget()
@@ -57,8 +57,8 @@ class LlamaCppSequence(BaseSequence):
         position = self._position(length)
         if not llama_cpp.llama_memory_seq_rm(self._backend.memory, self.id, position, -1):
             raise CropUnsupportedError(
-                f"llama.cpp refused to crop the cache from {len(self._tokens)} to {length} "
-                "tokens; crop it to 0 and prefill again"
+                f"llama.cpp could not crop the cache from {len(self._tokens)} to {length} "
+                "tokens: clear the cache and prefill the whole prompt again"
             )
         del self._tokens[length:]
         if length < self._image_end:

@@ -312,8 +312,9 @@ class TorchBackend(BaseBackend):
         if is_dense and self._plan is None and configuration.kv_trace is None:
             return None
         return (
-            "the decode step cannot be compiled: it needs an f32, f16 or bf16 cache, only "
-            "attention layers, `swa_full`, and neither `kv_trace` nor `decode_plan`"
+            "the decode step cannot be compiled: this works only with an f32, f16 or bf16 cache, a "
+            "model that has only attention layers, `swa_full` on, and `kv_trace` and "
+            "`decode_plan` off"
         )
 
     def _make_caches(

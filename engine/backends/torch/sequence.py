@@ -43,7 +43,8 @@ class TorchSequence(BaseSequence):
         if not self.can_crop(length):
             raise CropUnsupportedError(
                 f"the cache of {len(self._tokens)} tokens cannot be cropped to {length}: a "
-                "layer no longer has these tokens; crop it to 0 and prefill again"
+                "layer no longer has these tokens; clear the cache and prefill the whole "
+                "prompt again"
             )
         if length < len(self._tokens):
             for cache in self.caches:

@@ -21,7 +21,7 @@ async def test_a_size_finds_the_cards_of_that_size_and_any_card_of_it(
             await app.push_screen(screen, taken.append)
             await pilot.press(*(key if key != " " else "space" for key in typed))
             first, *others = map(plain, screen.query_one(SelectList).lines)
-            assert "any card of 8 GiB" in first
+            assert "any 8 GiB card" in first
             assert others
             assert all("8.00 GiB" in line or "8 GiB" in line for line in others if line.strip())
             await pilot.press("enter")
