@@ -10,14 +10,8 @@ from engine.memory import hardware
 from engine.memory.cards import find_card, planned_devices
 from engine.memory.device_list import TypedGpu, parse_devices
 from engine.memory.hardware import Device, Instructions
-from engine.memory.units import GIB, format_bytes, parse_bytes
-from engine.planning.values import (
-    FOUND,
-    GPU_SIZES,
-    RAM_SIZES,
-    OptionError,
-    step_among,
-)
+from engine.memory.units import GIB, format_bytes
+from engine.planning.values import FOUND, GPU_SIZES, RAM_SIZES, OptionError, parse_size, step_among
 from engine.planning.workers import RpcWorker, workers_of
 
 
@@ -98,11 +92,7 @@ def format_gpus(machine: PlannedMachine) -> str:
 
 
 def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
-    """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`.
-
-    Raises:
-        OptionError: one of them is neither, or they make no machine.
-    """
+    """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`."""
     if text.strip().lower() in ("", FOUND):
         return with_gpus(machine, ())
     try:
@@ -134,11 +124,7 @@ def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> P
 def with_gpus(
     machine: PlannedMachine, vram_bytes: tuple[int, ...], cards: tuple[str, ...] = ()
 ) -> PlannedMachine:
-    """The machine with other GPUs; a card that is a whole machine brings its own RAM.
-
-    Raises:
-        OptionError: a machine with one memory has other parts.
-    """
+    """The machine with other GPUs; a card that is a whole machine brings its own RAM."""
     changed = replace(machine, vram_bytes=vram_bytes, cards=cards, workers=())
     if changed.unified_card is None:
         return changed
@@ -155,17 +141,10 @@ def format_ram(machine: PlannedMachine) -> str:
 
 
 def parse_ram(text: str) -> int | None:
-    """A typed size of RAM, None for what was found.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """A typed size of RAM; None for the free RAM of this machine."""
     if text.strip().lower() == FOUND:
         return None
-    try:
-        return parse_bytes(text)
-    except HardwareError as error:
-        raise OptionError(f"{error}; or type `found` for the free RAM of this machine") from error
+    return parse_size(text, "or type `found` for the free RAM of this machine")
 
 
 def step_ram(machine: PlannedMachine, step: int) -> int | None:
