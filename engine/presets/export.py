@@ -1,4 +1,7 @@
-"""Types of exports and imports, text that every format can hold, and files written."""
+"""Types of exports and imports, text that every format can hold, and files written.
+
+Faults raise `ExportError` or `ImportedFileError`.
+"""
 
 import json
 import re
@@ -140,11 +143,7 @@ def comments(lines: Iterable[str], mark: str = "#") -> str:
 
 
 def writable(text: str) -> str:
-    """The text itself, which fits on one line of any format.
-
-    Raises:
-        ExportError: it has a line break, another control character, or bytes that are no text.
-    """
+    """The text itself; a line break, another control character or a surrogate is an error."""
     if bad := UNWRITABLE.search(text):
         raise ExportError(
             f"{text!r} contains the character {bad[0]!r}, which no export can write: rename "
@@ -175,11 +174,7 @@ def with_absolute_paths(request: ExportRequest) -> ExportRequest:
 
 
 def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
-    """The wanted name, or the only one.
-
-    Raises:
-        ImportedFileError: it is unknown, or there are several and none is wanted.
-    """
+    """The wanted name, or the only one."""
     if wanted in names:
         return str(wanted)
     listed = ", ".join(names)
@@ -194,11 +189,7 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
 
 
 def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> list[Path]:
-    """Write an export and its companions; returns the files.
-
-    Raises:
-        ExportError: the folder is missing, a file exists already or cannot be written.
-    """
+    """Write an export and its companions into an existing folder; returns the files."""
     if not path.parent.exists():
         raise ExportError(
             f"the folder {path.parent} does not exist: create it, or choose another file"
@@ -212,10 +203,6 @@ def install(
     """Write an export where its program looks for it; returns that file and the backup.
 
     A format that merges saves the existing text as a backup and merges it with the export.
-
-    Raises:
-        ExportError: the format has no such path here, an existing file cannot be merged, or
-            nothing can be written.
     """
     path = exported.install_path
     if path is None:

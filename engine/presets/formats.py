@@ -24,15 +24,8 @@ def read_text(
 ) -> Imported:
     """The preset of a text: a command, a script, or another program's configuration.
 
-    Args:
-        text: The text.
-        name: Name of the preset; None takes the text's.
-        entry: Section, model or service of a text that has several.
-        model: Model of the preset, if the text names none.
-        n_layers: Layers of that model.
-
-    Raises:
-        ImportedFileError: it is none of these, or names nothing that a preset has.
+    `entry` is the section, model or service of a text that has several; `model` and its `n_layers`
+    are used if the text names no model.
     """
     text = text.removeprefix("\ufeff")
     if not text.strip():
