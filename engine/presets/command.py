@@ -67,11 +67,7 @@ class ParsedCommand(NamedTuple):
 
 
 def commands(text: str) -> Iterator[ParsedCommand]:
-    """The commands of a text in their order; a quote without its end lasts to the end.
-
-    Raises:
-        ImportedFileError: its variables expand to more than `MAX_EXPANDED` characters.
-    """
+    """The commands of a text in their order; a quote without its end lasts to the end."""
     return Shell().commands(text)
 
 

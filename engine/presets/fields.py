@@ -92,10 +92,10 @@ def flat(data: Mapping[str, Any]) -> Fields:
     """Fields of nested tables."""
     found: Fields = {}
     for name, value in data.items():
-        is_table = isinstance(value, dict)
-        found |= (
-            {f"{name}.{key}": each for key, each in value.items()} if is_table else {name: value}
-        )
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            found[name] = value
     return found
 
 
@@ -113,14 +113,7 @@ def preset_from(
 ) -> "Preset":
     """The preset of fields; values that it cannot hold go to `left_out`, each with the reason.
 
-    Args:
-        fields: Values by field; `name` may be any text.
-        source: What was read, for messages.
-        left_out: Gets the refused values.
-        written: Fields as the program's text has them.
-
-    Raises:
-        ImportedFileError: no preset is possible.
+    `name` may be any text; `written` has fields as the program's text has them, for `left_out`.
     """
     from pydantic import ValidationError  # `kvchat plan` starts without pydantic
 
@@ -162,9 +155,17 @@ def file_stem(path: str) -> str:
 
 
 def layers_from(value: object) -> int | str:
-    """Layers on the GPU from a number: below 0 is `auto`, `ALL_LAYERS` or more is all."""
-    count = int(str(value))
-    return "auto" if count < 0 else "all" if count >= ALL_LAYERS else count
+    """Layers on the GPU: -1 or `auto`; -2, `all` or a number from `ALL_LAYERS` on; a number."""
+    text = str(value).lower()
+    if text in ("auto", "all"):
+        return text
+    count = int(text)
+    return "all" if count == -2 or count >= ALL_LAYERS else "auto" if count < 0 else count
+
+
+def draft_layers_from(value: object) -> int | str:
+    """Layers of a draft model, for which llama.cpp's `auto` is all."""
+    return "all" if (layers := layers_from(value)) == "auto" else layers
 
 
 def layers_number(value: int | str) -> int:
@@ -211,11 +212,7 @@ def differences(
 ) -> Iterator[str]:
     """Each setting that a program lacks or gets with another value.
 
-    Args:
-        configuration: What was exported.
-        found: The preset that an import of the export gives.
-        program: Its name.
-        skipped: Fields that the program gets in another way.
+    `found` is the preset that an import of the export gives; fields of `skipped` are not compared.
     """
     from engine.presets.library import preset_of
 
@@ -249,12 +246,9 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
     predictor = PredictorName(after["speculation.predictor"])
     if predictor != speculation.predictor:
         head = "the model's MTP head" if after["n_mtp_draft"] else None
-        instead = _INSTEAD.get(predictor, head)
-        gets = (
-            f"uses {instead} instead"
-            if instead
-            else "does not support it and decodes without speculation"
-        )
+        gets = "does not support it and decodes without speculation"
+        if instead := _INSTEAD.get(predictor, head):
+            gets = f"uses {instead} instead"
         yield f"the predictor is {speculation.predictor}: {program} {gets}"
     if draft is not None and "draft.model" not in after:
         yield f"the draft model {draft.model_path.name} is left out: {program} does not use it"
@@ -271,7 +265,6 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
 
 
 def _at(data: Fields, where: tuple[str, ...]) -> list[str]:
-    """The fields that a fault is about."""
     names = [name for name in data if name != "name"]
     exact = [name for name in names if name in (".".join(where[:2]), where[0])]
     return exact or [name for name in names if name.startswith(f"{where[0]}.")]

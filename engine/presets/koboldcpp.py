@@ -33,10 +33,6 @@ def _kv_type(value: object) -> str:
     return next((name for name, number in QUANT_KV.items() if number == value), str(value))
 
 
-def _draft_layers(value: object) -> int | str:
-    return "all" if (layers := fields.layers_from(value)) == "auto" else layers
-
-
 def _overrides(rules: Iterable[TensorOverride]) -> str:
     pairs = ((each.pattern, fields.device_name(each.device)) for each in rules)
     return ",".join(f"{export.writable(pattern)}={device}" for pattern, device in pairs)
@@ -64,7 +60,9 @@ ROWS = (
 DRAFTS = (
     FieldRow("speculation.n_draft", "draftamount", read=_positive),
     FieldRow("draft.model", "draftmodel", export.writable),
-    FieldRow("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, _draft_layers),
+    FieldRow(
+        "draft.n_gpu_layers", "draftgpulayers", fields.layers_number, fields.draft_layers_from
+    ),
 )
 SAMPLING = tuple(
     FieldRow(f"sampling.{field}", key)
@@ -77,11 +75,7 @@ SAMPLING = tuple(
 
 
 def render(request: ExportRequest) -> Exported:
-    """The settings; start with `koboldcpp --config FILE`.
-
-    Raises:
-        ExportError: a path or pattern that no export can write.
-    """
+    """The settings; start with `koboldcpp --config FILE`."""
     configuration = export.with_absolute_paths(request).configuration
     settings: Fields = {
         **fields.write_rows(ROWS, configuration),

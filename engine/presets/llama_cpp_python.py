@@ -72,11 +72,7 @@ def render(request: ExportRequest) -> Exported:
 
 
 def read(request: ImportRequest) -> Imported:
-    """The preset of one model.
-
-    Raises:
-        ImportedFileError: there is no model, or there are several and none is named.
-    """
+    """The preset of one model, which `request.entry` names if there are several."""
     data: Fields = dict(request.data or {})
     models = {_name(each): each for each in data.pop("models") if isinstance(each, dict)}
     if not models:

@@ -66,14 +66,6 @@ def is_on(text: str) -> bool:
     return text.lower() not in _OFF
 
 
-def _gpu_layers(text: str) -> int | str:
-    return {"auto": "auto", "all": "all", "-2": "all"}.get(text.lower()) or fields.layers_from(text)
-
-
-def _draft_layers(text: str) -> int | str:
-    return "all" if (layers := _gpu_layers(text)) == "auto" else layers
-
-
 def _flash_attention(text: str) -> str:
     return "auto" if text.lower() in ("auto", "-1") else "on" if is_on(text) else "off"
 
@@ -102,7 +94,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("n_threads", "--threads -t LLAMA_ARG_THREADS"),
     Flag("n_threads_batch", "--threads-batch -tb"),
     Flag("n_gpu_layers", "--n-gpu-layers -ngl --gpu-layers LLAMA_ARG_N_GPU_LAYERS",
-          read=_gpu_layers),
+          read=fields.layers_from),
     Flag("fit", "--fit -fit LLAMA_ARG_FIT", takes="maybe"),
     Flag("split_mode", "--split-mode -sm LLAMA_ARG_SPLIT_MODE"),
     Flag("main_gpu", "--main-gpu -mg LLAMA_ARG_MAIN_GPU"),
@@ -142,7 +134,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("speculation.draft_min_confidence", "--spec-draft-p-min --draft-p-min "
          "LLAMA_ARG_SPEC_DRAFT_P_MIN LLAMA_ARG_DRAFT_P_MIN"),
     Flag("draft.n_gpu_layers", "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=_draft_layers),
+          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=fields.draft_layers_from),
     Flag("draft.type_k", "--spec-draft-type-k -ctkd --cache-type-k-draft "
           "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", read=str.lower),
     Flag("draft.type_v", "--spec-draft-type-v -ctvd --cache-type-v-draft "

@@ -84,10 +84,16 @@ def render(request: ExportRequest) -> Exported:
     """The defaults, and their path for a model in LM Studio's own folder."""
     request = export.with_absolute_paths(request)
     configuration = request.configuration
+    load: Fields = {
+        _AUTO_FIT: False,
+        **fields.write_rows((*LOAD, *_shares(request.n_layers)), configuration),
+        _SPLIT: _gpus(configuration),
+        **_drafts(configuration),
+    }
     defaults: Fields = {
         "preset": "",
         "operation": {"fields": _as_list(fields.write_rows(PREDICTION, configuration))},
-        "load": {"fields": _as_list(_load(request))},
+        "load": {"fields": _as_list({k: v for k, v in load.items() if v is not None})},
     }
     found = read(ImportRequest(data=defaults, n_layers=request.n_layers)).preset
     path = install_path_of(configuration.model_path)
@@ -112,11 +118,7 @@ def install_path_of(model_path: Path) -> Path | None:
 
 
 def merge(existing: str, exported: str) -> str:
-    """The existing defaults with the exported fields; other fields stay.
-
-    Raises:
-        ExportError: the existing text is not LM Studio's JSON.
-    """
+    """The existing defaults with the exported fields; other fields stay."""
     try:
         old: object = parse_json(existing.removeprefix("\ufeff"))
     except ValueError as error:
@@ -149,17 +151,6 @@ def read(request: ImportRequest) -> Imported:
     given.pop(_AUTO_FIT, None)
     left_out = fields.listed(given)
     return Imported(fields.preset_from(found, SOURCE, left_out), SOURCE, tuple(left_out))
-
-
-def _load(request: ExportRequest) -> Fields:
-    configuration = request.configuration
-    values: Fields = {
-        _AUTO_FIT: False,
-        **fields.write_rows((*LOAD, *_shares(request.n_layers)), configuration),
-        _SPLIT: _gpus(configuration),
-        **_drafts(configuration),
-    }
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _share(count: int | str, n_layers: int | None) -> float | str | None:

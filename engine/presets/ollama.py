@@ -100,11 +100,7 @@ def _environment(request: ExportRequest) -> list[str]:
 
 
 def read(request: ImportRequest) -> Imported:
-    """The preset of a Modelfile.
-
-    Raises:
-        ImportedFileError: a line has no instruction, or a text no end.
-    """
+    """The preset of a Modelfile."""
     found: Fields = {**DEFAULTS, "lora": []}
     left_out, notes, variables = list[str](), list[str](), Fields()
     for word, value in _instructions(request.text):

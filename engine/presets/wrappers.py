@@ -374,11 +374,7 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text, every scalar a string.
-
-    Raises:
-        ImportedFileError: it is not valid, has tags of its own, or exceeds the bounds.
-    """
+    """The value of a YAML text, every scalar a string."""
     import yaml  # an export needs no parser
 
     class Loader(yaml.BaseLoader):
