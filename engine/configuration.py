@@ -466,6 +466,12 @@ class Configuration(EngineSettings):
         return replace(self, draft=None, speculation=off)
 
     @property
+    def on_cpu(self) -> "Configuration":
+        """A copy without layers on a GPU."""
+        draft = None if self.draft is None else replace(self.draft, n_gpu_layers=0)
+        return replace(self, n_gpu_layers=0, draft=draft)
+
+    @property
     def kv_types(self) -> KVTypes:
         """The types of the cached keys and values."""
         return KVTypes(self.type_k, self.type_v)

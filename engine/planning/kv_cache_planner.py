@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, with_n_ctx
@@ -30,8 +28,7 @@ from engine.planning.search import Goal, SearchLimits
 from engine.presets import lm_studio
 from engine.presets.library import preset_of
 from engine.presets.llama_server import arguments
-from engine.presets.preset import Preset
-from engine.validation import explain, explain_faults
+from engine.presets.preset import Preset, made_preset
 
 DEFAULT_N_CTX = 4096
 NAME = "planner"
@@ -112,15 +109,11 @@ class KVCachePlanner:
 
         Args:
             model: A path, a name of the library or the catalogue (a quantisation may follow a
-                colon), or a model that was read.
+                colon), or a model that was read; an unknown one raises `ModelFileError`.
             of_devices: GPUs, and the CPU last.
             target: The program that will load the model.
             offload: Where the layers are.
             settings: As for `update_config`.
-
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            PresetError: a setting is unknown or its value is invalid.
         """
         self._planner = Planner(here=of_devices)
         self._machine = PlannedMachine()
@@ -142,23 +135,15 @@ class KVCachePlanner:
         return self._setup.configuration
 
     def set_model(self, model: str | Path | Model) -> None:
-        """Plan for another model, named as at the start.
-
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            IncompatiblePairError: its vocabulary differs from that of the draft model.
-        """
+        """Plan for another model, named as at the start."""
         self.update_config(model=self._name_of(model))
 
     def set_draft(self, model: str | Path | Model | None) -> None:
         """Use a draft model with all its layers on the GPUs; None removes it.
 
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            IncompatiblePairError: its vocabulary differs from that of the model.
+        Raises `IncompatiblePairError` if its vocabulary differs from that of the model.
         """
-        draft = None if model is None else {"model": self._name_of(model)}
-        self.update_config(draft=draft)
+        self.update_config(draft=None if model is None else {"model": self._name_of(model)})
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call a function after each change; the function that is returned ends that."""
@@ -173,8 +158,7 @@ class KVCachePlanner:
     def update_config(self, **settings: object) -> Configuration:
         """Change `offload` and settings, which have the names of preset keys: all or none.
 
-        Raises:
-            PresetError: a name is unknown or a value is invalid; the message names each.
+        Raises `PresetError` with each unknown name and each invalid value.
         """
         wanted = settings.pop("offload", None)
         offload = None if LAYER_KEYS & set(settings) else self.offload
@@ -187,8 +171,7 @@ class KVCachePlanner:
     def estimate(self, n_ctx: int | None = None, n_slots: int | None = None) -> CacheEstimate:
         """The memory that the configuration needs, here or with another context or more slots.
 
-        Raises:
-            PresetError: llama.cpp would refuse the configuration.
+        Raises `PresetError` if llama.cpp would refuse the configuration.
         """
         asked = {"n_ctx": n_ctx, "n_slots": n_slots}
         plan = self._plan({name: value for name, value in asked.items() if value is not None})
@@ -204,9 +187,7 @@ class KVCachePlanner:
     ) -> SearchResult:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
 
-        Raises:
-            DoesNotFitError: nothing within the limits fits; the configuration stays.
-            HardwareError: a size is zero or negative.
+        Raises `DoesNotFitError` if nothing within the limits fits; the configuration stays.
         """
         machine = self._machine
         if vram_bytes:
@@ -270,11 +251,7 @@ class KVCachePlanner:
 
 
 def _preset(settings: Settings) -> Preset:
-    try:
-        return Preset.model_validate({"name": NAME, **settings})
-    except ValidationError as error:
-        faults = explain(error, Preset, unknown="an unknown setting")
-        raise PresetError(explain_faults(faults)) from error
+    return made_preset({"name": NAME, **settings}, prefix="", unknown="an unknown setting")
 
 
 def _offload(wanted: object, settings: Settings) -> Offload:

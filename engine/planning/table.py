@@ -24,11 +24,6 @@ class Cell:
     verdict: FitVerdict | None = None
     is_current: bool = False
 
-    @property
-    def fits(self) -> bool:
-        """Whether every device keeps the margin free."""
-        return self.verdict is FitVerdict.FITS
-
 
 @dataclass(frozen=True, slots=True)
 class CacheTypeRow:
@@ -73,13 +68,9 @@ class CostTable:
 def cost_table(
     plan: Plan, cost: Estimator, n_columns: int, *, shown: tuple[int, ...] = ()
 ) -> CostTable:
-    """What other types and contexts would cost, the plan's own among them.
+    """What other types and contexts would cost, with the plan's own in the middle if possible.
 
-    Args:
-        plan: In the middle, if there are columns on both sides.
-        cost: Of other configurations.
-        n_columns: Contexts.
-        shown: The contexts of the table before, which stay while the plan is among them.
+    `shown` are the contexts of the previous table, which stay while the plan is among them.
     """
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)
