@@ -32,10 +32,7 @@ MAX_COUNT = 2**31 - 1
 """The largest count: llama.cpp stores counts in 32 bits."""
 MAX_DRAFT = 16
 """Maximum tokens of a draft; `n_outputs_max` of the target is one more."""
-MAX_PATTERN = 64
-MAX_BATCH = 65536
-MAX_SLOTS = 256
-MAX_DEVICES = 128
+MAX_PATTERN, MAX_BATCH, MAX_SLOTS, MAX_DEVICES = 64, 65536, 256, 128
 WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
 """Address of an RPC worker; llama.cpp splits it at the first colon, which excludes IPv6."""
 
@@ -107,11 +104,7 @@ class KVTypes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse llama.cpp types: `q8_0` for both, `q8_0/q4_0` for keys and values.
-
-        Raises:
-            PresetError: a name is not a cache type.
-        """
+        """Parse llama.cpp types: `q8_0` for both, `q8_0/q4_0` for keys and values."""
         names = [part.strip().lower() for part in text.split("/")]
         if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
             raise PresetError(
@@ -237,21 +230,15 @@ class SamplingSettings:
 
     def with_absolute_paths(self) -> "SamplingSettings":
         """These settings with absolute paths."""
-        return replace(
-            self, json_schema=_absolute(self.json_schema), grammar=_absolute(self.grammar)
+        schema, grammar = (
+            str(expanded(path).absolute()) if path else ""
+            for path in (self.json_schema, self.grammar)
         )
-
-
-def _absolute(path: str) -> str:
-    return str(expanded(path).absolute()) if path else ""
+        return replace(self, json_schema=schema, grammar=grammar)
 
 
 def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
-    """Check all values against their bounds.
-
-    Raises:
-        PresetError: lists each bad value with its name and bounds.
-    """
+    """Raise a `PresetError` with each value that is out of its bounds."""
     kind: object = type(settings)
     wrong = [
         f"{name} is {value}, allowed: {bounds}"
@@ -260,11 +247,6 @@ def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
     ]
     if wrong:
         raise PresetError("; ".join(wrong))
-
-
-def sampling_bounds() -> Mapping[str, Bounds]:
-    """Bounds of the `SamplingSettings` by field name."""
-    return bounds_of(SamplingSettings)
 
 
 @cache
