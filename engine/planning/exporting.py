@@ -8,11 +8,7 @@ from engine.validation import nearest
 
 
 def export_format(name: str) -> Format:
-    """The export format of a name.
-
-    Raises:
-        ExportError: there is none.
-    """
+    """The export format of a name."""
     if name not in FORMATS:
         near = nearest(name, FORMATS)
         hint = f"did you mean {near[0]}? Or choose" if near else "choose"
@@ -30,7 +26,9 @@ def export_request(
     server: str = "llama-server",
 ) -> ExportRequest:
     """The export of a plan, named by the model's file and the preset."""
-    stem = plan.model.file.path.stem
+    stem, short = plan.model.file.path.stem, plan.shortages
+    verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
+    shortage = [f"{verdict}: {', '.join(short)}"] if short else []
     return ExportRequest(
         configuration=plan.exported,
         model=plan.model,
@@ -40,15 +38,5 @@ def export_request(
         host=host,
         port=port,
         margin_bytes=plan.setup.margin_bytes,
-        warnings=_warnings(plan),
-    )
-
-
-def _warnings(plan: Plan) -> tuple[str, ...]:
-    """The warnings of a plan; first that it does not fit."""
-    verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
-    short = plan.shortages
-    return (
-        *([f"{verdict}: {', '.join(short)}"] if short else []),
-        *warnings_of(plan),
+        warnings=(*shortage, *warnings_of(plan)),
     )

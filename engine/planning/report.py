@@ -75,7 +75,7 @@ def option_json(option: ModelOption) -> dict[str, object]:
     plain = ("key", "name", "spills", "needed_bytes", "free_bytes", "n_ctx", "max_n_ctx", "problem")
     return {
         **{name: getattr(option, name) for name in plain},
-        "verdict": None if option.verdict is None else str(option.verdict),
+        "verdict": option.verdict,
         "speed": None if option.speed is None else asdict(option.speed),
         **_bound(option.bound),
     }
@@ -138,14 +138,7 @@ def _table(table: CostTable) -> dict[str, object]:
             "type_k": row.types.k,
             "type_v": row.types.v,
             "quality": _quality(row.quality),
-            "cells": [
-                {
-                    "total_bytes": cell.total_bytes,
-                    "verdict": None if cell.verdict is None else str(cell.verdict),
-                    "is_plan": cell.is_current,
-                }
-                for cell in row.cells
-            ],
+            "cells": [asdict(cell) for cell in row.cells],
         }
         for row in table.rows
     ]

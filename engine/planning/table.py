@@ -22,7 +22,7 @@ class Cell:
 
     total_bytes: int | None
     verdict: FitVerdict | None = None
-    is_current: bool = False
+    is_plan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class CostTable:
             (y, x)
             for y, row in enumerate(self.rows)
             for x, cell in enumerate(row.cells)
-            if cell.is_current
+            if cell.is_plan
         )
 
     def setup_at(self, setup: Setup, y: int, x: int) -> Setup:
@@ -107,7 +107,7 @@ def _cell(configuration: Configuration, plan: Plan, cost: Estimator) -> Cell:
     margin = plan.setup.margin_bytes
     if configuration == plan.setup.configuration:
         # The plan's own numbers may have been measured.
-        return Cell(plan.estimate.total_bytes, verdict_of(plan.estimate, margin), is_current=True)
+        return Cell(plan.estimate.total_bytes, verdict_of(plan.estimate, margin), is_plan=True)
     try:
         estimate = cost(configuration)
     except PresetError:

@@ -189,12 +189,21 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
 
 
 def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> list[Path]:
-    """Write an export and its companions into an existing folder; returns the files."""
-    if not path.parent.exists():
+    """Write an export and its companions; returns the files."""
+    if path != exported.install_path and not path.parent.exists():
         raise ExportError(
             f"the folder {path.parent} does not exist: create it, or choose another file"
         )
-    return _write_all(exported, path, replace_existing=replace_existing)
+    texts = {path: exported.text}
+    texts |= {path.with_name(name): text for name, text in exported.companions.items()}
+    for file in texts:
+        if file.exists() and not replace_existing:
+            raise ExportError(
+                f"{file} already exists: choose another file, or pass --force to replace it"
+            )
+    for file, text in texts.items():
+        _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
+    return list(texts)
 
 
 def install(
@@ -208,7 +217,7 @@ def install(
     if path is None:
         raise ExportError(f"{format_.title} has no default path on this system: choose a file")
     if format_.merge is None or not path.exists():
-        _write_all(exported, path, replace_existing=replace_existing)
+        write(exported, path, replace_existing=replace_existing)
         return path, None
     try:
         existing, mode = read_text(path, limit=RECORDS_BYTES), path.stat().st_mode & 0o777
@@ -222,19 +231,6 @@ def install(
     _write(backup, existing, mode=mode)
     _write(path, merged, mode=mode)
     return path, backup
-
-
-def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> list[Path]:
-    texts = {path: exported.text}
-    texts |= {path.with_name(name): text for name, text in exported.companions.items()}
-    for file in texts:
-        if file.exists() and not replace_existing:
-            raise ExportError(
-                f"{file} already exists: choose another file, or pass --force to replace it"
-            )
-    for file, text in texts.items():
-        _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
-    return list(texts)
 
 
 def _write(path: Path, text: str, *, mode: int) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.configuration import Configuration, PredictorName
 from engine.model.ggml import TYPES_BY_NAME
-from engine.presets.export import ImportedFileError
+from engine.presets.export import Imported, ImportedFileError
 from engine.validation import explain, explain_faults
 
 if TYPE_CHECKING:
@@ -108,21 +108,27 @@ def nested(fields: Fields) -> Fields:
     return found
 
 
-def preset_from(
-    fields: Fields, source: str, left_out: list[str], written: Mapping[str, str] | None = None
-) -> "Preset":
-    """The preset of fields; values that it cannot hold go to `left_out`, each with the reason.
+def imported(
+    found: Fields,
+    source: str,
+    left_out: Iterable[str],
+    notes: Iterable[str] = (),
+    *,
+    written: Mapping[str, str] | None = None,
+) -> Imported:
+    """The preset of fields; values that it cannot hold are also left out, each with the reason.
 
-    `name` may be any text; `written` has fields as the program's text has them, for `left_out`.
+    `name` may be any text; `written` has fields as the program's text has them.
     """
     from pydantic import ValidationError  # `kvchat plan` starts without pydantic
 
     from engine.presets.preset import Preset
 
-    data = {**fields, "name": preset_name(str(fields["name"]))}
+    data, all_left_out = {**found, "name": preset_name(str(found["name"]))}, [*left_out]
     while True:
         try:
-            return Preset.model_validate(nested(data))
+            preset = Preset.model_validate(nested(data))
+            return Imported(preset, source, tuple(all_left_out), tuple(notes))
         except ValidationError as error:
             faults = list(explain(error, Preset))
         refused = {name: reason for where, reason in faults for name in _at(data, where)}
@@ -130,7 +136,7 @@ def preset_from(
             raise ImportedFileError(f"{source} is not a preset: {explain_faults(faults)}")
         for name, reason in refused.items():
             text = (written or {}).get(name)
-            left_out.append(f"{text} ({name}{reason})" if text else f"{name}{reason}")
+            all_left_out.append(f"{text} ({name}{reason})" if text else f"{name}{reason}")
             del data[name]
 
 

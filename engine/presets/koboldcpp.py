@@ -109,7 +109,7 @@ def read(request: ImportRequest) -> Imported:
     found["name"] = fields.file_stem(str(found.get("model") or SOURCE))
     left_out = [f"gendefaults {key} = {value}" for key, value in written.items()]
     left_out += fields.listed({key: value or None for key, value in given.items()})
-    return Imported(fields.preset_from(found, SOURCE, left_out), SOURCE, tuple(left_out))
+    return fields.imported(found, SOURCE, left_out)
 
 
 def _others(configuration: Configuration) -> Fields:

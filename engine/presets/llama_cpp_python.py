@@ -87,10 +87,8 @@ def read(request: ImportRequest) -> Imported:
         del given["draft_model"]
         found["speculation.predictor"], found["speculation.controller"] = "lookup", "fixed"
         found["speculation.n_draft"] = n_draft
-    left_out = fields.listed(given)
-    preset = fields.preset_from(found, SOURCE, left_out)
-    notes = (f"{PROGRAM} expects sampling settings in each request: kvchat's defaults are used",)
-    return Imported(preset, SOURCE, tuple(left_out), notes)
+    note = f"{PROGRAM} expects sampling settings in each request: kvchat's defaults are used"
+    return fields.imported(found, SOURCE, fields.listed(given), [note])
 
 
 def _name(model: Fields) -> str:

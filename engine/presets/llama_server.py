@@ -413,8 +413,7 @@ class _Given:
         if all(re.fullmatch("[1-9][0-9]{,9}", size) for size in sizes):
             found["n_ubatch"] = min(map(int, sizes))
         left_out = [*self.left_out, *(written[key] for key in self.texts)]
-        preset = fields.preset_from(found, source, left_out, written)
-        return Imported(preset, source, tuple(left_out), tuple(self.notes))
+        return fields.imported(found, source, left_out, self.notes, written=written)
 
     def _read(self, keys: Iterable[str], found: Fields) -> None:
         """Move flags into the fields; one that cannot be read stays."""

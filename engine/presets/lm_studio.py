@@ -149,8 +149,7 @@ def read(request: ImportRequest) -> Imported:
         found["tensor_split"] = given.pop(_SPLIT).get("customRatio", [])
     found |= _read_drafts(given)
     given.pop(_AUTO_FIT, None)
-    left_out = fields.listed(given)
-    return Imported(fields.preset_from(found, SOURCE, left_out), SOURCE, tuple(left_out))
+    return fields.imported(found, SOURCE, fields.listed(given))
 
 
 def _share(count: int | str, n_layers: int | None) -> float | str | None:

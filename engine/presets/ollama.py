@@ -129,8 +129,7 @@ def read(request: ImportRequest) -> Imported:
     found |= {"n_batch": found["n_ubatch"]} if "n_ubatch" in found else {}
     found["n_ctx"] = found.get("n_ctx", DEFAULT_N_CTX) * found["n_slots"]
     found |= {"type_v": found["type_k"], "name": fields.file_stem(found["model"]) or PROGRAM}
-    preset = fields.preset_from(found, SOURCE, left_out)
-    return Imported(preset, SOURCE, tuple(left_out), tuple(notes))
+    return fields.imported(found, SOURCE, left_out, notes)
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:

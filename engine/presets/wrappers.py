@@ -4,7 +4,7 @@ import configparser
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from engine.configuration import Configuration
 from engine.files import expanded
 from engine.presets import export, llama_server
-from engine.presets.command import MAX_EXPANDED, Shell, commands, lines_of
+from engine.presets.command import MAX_EXPANDED, Shell, lines_of
 from engine.presets.export import Exported, ExportRequest, Format, Imported, ImportRequest
 from engine.presets.llama_server import read_words, serving
 
@@ -164,7 +164,9 @@ def _read_unit(request: ImportRequest) -> Imported:
         value = shell.expand(word).replace("%%", "%")
         words += value.split() if re.fullmatch(r"\$[A-Za-z_]\w*", word) else [value]
     files = [f"{key}={value}" for key, value in pairs if key == "EnvironmentFile"]
-    return _with_source(read_words(words, shell.variables), "the command of a systemd unit", files)
+    found = read_words(words, shell.variables)
+    source, left_out = "the command of a systemd unit", (*found.left_out, *files)
+    return replace(found, source=source, left_out=left_out)
 
 
 def _split(text: str) -> list[str]:
@@ -174,10 +176,6 @@ def _split(text: str) -> list[str]:
         raise export.ImportedFileError(
             f"{text[:80]!r} cannot be split into words: {error}"
         ) from error
-
-
-def _with_source(found: Imported, source: str, left_out: Iterable[str] = ()) -> Imported:
-    return replace(found, source=source, left_out=(*found.left_out, *left_out))
 
 
 # --- compose ---
@@ -243,14 +241,15 @@ def _read_compose(request: ImportRequest) -> Imported:
         for key in ("env_file", "extends") if key in service
     ]  # fmt: skip
     found = read_words(command, environment)
-    return _with_source(found, f"the service {title} of a compose file", elsewhere)
+    source, left_out = f"the service {title} of a compose file", (*found.left_out, *elsewhere)
+    return replace(found, source=source, left_out=left_out)
 
 
 def _words(value: object) -> list[str]:
     if isinstance(value, list):
         return [word for word in value if isinstance(word, str)]
     text = value.replace("$", "\\$") if isinstance(value, str) else ""
-    return [word for each in commands(text) for word in each.words]
+    return [word for each in Shell().commands(text) for word in each.words]
 
 
 def _pairs(listed: object) -> dict[str, Any]:
@@ -342,9 +341,9 @@ def _read_swap(request: ImportRequest) -> Imported:
     macros = {**_macros(tree), **_macros(model), "MODEL_ID": title}
     lines = (line.rstrip().removesuffix("\\") for line in command.splitlines())
     plain = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-    words = [word for each in commands(_expanded(plain, macros)) for word in each.words]
+    words = [word for each in Shell().commands(_expanded(plain, macros)) for word in each.words]
     found = read_words(words, _pairs(model.get("env")), title)
-    return _with_source(found, f"the model {title} of llama-swap")
+    return replace(found, source=f"the model {title} of llama-swap")
 
 
 def _macros(value: object) -> dict[str, str]:
