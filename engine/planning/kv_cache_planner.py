@@ -18,11 +18,11 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.changes import recommendation
-from engine.planning.exporting import export_request
 from engine.planning.fit import SearchResult, configuration_rows, search_setup
 from engine.planning.machine import PlannedMachine
 from engine.planning.offload import Offload
 from engine.planning.planner import Planner, Setup
+from engine.planning.report import export_request
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.search import Goal, SearchLimits
 from engine.presets import lm_studio

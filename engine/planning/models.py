@@ -13,7 +13,7 @@ from engine.memory.estimate import Estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
+from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries, find_entry
 from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
@@ -93,12 +93,8 @@ def catalog_names(quantization: str) -> list[ModelOption]:
             entry.name,
             (quantization, *((f"also {', '.join(entry.aliases)}",) if entry.aliases else ())),
         )
-        for entry in _by_names()
+        for entry in sorted(entries(), key=_by_name)
     ]
-
-
-def _by_names() -> list[CatalogEntry]:
-    return sorted(entries(), key=_by_name)
 
 
 def catalog_options(
@@ -108,9 +104,9 @@ def catalog_options(
 
     A model without that quantisation has a `problem`.
     """
-    for entry, option in zip(_by_names(), catalog_names(quantization), strict=True):
+    for option in catalog_names(quantization):
         try:
-            model = entry.model(quantization)
+            model = find_entry(option.name).model(quantization)
             shown = replace(option, facts=(*facts(model), *option.facts[1:]))
             yield with_verdict(shown, model, context)
         except EngineError as error:

@@ -1,4 +1,4 @@
-"""Plans and found configurations as JSON values; sizes are bytes."""
+"""Plans and found configurations as JSON values, with sizes in bytes, and as exports."""
 
 from dataclasses import asdict
 
@@ -13,6 +13,7 @@ from engine.planning.table import CostTable, cost_table
 from engine.planning.verdict import FitVerdict, device_verdict
 from engine.planning.workers import traffic
 from engine.policy.known import Standing
+from engine.presets.export import DEFAULT_PORT, ExportRequest
 
 MAX_CONTEXTS = 16
 SIZES = ("total_bytes", "shared_bytes", "mapped_bytes", "reclaimable_bytes", "left_bytes")
@@ -68,6 +69,32 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         ],
         "command": plan.command_line,
     }
+
+
+def export_request(
+    plan: Plan,
+    *,
+    preset: str | None = None,
+    name: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    server: str = "llama-server",
+) -> ExportRequest:
+    """The export of a plan, named by the model's file and the preset."""
+    stem, short = plan.model.file.path.stem, plan.shortages
+    verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
+    shortage = [f"{verdict}: {', '.join(short)}"] if short else []
+    return ExportRequest(
+        configuration=plan.exported,
+        model=plan.model,
+        name=name or (f"{stem} {preset}" if preset else stem),
+        program=server,
+        uses_gpu=any(device.device.kind == "gpu" for device in plan.used_devices),
+        host=host,
+        port=port,
+        margin_bytes=plan.setup.margin_bytes,
+        warnings=(*shortage, *warnings_of(plan)),
+    )
 
 
 def option_json(option: ModelOption) -> dict[str, object]:

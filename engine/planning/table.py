@@ -11,9 +11,7 @@ from engine.planning.verdict import FitVerdict, verdict_of
 from engine.policy.known import Standing
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
-STEPS = (
-    512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
-)  # fmt: skip
+STEPS = tuple(512 << n for n in range(12))
 
 
 @dataclass(frozen=True, slots=True)

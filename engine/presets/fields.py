@@ -179,6 +179,11 @@ def layers_number(value: int | str) -> int:
     return ALL_LAYERS if value == "all" else int(value)
 
 
+def number_text(value: float) -> str:
+    """A number without `.0`."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
 def overrides_from(text: str) -> list[Fields]:
     """Tensor overrides from llama.cpp's `pattern=device,pattern=device`."""
     pairs = [part.rpartition("=") for part in text.split(",") if part]

@@ -4,14 +4,24 @@ from dataclasses import replace
 
 from engine.parsing import parse_json
 from engine.presets import koboldcpp, llama_cpp_python, lm_studio, ollama, wrappers
-from engine.presets.export import Format, Imported, ImportedFileError, ImportRequest
+from engine.presets.export import ExportError, Format, Imported, ImportedFileError, ImportRequest
 from engine.presets.fields import preset_name
+from engine.validation import nearest
 
 PROGRAMS = (lm_studio, ollama, koboldcpp, llama_cpp_python)
 FORMATS: dict[str, Format] = {
     each.name: each for each in (*wrappers.FORMATS, *(program.FORMAT for program in PROGRAMS))
 }
 """By name, in the order that lists show."""
+
+
+def export_format(name: str) -> Format:
+    """The export format of a name."""
+    if name not in FORMATS:
+        near = nearest(name, FORMATS)
+        hint = f"did you mean {near[0]}? Or choose" if near else "choose"
+        raise ExportError(f"unknown format {name!r}: {hint} one of {', '.join(FORMATS)}")
+    return FORMATS[name]
 
 
 def read_text(

@@ -269,7 +269,7 @@ def _text(value: object) -> str:
         case bool():
             return "on" if value else "off"
         case float():
-            return str(int(value)) if value == int(value) else repr(value)
+            return fields.number_text(value)
         case tuple():
             return ",".join(map(_text, value))
         case TensorOverride():

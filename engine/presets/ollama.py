@@ -11,7 +11,7 @@ from engine.configuration import Configuration
 from engine.errors import shown
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import FieldRow, Fields
+from engine.presets.fields import FieldRow, Fields, number_text
 
 PROGRAM, SOURCE = "Ollama", "an Ollama Modelfile"
 DOCUMENTED = ("f16", "q8_0", "q4_0")
@@ -29,10 +29,6 @@ def _count(value: str) -> int:
     return int(float(value))
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
 def _not_zero(value: int) -> int | None:
     return value or None
 
@@ -41,11 +37,11 @@ PARAMETERS = (
     FieldRow("n_ctx", "num_ctx", read=_count),
     FieldRow("n_gpu_layers", "num_gpu", fields.layers_number, fields.layers_from),
     FieldRow("n_ubatch", "num_batch", read=_count),
-    FieldRow("sampling.temperature", "temperature", _number, float),
+    FieldRow("sampling.temperature", "temperature", number_text, float),
     FieldRow("sampling.top_k", "top_k", read=lambda value: max(_count(value), 0)),
-    FieldRow("sampling.top_p", "top_p", _number, float),
-    FieldRow("sampling.min_p", "min_p", _number, float),
-    FieldRow("sampling.repetition_penalty", "repeat_penalty", _number, float),
+    FieldRow("sampling.top_p", "top_p", number_text, float),
+    FieldRow("sampling.min_p", "min_p", number_text, float),
+    FieldRow("sampling.repetition_penalty", "repeat_penalty", number_text, float),
     FieldRow("sampling.repetition_window", "repeat_last_n", read=_count),
     FieldRow("n_threads", "num_thread", read=_count),
     FieldRow("n_mtp_draft", "draft_num_predict", _not_zero, _count),  # for models that Ollama knows
