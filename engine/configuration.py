@@ -4,12 +4,12 @@ A preset has the fields of `EngineSettings` as rules; a `Configuration` has them
 which sessions, estimates and exports are made.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from math import isfinite, nan
-from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
@@ -37,9 +37,6 @@ WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
 """Address of an RPC worker; llama.cpp splits it at the first colon, which excludes IPv6."""
 
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-
-
 class Bounds:
     """Bounds of a value by pydantic's names: `ge`, `le`, `gt`, `lt`, `pattern` and so on.
 
@@ -47,16 +44,15 @@ class Bounds:
     many commands.
     """
 
-    __slots__ = ("_pattern", "limits")
+    __slots__ = ("limits",)
 
-    def __init__(self, *, pattern: str | None = None, **limits: float) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.limits = limits
-        self._pattern = {} if pattern is None else {"pattern": pattern}
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: Callable[[object], dict[str, object]]
     ) -> dict[str, object]:
-        return {**handler(source), **self.limits, **self._pattern}
+        return {**handler(source), **self.limits}
 
     def __str__(self) -> str:
         """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
@@ -68,7 +64,8 @@ class Bounds:
 
     def allow(self, value: float) -> bool:
         """Whether a number is within the bounds; never true for NaN."""
-        return all(_COMPARE[name](value, bound) for name, bound in self.limits.items())
+        compared = self.limits.keys() & {"ge", "gt", "le", "lt"}
+        return all(getattr(operator, name)(value, self.limits[name]) for name in compared)
 
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}

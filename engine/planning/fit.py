@@ -44,7 +44,6 @@ class Alternative:
 
     label: str
     """The difference and its context."""
-    configuration: Configuration
     estimate: Estimate
 
 
@@ -163,9 +162,8 @@ def _alternatives(result: Optimum, model: Model) -> Iterator[Alternative]:
     space, best = result
     for label, other in _others(space, model, best):
         if other != best:
-            estimate = space.estimate(*other)
             text = f"{label}: {space.tokens(other.steps):,} tokens"
-            yield Alternative(text, estimate.configuration, estimate)
+            yield Alternative(text, space.estimate(*other))
 
 
 def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Point]]:

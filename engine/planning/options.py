@@ -18,7 +18,7 @@ from engine.configuration import (
     bounds_of,
 )
 from engine.memory.estimate import with_n_ctx
-from engine.memory.kv_cache import KV_TYPES, is_quantized
+from engine.memory.kv_cache import is_quantized
 from engine.memory.terms import Target
 from engine.memory.units import format_bytes
 from engine.planning.machine import (
@@ -62,8 +62,8 @@ class PlanOption:
     format: Callable[[Setup], str]
     step: Callable[[Setup, Facts, int], Setup]
     """The setup after a step up or down; the same setup at an end."""
-    parse: Callable[[Setup, str], Setup] | None = None
-    """The setup with a typed value, raises `OptionError`; None if values cannot be typed."""
+    parse: Callable[[Setup, str], Setup]
+    """The setup with a typed value; raises `OptionError`."""
     disabled: tuple[Disabled, ...] = ()
     chooser: Chooser | None = None
     """The list that a step up opens."""
@@ -81,15 +81,13 @@ def _value_of(setup: Setup, name: str) -> Any:
 def with_value(setup: Setup, name: str, value: object) -> Setup:
     """The setup with another value of a field and the fields that depend on it.
 
-    The context of a draft model follows, a ubatch is at most the batch, and quantised values need
-    flash attention.
-
-    Raises:
-        OptionError: the ubatch is larger than the batch.
+    The context of a draft model follows, a ubatch is at most the batch (else `OptionError`), and
+    quantised values need flash attention.
     """
     now = setup.configuration
-    is_target = name == "target"
-    changed = replace(setup, target=value) if is_target else setup.with_values(**{name: value})  # type: ignore[arg-type]  # of TARGETS
+    if name == "target":
+        return replace(setup, target=value)  # type: ignore[arg-type]  # of TARGETS
+    changed = setup.with_values(**{name: value})
     match name, value:
         case "n_ctx", int():
             return setup.with_configuration(with_n_ctx(now, value))
@@ -99,7 +97,7 @@ def with_value(setup: Setup, name: str, value: object) -> Setup:
             raise OptionError(
                 f"{value:,} exceeds the batch size of {now.n_batch:,}: raise the batch size first"
             )
-        case "type_v", str() if value in KV_TYPES and now.flash_attention == "off":
+        case "type_v", _ if now.flash_attention == "off":
             needs_flash = is_quantized(changed.configuration.type_v)
             return changed.with_values(flash_attention="auto") if needs_flash else changed
         case _:

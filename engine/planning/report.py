@@ -62,7 +62,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "alternatives": [
             {
                 "label": each.label,
-                "configuration": _configuration(each.configuration),
+                "configuration": _configuration(each.estimate.configuration),
                 "total_bytes": each.estimate.total_bytes,
             }
             for each in found.alternatives

@@ -45,21 +45,12 @@ class CostTable:
 
     contexts: tuple[int, ...]
     rows: tuple[CacheTypeRow, ...]
-
-    @property
-    def current(self) -> tuple[int, int]:
-        """Row and column of the plan itself."""
-        return next(
-            (y, x)
-            for y, row in enumerate(self.rows)
-            for x, cell in enumerate(row.cells)
-            if cell.is_plan
-        )
+    current: tuple[int, int]
+    """Row and column of the plan itself."""
 
     def setup_at(self, setup: Setup, y: int, x: int) -> Setup:
         """A setup with the types and the context of a cell."""
-        row = self.rows[y]
-        typed = with_types(setup.configuration, row.types)
+        typed = with_types(setup.configuration, self.rows[y].types)
         return setup.with_configuration(with_n_ctx(typed, self.contexts[x]))
 
 
@@ -83,7 +74,8 @@ def cost_table(
         typed = with_types(now, pair)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
         rows.append(CacheTypeRow(pair, cells, plan.known.standing(pair), kind))
-    return CostTable(contexts, tuple(rows))
+    current = pairs.index(now.kv_types), contexts.index(now.n_ctx)
+    return CostTable(contexts, tuple(rows), current)
 
 
 def _contexts(

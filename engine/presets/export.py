@@ -61,11 +61,6 @@ class ExportRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the plan, written into the export."""
 
-    @property
-    def n_layers(self) -> int | None:
-        """Layers of the model, if its header was read."""
-        return None if self.model is None else self.model.architecture.n_blocks
-
 
 @dataclass(frozen=True, slots=True)
 class Exported:

@@ -83,10 +83,11 @@ def _shares(n_layers: int | None) -> tuple[FieldRow, ...]:
 def render(request: ExportRequest) -> Exported:
     """The defaults, and their path for a model in LM Studio's own folder."""
     request = export.with_absolute_paths(request)
-    configuration = request.configuration
+    configuration, model = request.configuration, request.model
+    n_layers = None if model is None else model.architecture.n_blocks
     load: Fields = {
         _AUTO_FIT: False,
-        **fields.write_rows((*LOAD, *_shares(request.n_layers)), configuration),
+        **fields.write_rows((*LOAD, *_shares(n_layers)), configuration),
         _SPLIT: _gpus(configuration),
         **_drafts(configuration),
     }
@@ -95,7 +96,7 @@ def render(request: ExportRequest) -> Exported:
         "operation": {"fields": _as_list(fields.write_rows(PREDICTION, configuration))},
         "load": {"fields": _as_list({k: v for k, v in load.items() if v is not None})},
     }
-    found = read(ImportRequest(data=defaults, n_layers=request.n_layers)).preset
+    found = read(ImportRequest(data=defaults, n_layers=n_layers)).preset
     path = install_path_of(configuration.model_path)
     place = (
         f"{configuration.model_path} is not in LM Studio's folder "
