@@ -63,10 +63,7 @@ class PlannedMachine:
         """The devices that a program can use; those of workers come first, as in llama.cpp.
 
         kvchat uses a GPU of this machine only if llama-cpp-python was built for one. What another
-        program was built for is unknown, so it gets every GPU.
-
-        Raises:
-            HardwareError: a card is not known, or the parts make no machine.
+        program was built for is unknown, so it gets every GPU. Raises `HardwareError`.
         """
         is_unusable = target == "kvchat" and self.has_own_gpus and not hardware.has_gpu_backend()
         own = planned_devices(

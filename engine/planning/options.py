@@ -144,17 +144,9 @@ def number(
     zero: str = "0",
     disabled: tuple[Disabled, ...] = (),
 ) -> PlanOption:
-    """An option with an integer value.
+    """An option with an integer value, stepped by one or through `stops`; `zero` is the text of 0.
 
-    Args:
-        name: Field of the configuration.
-        label: Label of the row.
-        text: Help.
-        stops: Values of the steps; None steps by one.
-        bounds: Minimum and maximum; None is those of the field.
-        n_layers: All layers, if the value is a number of layers: `all` is -1.
-        zero: Text of 0, which can also be typed.
-        disabled: When it has no effect.
+    `n_layers` gives all layers if the value is a number of layers, for which `all` is -1.
     """
     limits = {} if bounds or n_layers else bounds_of(Configuration)[name].limits
     low, high = bounds or (int(limits.get("ge", 0)), int(limits.get("le", 0)))

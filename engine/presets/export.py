@@ -80,7 +80,7 @@ class ImportRequest:
     """A text of another program."""
 
     text: str = ""
-    data: Mapping[str, object] | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
     """The parsed object of a JSON text."""
     entry: str | None = None
     """Section, model or service of a text that has several."""

@@ -96,7 +96,7 @@ def render(request: ExportRequest) -> Exported:
 
 def read(request: ImportRequest) -> Imported:
     """The preset of koboldcpp's options; those that are off or empty are not listed."""
-    given = {key: value for key, value in (request.data or {}).items() if value not in (None, "")}
+    given = {key: value for key, value in request.data.items() if value not in (None, "")}
     written = _sampling(given)
     found = {
         **DEFAULTS,
@@ -165,16 +165,3 @@ def _conditions(configuration: Configuration) -> Iterator[str]:
         yield f"n_ctx is {configuration.n_ctx}: koboldcpp accepts 256 to 524288"
     if configuration.flash_attention == "off" and configuration.type_v not in ("f16", "bf16"):
         yield "flash attention is off: koboldcpp then quantises only the keys"
-
-
-FORMAT = export.Format(
-    "koboldcpp",
-    "koboldcpp settings, .kcpps",
-    export.named_file(".kcpps"),
-    render,
-    lambda request: bool(
-        {"model_param", "contextsize", "gpulayers", "quantkv"} & (request.data or {}).keys()
-    ),
-    read,
-    has_comments=False,
-)

@@ -73,7 +73,7 @@ def render(request: ExportRequest) -> Exported:
 
 def read(request: ImportRequest) -> Imported:
     """The preset of one model, which `request.entry` names if there are several."""
-    data: Fields = dict(request.data or {})
+    data: Fields = dict(request.data)
     models = {_name(each): each for each in data.pop("models") if isinstance(each, dict)}
     if not models:
         raise export.ImportedFileError(f"{SOURCE} lists no model")
@@ -94,14 +94,3 @@ def read(request: ImportRequest) -> Imported:
 def _name(model: Fields) -> str:
     alias = model.get("model_alias")
     return alias if isinstance(alias, str) and alias else fields.file_stem(str(model.get("model")))
-
-
-FORMAT = export.Format(
-    "llama-cpp-python",
-    "llama-cpp-python server, JSON",
-    export.named_file(".llama-cpp-python.json"),
-    render,
-    lambda request: isinstance((request.data or {}).get("models"), list),
-    read,
-    has_comments=False,
-)

@@ -141,7 +141,7 @@ def merge(existing: str, exported: str) -> str:
 
 def read(request: ImportRequest) -> Imported:
     """The preset of the defaults; shares of layers need `n_layers`."""
-    data = request.data or {}
+    data = request.data
     given = {**_as_map(data.get("operation")), **_as_map(data.get("load"))}
     rows = (*LOAD, *PREDICTION, *_shares(request.n_layers))
     found: Fields = {"name": PROGRAM, **fields.read_rows(rows, given)}
@@ -221,17 +221,3 @@ def _as_map(part: object) -> Fields:
 
 def _as_list(values: Mapping[str, object]) -> list[Fields]:
     return [{"key": key, "value": value} for key, value in values.items()]
-
-
-FORMAT = export.Format(
-    "lm-studio",
-    "LM Studio defaults for the model, JSON",
-    lambda request: f"{request.configuration.model_path.name}.json",  # it looks for that name
-    render,
-    lambda request: any(
-        "fields" in part for part in (request.data or {}).values() if isinstance(part, dict)
-    ),
-    read,
-    has_comments=False,
-    merge=merge,
-)

@@ -159,13 +159,3 @@ def _block(start: str, following: Iterator[str]) -> str:
 def _unquoted(value: str) -> str:
     value = value.strip()
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
-
-
-FORMAT = export.Format(
-    "ollama",
-    "Ollama Modelfile and environment",
-    export.named_file(".Modelfile"),
-    render,
-    lambda request: re.match(r"\s*(?:#.*\n\s*)*from[ \t]+\S", request.text, re.I) is not None,
-    read,
-)
