@@ -11,7 +11,7 @@ from engine.memory.cards import find_card, planned_devices
 from engine.memory.device_list import TypedGpu, parse_devices
 from engine.memory.hardware import Device, Instructions
 from engine.memory.units import GIB, format_bytes
-from engine.planning.values import FOUND, GPU_SIZES, RAM_SIZES, OptionError, parse_size, step_among
+from engine.planning.values import FOUND, GPU_SIZES, OptionError, step_among
 from engine.planning.workers import RpcWorker, workers_of
 
 
@@ -82,7 +82,7 @@ def format_gpus(machine: PlannedMachine) -> str:
     groups += [(f"{each.endpoint}:", each.vram_bytes, each.cards) for each in machine.workers]
     parts = []
     for host, sizes, cards in groups:
-        counts = Counter((*map(_format_size, sizes), *cards))
+        counts = Counter((*map(format_size, sizes), *cards))
         for name, count in counts.items():
             parts.append(host + (name if count == 1 else f"{count}x{name}"))
     return " + ".join(parts) or FOUND
@@ -132,22 +132,6 @@ def with_gpus(
     return replace(changed, ram_bytes=None)
 
 
-def format_ram(machine: PlannedMachine) -> str:
-    """The RAM as it can be typed."""
-    return FOUND if machine.ram_bytes is None else _format_size(machine.ram_bytes)
-
-
-def parse_ram(text: str) -> int | None:
-    """A typed size of RAM; None for the free RAM of this machine."""
-    if text.strip().lower() == FOUND:
-        return None
-    return parse_size(text, "or type `found` for the free RAM of this machine")
-
-
-def step_ram(machine: PlannedMachine, step: int) -> int | None:
-    """The next common size; below the least is what was found."""
-    return step_among((0, *RAM_SIZES), machine.ram_bytes or 0, step) or None
-
-
-def _format_size(nbytes: int) -> str:
+def format_size(nbytes: int) -> str:
+    """A size as it can be typed: whole GiB without decimals."""
     return f"{nbytes // GIB} GiB" if nbytes % GIB == 0 else format_bytes(nbytes)

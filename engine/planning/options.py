@@ -24,18 +24,18 @@ from engine.memory.units import format_bytes
 from engine.planning.machine import (
     PlannedMachine,
     format_gpus,
-    format_ram,
+    format_size,
     parse_gpus,
-    parse_ram,
     step_gpus,
-    step_ram,
 )
 from engine.planning.planner import Facts, Setup
 from engine.planning.values import (
     BATCHES,
     CONTEXTS,
+    FOUND,
     MARGINS,
     NONE,
+    RAM_SIZES,
     OptionError,
     parse_count,
     parse_file,
@@ -366,9 +366,11 @@ OPTIONS: tuple[PlanOption, ...] = (
          chooser="device"),
     PlanOption("ram", "RAM",
          "Free RAM of this machine, or a size to plan for: type 32GiB, or found for the free RAM.",
-         lambda setup: format_ram(setup.machine),
-         lambda setup, _, step: _with_ram(setup, step_ram(setup.machine, step)),
-         lambda setup, text: _with_ram(setup, parse_ram(text)),
+         lambda setup: format_size(setup.machine.ram_bytes) if setup.machine.ram_bytes else FOUND,
+         lambda setup, _, step: _with_ram(
+             setup, step_among((0, *RAM_SIZES), setup.machine.ram_bytes or 0, step) or None),
+         lambda setup, text: _with_ram(setup, None if text.strip().lower() == FOUND else
+             parse_size(text, "or type `found` for the free RAM of this machine")),
          ((lambda setup, _: setup.machine.unified_card is not None,
            "this machine has unified memory: the chosen card sets the amount"),)),
     PlanOption("margin", "keep free", "Memory to leave free on every device. Type 512MiB or 0.",
