@@ -171,8 +171,7 @@ def entry_of(file_name: str) -> CatalogEntry | None:
 
 def server_options(draft: DraftOption) -> list[str]:
     """The options that make llama-server draft with a model of this machine."""
-    if draft.path is None:
-        raise ModelFileError(f"{draft.name} is not on this machine: download it first")
+    assert draft.path is not None, "only a file of this machine can be loaded"
     speculation = SpeculationSettings(
         PredictorName.DRAFT, ControllerName.FIXED, n_draft=max(1, draft.advice.n_draft)
     )

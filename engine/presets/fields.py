@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, PredictorName, TensorOverride
 from engine.model.ggml import TYPES_BY_NAME
 from engine.presets.export import Imported, ImportedFileError
 from engine.validation import explain, explain_faults
@@ -190,10 +190,10 @@ def overrides_from(text: str) -> list[Fields]:
     return [{"pattern": left, "device": _DEVICE.sub(r"GPU \1", right)} for left, _, right in pairs]
 
 
-def device_name(device: str) -> str:
-    """A device as CUDA builds name it: `GPU 1` is CUDA1."""
-    word, _, index = device.partition(" ")
-    return f"CUDA{index}" if word == "GPU" and index else device
+def override_text(override: TensorOverride) -> str:
+    """`pattern=device`, with devices as CUDA builds name them: `GPU 1` is CUDA1."""
+    device = re.sub(r"\AGPU (?=.)", "CUDA", override.device)
+    return f"{override.pattern}={device}"
 
 
 def drafters(configuration: Configuration, *offered: Drafter) -> tuple[Drafter, ...]:

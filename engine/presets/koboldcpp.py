@@ -34,8 +34,7 @@ def _kv_type(value: object) -> str:
 
 
 def _overrides(rules: Iterable[TensorOverride]) -> str:
-    pairs = ((each.pattern, fields.device_name(each.device)) for each in rules)
-    return ",".join(f"{export.writable(pattern)}={device}" for pattern, device in pairs)
+    return export.writable(",".join(map(fields.override_text, rules)))
 
 
 ROWS = (

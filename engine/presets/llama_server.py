@@ -273,19 +273,9 @@ def _text(value: object) -> str:
         case tuple():
             return ",".join(map(_text, value))
         case TensorOverride():
-            return _override(value)
+            return fields.override_text(value)
         case _:
             return str(value)
-
-
-def _override(override: TensorOverride) -> str:
-    """`pattern=device`; llama-server splits at commas and each part at its first `=`."""
-    if bad := [character for character in ",=" if character in override.pattern]:
-        raise ExportError(
-            f"the tensor pattern {override.pattern!r} contains {bad[0]!r}, at which "
-            "llama-server splits overrides: write `.` (any character) instead"
-        )
-    return f"{override.pattern}={fields.device_name(override.device)}"
 
 
 def _scaled(adapter: Adapter) -> str:

@@ -196,10 +196,8 @@ def _render_compose(request: ExportRequest) -> Exported:
         "the image is for NVIDIA cards: for other cards, use the image server-rocm, "
         "server-vulkan or server-intel, and map its devices"
     )
-    start = "docker compose up -d"
-    if request.uses_gpu:
-        return _around(request, text + _NVIDIA, cards, start=start)
-    return _around(request, text, start=start)
+    devices, more = (_NVIDIA, [cards]) if request.uses_gpu else ("", [])
+    return _around(request, text + devices, *more, start="docker compose up -d")
 
 
 def _yaml_text(text: str) -> str:
@@ -215,10 +213,9 @@ def _compose_word(word: str) -> str:
 def _folders(configuration: Configuration) -> list[Path]:
     """The folders of all files, and those of the targets of links."""
     draft, sampling = configuration.draft, configuration.sampling
-    files = [configuration.model_path, *configuration.lora_paths]
-    files += [] if draft is None else [draft.model_path]
-    files += [] if configuration.mmproj_path is None else [configuration.mmproj_path]
-    files += [Path(path) for path in (sampling.json_schema, sampling.grammar) if path]
+    paths = [configuration.model_path, *configuration.lora_paths, configuration.mmproj_path]
+    texts = (*paths, draft and draft.model_path, sampling.json_schema, sampling.grammar)
+    files = [Path(str(text)) for text in texts if text]
     return sorted({folder for file in files for folder in (file.parent, file.resolve().parent)})
 
 
