@@ -76,7 +76,7 @@ PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
 DECODE_PLAN = r"^(auto|[1-9][0-9]{0,5}(/[1-9][0-9]{0,8})?)$"
 DecodePlanName = Annotated[str, Bounds(pattern=DECODE_PLAN)]
-KV_CACHE = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$"
+KV_CACHE = r"^[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$"
 KVCacheName = Annotated[str, Bounds(pattern=KV_CACHE)]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]

@@ -203,7 +203,7 @@ def check_draft(configuration: Configuration) -> str | None:
     except ModelFileError:
         return None
     on_gpu = configuration.n_gpu_layers != 0 and has_gpu_backend()
-    return _cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
+    return objection(target, draft, "gpu" if on_gpu else "cpu")
 
 
 @cached_by_header(1)
@@ -215,10 +215,6 @@ def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | 
         return str(error)
     except ModelFileError:
         return None
-    return _cannot_pay(target, draft, machine)
-
-
-def _cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
     advice = should_use_speculation(token_reads(target), token_reads(draft), machine=machine)
     if advice.worth is not Worth.NEVER:
         return None

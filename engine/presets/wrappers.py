@@ -14,6 +14,7 @@ from engine.files import expanded
 from engine.presets import export, llama_server
 from engine.presets.command import MAX_EXPANDED, Shell, lines_of
 from engine.presets.export import Exported, ExportRequest, Format, Imported, ImportRequest
+from engine.presets.fields import settings_of
 from engine.presets.llama_server import read_words, serving
 
 MAX_YAML = 2**18
@@ -212,10 +213,9 @@ def _compose_word(word: str) -> str:
 
 def _folders(configuration: Configuration) -> list[Path]:
     """The folders of all files, and those of the targets of links."""
-    draft, sampling = configuration.draft, configuration.sampling
-    paths = [configuration.model_path, *configuration.lora_paths, configuration.mmproj_path]
-    texts = (*paths, draft and draft.model_path, sampling.json_schema, sampling.grammar)
-    files = [Path(str(text)) for text in texts if text]
+    values = settings_of(configuration)
+    keys = ("model", "mmproj", "draft.model", "sampling.json_schema", "sampling.grammar")
+    files = [*configuration.lora_paths, *(Path(values[key]) for key in keys if values.get(key))]
     return sorted({folder for file in files for folder in (file.parent, file.resolve().parent)})
 
 
