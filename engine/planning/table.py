@@ -83,13 +83,9 @@ def _contexts(
 ) -> tuple[int, ...]:
     """The columns around a context: powers of two up to training, and the context itself."""
     steps = sorted({n_ctx, n_ctx_train, *(n for n in STEPS if n < n_ctx_train)})
-    index = steps.index(n_ctx)
-    first = min(max(index - n_columns // 2, 0), max(len(steps) - n_columns, 0))
-    if len(shown) == n_columns and shown[0] in steps:
-        before = steps.index(shown[0])
-        is_inside = before < index < before + n_columns - 1
-        if tuple(steps[before : before + n_columns]) == shown and is_inside:
-            first = before
+    if n_ctx in shown[1:-1] and len(shown) == n_columns and set(shown) <= set(steps):
+        return shown
+    first = min(max(steps.index(n_ctx) - n_columns // 2, 0), max(len(steps) - n_columns, 0))
     return tuple(steps[first : first + n_columns])
 
 
