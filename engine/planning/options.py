@@ -231,18 +231,12 @@ def with_matched_types(setup: Setup, facts: Facts) -> Setup:
 # --- shares, the program and its machine ---
 
 
-def _percents(setup: Setup, facts: Facts) -> list[int]:
-    """Percent of the layers on each GPU; without a split, by free memory."""
-    shares: list[float] = list(setup.configuration.tensor_split)
-    if len(shares) != len(facts.gpus):
-        shares = [float(gpu.free_bytes) for gpu in facts.gpus]
-    total = sum(shares) or 1.0
-    return [round(100 * share / total) for share in shares]
-
-
 def _step_split(setup: Setup, facts: Facts, step: int) -> Setup:
-    """The setup with layers moved between the first GPU and the others."""
-    first, *others = _percents(setup, facts) or [100]
+    """The setup with layers moved between the first GPU and the others; at first by free memory."""
+    split: tuple[float, ...] = setup.configuration.tensor_split
+    if len(split) != len(facts.gpus):
+        split = tuple(gpu.free_bytes for gpu in facts.gpus)
+    first, *others = [round(100 * share / (sum(split) or 1)) for share in split] or [100]
     now = SHARE_STEP * round(first / SHARE_STEP)
     wanted = min(max(now + SHARE_STEP * step, SHARE_STEP), 100 - SHARE_STEP)
     if not others or wanted == now:
