@@ -245,17 +245,17 @@ def _changed(settings: Settings, changes: Settings) -> Settings:
 def _rules(settings: Settings) -> Preset:
     """The preset of settings; the error names the faults of all of them."""
     given = {"name": NAME, **settings}
-    offload, faults = given.pop("offload"), list[str]()
+    offload, fault = given.pop("offload"), ""
     if offload in LAYERS_ON_GPU:
         given |= {"n_gpu_layers": LAYERS_ON_GPU[Offload(str(offload))], "n_cpu_moe": 0}
     elif offload is not None:
-        faults = [f"offload is {str(offload)!r}: write one of {', '.join(LAYERS_ON_GPU)}"]
+        fault = f"offload is {str(offload)!r}: write one of {', '.join(LAYERS_ON_GPU)}"
     try:
         rules = made_preset(given, prefix="", unknown="an unknown setting")
     except PresetError as error:
-        raise PresetError("; ".join([str(error), *faults])) from error
-    if faults:
-        raise PresetError(faults[0])
+        raise PresetError("; ".join(filter(None, (str(error), fault)))) from error
+    if fault:
+        raise PresetError(fault)
     return rules
 
 

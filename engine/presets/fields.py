@@ -169,7 +169,7 @@ def layers_from(value: object) -> int | str:
     return "all" if count == -2 or count >= ALL_LAYERS else "auto" if count < 0 else count
 
 
-def draft_layers_from(value: object) -> int | str:
+def draft_layers(value: object) -> int | str:
     """Layers of a draft model, for which llama.cpp's `auto` is all."""
     return "all" if (layers := layers_from(value)) == "auto" else layers
 

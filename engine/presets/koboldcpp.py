@@ -59,9 +59,7 @@ ROWS = (
 DRAFTS = (
     FieldRow("speculation.n_draft", "draftamount", read=_positive),
     FieldRow("draft.model", "draftmodel", export.writable),
-    FieldRow(
-        "draft.n_gpu_layers", "draftgpulayers", fields.layers_number, fields.draft_layers_from
-    ),
+    FieldRow("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, fields.draft_layers),
 )
 SAMPLING = tuple(
     FieldRow(f"sampling.{field}", key)

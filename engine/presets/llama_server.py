@@ -134,7 +134,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("speculation.draft_min_confidence", "--spec-draft-p-min --draft-p-min "
          "LLAMA_ARG_SPEC_DRAFT_P_MIN LLAMA_ARG_DRAFT_P_MIN"),
     Flag("draft.n_gpu_layers", "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=fields.draft_layers_from),
+          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=fields.draft_layers),
     Flag("draft.type_k", "--spec-draft-type-k -ctkd --cache-type-k-draft "
           "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", read=str.lower),
     Flag("draft.type_v", "--spec-draft-type-v -ctvd --cache-type-v-draft "
