@@ -38,8 +38,8 @@ from engine.files import SETTINGS_BYTES, exists, expanded, read_text
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.parsing import parse_toml
-from engine.presets.library import made_preset, named_preset, new_path
-from engine.presets.preset import parse_preset
+from engine.presets.library import named_preset, new_path
+from engine.presets.preset import made_preset, parse_preset
 from engine.process.blocking_client import BlockingClient
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130

@@ -210,7 +210,7 @@ def _range(marks: Sequence[object], *, is_whole: bool) -> str:
     if high in (MAX_COUNT, MOST_SEED):
         low = limits.get("ge", limits.get("gt", 0))
         return f"{low} or more" if "gt" not in limits else f"above {low}"
-    return str(Bounds(pattern=None, **limits))
+    return str(Bounds(**limits))
 
 
 def _flat(marks: Sequence[object]) -> Iterator[object]:

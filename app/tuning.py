@@ -17,8 +17,8 @@ from engine.memory.hardware import usable_cores
 from engine.model.architecture import read_model
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
-from engine.presets.library import find_preset, made_preset, named_preset, save_preset
-from engine.presets.preset import Preset, SamplingRules
+from engine.presets.library import find_preset, named_preset, save_preset
+from engine.presets.preset import Preset, SamplingRules, made_preset
 
 MARK = "Measured by kvchat tune"
 """Start of the description of presets that a later run may replace."""

@@ -4,12 +4,12 @@ A preset has the fields of `EngineSettings` as rules; a `Configuration` has them
 which sessions, estimates and exports are made.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from math import isfinite, nan
-from operator import ge, gt, le, lt
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
@@ -32,15 +32,9 @@ MAX_COUNT = 2**31 - 1
 """The largest count: llama.cpp stores counts in 32 bits."""
 MAX_DRAFT = 16
 """Maximum tokens of a draft; `n_outputs_max` of the target is one more."""
-MAX_PATTERN = 64
-MAX_BATCH = 65536
-MAX_SLOTS = 256
-MAX_DEVICES = 128
+MAX_PATTERN, MAX_BATCH, MAX_SLOTS, MAX_DEVICES = 64, 65536, 256, 128
 WORKER = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,252}:[0-9]{1,5}$"
 """Address of an RPC worker; llama.cpp splits it at the first colon, which excludes IPv6."""
-
-
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"ge": ge, "gt": gt, "le": le, "lt": lt}
 
 
 class Bounds:
@@ -50,16 +44,15 @@ class Bounds:
     many commands.
     """
 
-    __slots__ = ("_pattern", "limits")
+    __slots__ = ("limits",)
 
-    def __init__(self, *, pattern: str | None = None, **limits: float) -> None:
+    def __init__(self, **limits: Any) -> None:
         self.limits = limits
-        self._pattern = {} if pattern is None else {"pattern": pattern}
 
     def __get_pydantic_core_schema__(
         self, source: object, handler: Callable[[object], dict[str, object]]
     ) -> dict[str, object]:
-        return {**handler(source), **self.limits, **self._pattern}
+        return {**handler(source), **self.limits}
 
     def __str__(self) -> str:
         """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
@@ -71,7 +64,8 @@ class Bounds:
 
     def allow(self, value: float) -> bool:
         """Whether a number is within the bounds; never true for NaN."""
-        return all(_COMPARE[name](value, bound) for name, bound in self.limits.items())
+        compared = self.limits.keys() & {"ge", "gt", "le", "lt"}
+        return all(getattr(operator, name)(value, self.limits[name]) for name in compared)
 
 
 STRICT: dict[str, Any] = {"extra": "forbid", "allow_inf_nan": False}
@@ -82,7 +76,7 @@ PatternLength = Annotated[int, Bounds(ge=1, le=MAX_PATTERN)]
 Batch = Annotated[int, Bounds(ge=1, le=MAX_BATCH)]
 DECODE_PLAN = r"^(auto|[1-9][0-9]{0,5}(/[1-9][0-9]{0,8})?)$"
 DecodePlanName = Annotated[str, Bounds(pattern=DECODE_PLAN)]
-KV_CACHE = r"^([1-9][0-9]{0,3}x[a-z0-9_]{1,32}\+)?[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$"
+KV_CACHE = r"^[a-z0-9_]{1,32}(/[a-z0-9_]{1,32})?$"
 KVCacheName = Annotated[str, Bounds(pattern=KV_CACHE)]
 Probability = Annotated[float, Bounds(ge=0.0, le=1.0)]
 Temperature = Annotated[float, Bounds(ge=0.0, le=10.0)]
@@ -107,11 +101,7 @@ class KVTypes:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse llama.cpp types: `q8_0` for both, `q8_0/q4_0` for keys and values.
-
-        Raises:
-            PresetError: a name is not a cache type.
-        """
+        """Parse llama.cpp types: `q8_0` for both, `q8_0/q4_0` for keys and values."""
         names = [part.strip().lower() for part in text.split("/")]
         if len(names) > 2 or not set(names) <= set(KV_TYPE_NAMES):
             raise PresetError(
@@ -237,21 +227,15 @@ class SamplingSettings:
 
     def with_absolute_paths(self) -> "SamplingSettings":
         """These settings with absolute paths."""
-        return replace(
-            self, json_schema=_absolute(self.json_schema), grammar=_absolute(self.grammar)
+        schema, grammar = (
+            str(expanded(path).absolute()) if path else ""
+            for path in (self.json_schema, self.grammar)
         )
-
-
-def _absolute(path: str) -> str:
-    return str(expanded(path).absolute()) if path else ""
+        return replace(self, json_schema=schema, grammar=grammar)
 
 
 def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
-    """Check all values against their bounds.
-
-    Raises:
-        PresetError: lists each bad value with its name and bounds.
-    """
+    """Raise a `PresetError` with each value that is out of its bounds."""
     kind: object = type(settings)
     wrong = [
         f"{name} is {value}, allowed: {bounds}"
@@ -260,11 +244,6 @@ def check_settings(settings: SamplingSettings | SpeculationSettings) -> None:
     ]
     if wrong:
         raise PresetError("; ".join(wrong))
-
-
-def sampling_bounds() -> Mapping[str, Bounds]:
-    """Bounds of the `SamplingSettings` by field name."""
-    return bounds_of(SamplingSettings)
 
 
 @cache
@@ -464,6 +443,12 @@ class Configuration(EngineSettings):
         """A copy without predictor and draft model."""
         off = replace(self.speculation, predictor=PredictorName.OFF)
         return replace(self, draft=None, speculation=off)
+
+    @property
+    def on_cpu(self) -> "Configuration":
+        """A copy without layers on a GPU."""
+        draft = None if self.draft is None else replace(self.draft, n_gpu_layers=0)
+        return replace(self, n_gpu_layers=0, draft=draft)
 
     @property
     def kv_types(self) -> KVTypes:

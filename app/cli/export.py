@@ -73,7 +73,8 @@ def command(
     if as_json and (installs or output is not None):
         raise click.UsageError("--json prints the export: leave out -o and --install")
     from app.planning import user_planner
-    from engine.planning.exporting import export_format, export_request
+    from engine.planning.report import export_request
+    from engine.presets.formats import export_format
 
     format_ = export_format(format_name)
     planner = user_planner()

@@ -107,7 +107,8 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
 
 
 def _print_export(fit: "FitResult", format_name: str) -> None:
-    from engine.planning.exporting import export_format, export_request
+    from engine.planning.report import export_request
+    from engine.presets.formats import export_format
 
     format_ = export_format(format_name)
     request = export_request(fit.plan)

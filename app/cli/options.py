@@ -19,7 +19,7 @@ from engine.configuration import (
     KVTypeName,
     SamplingSettings,
     Thinking,
-    sampling_bounds,
+    bounds_of,
 )
 from engine.errors import EngineError, shown
 from engine.files import expanded
@@ -108,7 +108,7 @@ class Number(click.FloatRange):
 
 def sampling(setting: str) -> Number:
     """A setting of the sampler within its bounds."""
-    limits = sampling_bounds()[setting].limits
+    limits = bounds_of(SamplingSettings)[setting].limits
     return Number(
         limits.get("ge", limits.get("gt")),
         limits.get("le", limits.get("lt")),

@@ -118,7 +118,7 @@ def _is_model(name: str, options: dict[str, object]) -> bool:
 
 def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProcess":
     """The server of a plan, not started; what it does otherwise than the plan is noted."""
-    from engine.planning.exporting import export_request
+    from engine.planning.report import export_request
     from engine.presets.llama_server import serving
     from engine.process.server_process import WILDCARDS, ServerProcess, address_of
 

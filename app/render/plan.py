@@ -135,7 +135,7 @@ def cell_run(cell: Cell) -> Run:
         return Run(f"{fmt.NO_VALUE:>{CELL_WIDTH - 1}} ", "muted")
     sign = VERDICT_SIGNS[cell.verdict]
     text = f"{sign.text}{fmt.short_nbytes(cell.total_bytes)}"
-    if cell.is_current:
+    if cell.is_plan:
         return Run(f"{f'[{text}]':>{CELL_WIDTH}}", f"strong {sign.style}")
     style = "" if cell.verdict is FitVerdict.FITS else sign.style
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)

@@ -20,7 +20,7 @@ from engine.configuration import (
     SpeculationSettings,
     Thinking,
     Verification,
-    sampling_bounds,
+    bounds_of,
 )
 from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
 from engine.planning.values import OptionError, parse_count
@@ -174,7 +174,7 @@ def _choice(name: str, options: dict[Choice, str], value: Choice) -> Select[Choi
 
 def _read(field: _Field, text: str) -> float | int:
     """The number in a field; `ValueError` names what is possible."""
-    bounds = sampling_bounds()[field.name]
+    bounds = bounds_of(SamplingSettings)[field.name]
     try:
         value = (
             parse_count(text, low=0, high=MAX_COUNT)

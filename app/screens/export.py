@@ -22,8 +22,8 @@ from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.files import is_file
-from engine.planning.exporting import export_request
 from engine.planning.planner import Plan
+from engine.planning.report import export_request
 from engine.presets.export import Exported, ExportError, ExportRequest, Format, install, write
 from engine.presets.formats import FORMATS
 

@@ -120,8 +120,8 @@ class PlanOptions(InkLines, can_focus=True):
             self.post_message(self.Turned(self.option, step))
 
     def action_type(self) -> None:
-        """Begin to type a value; an option without typed values is turned on."""
-        if self.option.parse is None or self._idle_reason():
+        """Begin to type a value; an option without effect shows why instead."""
+        if self._idle_reason():
             self.action_turn(1)
         else:
             self._change(typed="", problem="")

@@ -1,12 +1,13 @@
 """Cache types that a preset leaves open: chosen by what was measured, within a budget."""
 
 from dataclasses import replace
+from typing import Final
 
-from engine.configuration import Configuration, KVTypeName, KVTypes
+from engine.configuration import Configuration, KVTypes
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, Estimator, cache_bytes
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import KV_TYPES, PAD, is_quantized, with_types
+from engine.memory.kv_cache import PAD, is_quantized, with_types
 from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
@@ -16,7 +17,7 @@ from engine.policy.known import Known
 from engine.policy.pairs import FAST_PAIRS
 from engine.presets.preset import Preset
 
-AUTO = "auto"
+AUTO: Final = "auto"
 
 
 def with_kv_types(configuration: Configuration, types: KVTypes) -> Configuration:
@@ -30,16 +31,13 @@ def open_types(rules: Preset) -> TypeRequest | None:
     """What a preset leaves open of the cache, at any context; None where it names both types.
 
     With `auto` for one type, or a budget, a type that the preset does not name is open too.
-
-    Raises:
-        PresetError: there is a budget, and no type is open.
     """
-    set_keys = rules.model_fields_set
     is_auto = AUTO in (rules.type_k, rules.type_v)
     if not is_auto and rules.kv_budget_gib is None:
         return None
-    type_k = _given(rules.type_k, is_set="type_k" in set_keys)
-    type_v = _given(rules.type_v, is_set="type_v" in set_keys)
+    set_keys = rules.model_fields_set
+    type_k = rules.type_k if "type_k" in set_keys and rules.type_k != AUTO else None
+    type_v = rules.type_v if "type_v" in set_keys and rules.type_v != AUTO else None
     if type_k is not None and type_v is not None:
         raise PresetError(
             f"both a cache budget and the fixed types {type_k} and {type_v} are set: remove "
@@ -49,16 +47,8 @@ def open_types(rules: Preset) -> TypeRequest | None:
     return TypeRequest(PAD, None if budget is None else round(budget * GIB), type_k, type_v)
 
 
-def _given(name: str, *, is_set: bool) -> KVTypeName | None:
-    return next((each for each in KV_TYPES if each == name), None) if is_set else None
-
-
 def pairs_for(wanted: TypeRequest, known: Known) -> tuple[KVTypes, ...] | None:
-    """The pairs that a search may choose among; None leaves all to it, where no type is given.
-
-    Raises:
-        PresetError: what was measured allows none with the given type.
-    """
+    """The K/V types that a search may choose; None leaves all to it, where no type is given."""
     if wanted.type_k is None and wanted.type_v is None:
         return None
     if known.has_verdict:
@@ -83,11 +73,7 @@ def kinds_for(
     target: Target,
     known: Known,
 ) -> tuple[Candidate, ...]:
-    """The cache kinds for a configuration's context, the best first.
-
-    Raises:
-        BudgetError: nothing that may be chosen is within the budget.
-    """
+    """The K/V types for a configuration's context, the best first; `BudgetError` if none."""
 
     def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_kv_types(start, pair), devices, target)
@@ -98,7 +84,7 @@ def kinds_for(
 
 
 def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
-    """An estimator that refuses a cache beyond a budget, as llama.cpp refuses what it cannot do."""
+    """An estimator that raises `BudgetError` for a cache beyond a budget."""
     if budget_bytes is None:
         return cost
     budget = budget_bytes
@@ -124,11 +110,7 @@ def types_text(configuration: Configuration, known: Known) -> str:
 
 
 def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:
-    """The values of `--kv` and `--kv-budget`, by the keys of a preset.
-
-    Raises:
-        PresetError: `kv` is neither `auto` nor a type, or two as in q8_0/q4_0.
-    """
+    """The values of `--kv` and `--kv-budget`, by the keys of a preset."""
     if kv is None and budget_bytes is None:
         return {}
     is_auto = kv is None or kv.strip().lower() == AUTO

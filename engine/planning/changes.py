@@ -58,7 +58,7 @@ def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | Non
         if configuration == plan.setup.configuration or has_failed:
             continue
         found = _change(label, plan.setup.with_configuration(configuration), plan, planner)
-        yield found if found is not None and _helps(found, plan) else None
+        yield found if found and _helps(found, plan) else None
 
 
 def best_changes(found: Iterable[Change | None]) -> tuple[Change, ...]:
@@ -77,8 +77,7 @@ def recommendation(plan: Plan, planner: Planner) -> str:
     if not plan.fits:
         found = best_changes(changes(plan, planner, planner.facts_of(plan.setup)))
         labels = [each.label for each in found if each.verdict is FitVerdict.FITS]
-        *others, last = labels or [""]
-        ways = f"{', '.join(others)} or {last}" if others else last
+        ways = " or ".join(filter(None, (", ".join(labels[:-1]), *labels[-1:])))
         remedy = f"It would fit with {ways}" if labels else "Choose a smaller quantisation or model"
         return f"The plan does not fit: {' and '.join(plan.shortages)}. {remedy}."
     limit, n_ctx = n_ctx_limit(plan.model, plan.setup), plan.setup.configuration.n_ctx
@@ -155,17 +154,14 @@ def _offloaded(plan: Plan, planner: Planner) -> Configuration:
 
 def _delta(new: Estimate, old: Estimate) -> int:
     """The difference on the GPUs, or on all devices if no GPU is used."""
-    devices = (*new.devices, *old.devices)
-    has_gpu = any(each.device.kind == "gpu" and each.total_bytes for each in devices)
     after, before = (
-        sum(each.total_bytes for each in found.devices if not has_gpu or each.device.kind == "gpu")
+        sum(each.total_bytes for each in found.devices if each.device.kind == "gpu")
         for found in (new, old)
     )
-    return after - before
+    return after - before if after or before else new.total_bytes - old.total_bytes
 
 
 def _helps(change: Change, plan: Plan) -> bool:
     """Whether a change frees memory, adds context, or is an upgrade that still fits."""
-    if change.delta_bytes < 0 or change.delta_n_ctx > 0:
-        return True
-    return change.verdict is FitVerdict.FITS and change.delta_bytes > 0 and plan.fits
+    is_upgrade = change.verdict is FitVerdict.FITS and change.delta_bytes > 0 and plan.fits
+    return is_upgrade or change.delta_bytes < 0 or change.delta_n_ctx > 0

@@ -39,9 +39,16 @@ CostRange = tuple[StepCosts, StepCosts]
 """Costs at best and at worst."""
 
 
-def expected_costs(target: TokenReads, draft: TokenReads | None, machine: MachineKind) -> CostRange:
-    """The costs that sizes and the kind of machine let expect; no draft reads text only."""
-    share = 0.0 if draft is None else draft.nbytes() / max(1, target.nbytes())
+def share_of(draft: TokenReads, target: TokenReads) -> float:
+    """Bytes that a step of a draft model reads over those of its target."""
+    return draft.nbytes() / max(1, target.nbytes())
+
+
+def _expected_costs(
+    target: TokenReads, draft: TokenReads | None, machine: MachineKind
+) -> CostRange:
+    """The costs by sizes and machine; without a draft model, those of a lookup."""
+    share = 0.0 if draft is None else share_of(draft, target)
     worst_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
     low, high = ROW_STEPS[machine]
     return StepCosts(share, _batch(target, low)), StepCosts(worst_share, _batch(target, high))
@@ -116,15 +123,12 @@ def should_use_speculation(
 ) -> Advice:
     """Whether a drafter pays, with the gain to expect and the reason in words.
 
-    Args:
-        target: What a step of the target reads.
-        draft: What a step of the draft model reads; None for what only reads the chat.
-        machine: Where both run.
-        misfit: Why the draft's tokens are not the target's, None where they are.
+    `target` and `draft` are what a step of each reads; a lookup has no draft. `misfit` is the
+    reason why a draft model cannot draft for the target.
     """
     if misfit is not None:
         return Advice(Worth.MISFIT, misfit)
-    best, worst = expected_costs(target, draft, machine)
+    best, worst = _expected_costs(target, draft, machine)
     low_share, high_share = DRAFT_ACCEPTANCE if draft else READER_ACCEPTANCE
     low, high = best_gain(low_share, worst), best_gain(high_share, best)
     ceiling = best_gain(CEILING_ACCEPTANCE, best)
@@ -159,48 +163,36 @@ def _worth(low: Gain, high: Gain, ceiling: Gain) -> Worth:
 
 
 def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> str:
-    low, high, ceiling = gains
-    cost = _cost(costs)
+    times = [f"{each.draft + each.batch[1] - each.batch[0]:.2f}" for each in costs]
+    cost = f"a drafted token takes {' to '.join(dict.fromkeys(times))} of the time of a decode step"
+    low, high, most = (f"{each.factor:.2f}x" for each in gains)
     match worth:
         case Worth.NEVER:
-            most = f"a speedup of {ceiling.factor:.2f}x" if ceiling.n_draft else "no speedup"
-            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} acceptance gives {most}"
+            gain = f"a speedup of {most}" if gains[-1].n_draft else "no speedup"
+            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} acceptance gives {gain}"
         case Worth.HARDLY:
-            return (
-                f"{cost}: at most {high.factor:.2f}x on usual text, {ceiling.factor:.2f}x "
-                f"at {CEILING_ACCEPTANCE:.0%} acceptance"
-            )
+            usual = f"at most {high} on usual text"
+            return f"{cost}: {usual}, {most} at {CEILING_ACCEPTANCE:.0%} acceptance"
         case Worth.DEPENDS:
-            return (
-                f"{cost}: speedup {low.factor:.2f}x to {high.factor:.2f}x, depending on how "
-                "many drafted tokens are accepted"
-            )
+            condition = "depending on how many drafted tokens are accepted"
+            return f"{cost}: speedup {low} to {high}, {condition}"
         case _:
-            return f"{cost}: speedup {low.factor:.2f}x to {high.factor:.2f}x"
-
-
-def _cost(costs: CostRange) -> str:
-    low, high = (each.draft + each.batch[1] - each.batch[0] for each in costs)
-    if f"{low:.2f}" == f"{high:.2f}":
-        return f"a drafted token takes {low:.2f} of the time of a decode step"
-    return f"a drafted token takes {low:.2f} to {high:.2f} of the time of a decode step"
+            return f"{cost}: speedup {low} to {high}"
 
 
 def _size(target: TokenReads, draft: TokenReads | None) -> str:
     if draft is None or draft.nbytes() < target.nbytes():
         return ""
-    times = f"{draft.nbytes() / max(1, target.nbytes()):.1f}"
+    times = f"{share_of(draft, target):.1f}"
     much = "as much" if times == "1.0" else f"{times} times as much"
     return f"the draft model reads {much} per token as the target; "
 
 
 def check_draft(configuration: Configuration) -> str | None:
-    """A warning of a draft that cannot pay, None for one that may or where there is none.
+    """A warning in the words of `kvchat pairs` of a draft that cannot pay; None if it may.
 
-    The words are those of `kvchat pairs`. A file whose header cannot be read is left to llama.cpp.
-
-    Raises:
-        IncompatiblePairError: the headers show that the draft's tokens mean something else.
+    Raises `IncompatiblePairError` if the headers show that the draft's tokens mean something else.
+    A file whose header cannot be read is left to llama.cpp.
     """
     if configuration.draft is None:
         return None
@@ -211,7 +203,7 @@ def check_draft(configuration: Configuration) -> str | None:
     except ModelFileError:
         return None
     on_gpu = configuration.n_gpu_layers != 0 and has_gpu_backend()
-    return _cannot_pay(target, draft, "gpu" if on_gpu else "cpu")
+    return objection(target, draft, "gpu" if on_gpu else "cpu")
 
 
 @cached_by_header(1)
@@ -223,10 +215,6 @@ def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | 
         return str(error)
     except ModelFileError:
         return None
-    return _cannot_pay(target, draft, machine)
-
-
-def _cannot_pay(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
     advice = should_use_speculation(token_reads(target), token_reads(draft), machine=machine)
     if advice.worth is not Worth.NEVER:
         return None

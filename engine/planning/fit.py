@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from engine.configuration import Configuration, PredictorName
 from engine.memory.estimate import Estimate
@@ -44,7 +44,6 @@ class Alternative:
 
     label: str
     """The difference and its context."""
-    configuration: Configuration
     estimate: Estimate
 
 
@@ -61,13 +60,11 @@ class SearchResult:
     """Quality of the K/V types on this model, with its source."""
 
 
-@dataclass(frozen=True, slots=True)
-class FitResult:
-    """The best configuration for a goal."""
+class FitResult(NamedTuple):
+    """The best configuration for a goal and its plan."""
 
     found: SearchResult
     plan: Plan
-    """The plan of the configuration."""
 
 
 def fit(
@@ -75,9 +72,7 @@ def fit(
 ) -> FitResult:
     """The best configuration for a goal on the machine and RPC workers of a setup, with its plan.
 
-    Raises:
-        HardwareError: the machine is impossible.
-        DoesNotFitError: nothing within the limits fits.
+    Raises `DoesNotFitError` if nothing within the limits fits.
     """
     if setup.machine.workers:
         setup = replace(setup, target="llama-server")
@@ -90,9 +85,7 @@ def search_setup(
 ) -> SearchResult:
     """The best configuration for a goal on the machine of a setup; its other settings stay.
 
-    Raises:
-        DoesNotFitError: nothing fits.
-        PresetError: llama.cpp refuses the other settings.
+    Raises `DoesNotFitError`, or `PresetError` if llama.cpp refuses the other settings.
     """
     now, devices = setup.configuration, planner.devices_of(setup)
     model, known = planner.model(now.model_path), planner.known(now.model_path, setup.machine)
@@ -110,43 +103,19 @@ def search_setup(
     )
     found = explained(result, goal, model, known, now.tensor_split)
     if not any(device.kind == "gpu" for device in devices):
-        return replace(found, configuration=_off_the_gpu(found.configuration))
+        return replace(found, configuration=found.configuration.on_cpu)
     if setup.machine.workers:
         return replace(found, configuration=with_workers(found.configuration, model, devices))
     return found
 
 
-def _off_the_gpu(configuration: Configuration) -> Configuration:
-    """The configuration without layers on a GPU, which the machine that runs it may have."""
-    draft = configuration.draft
-    return replace(
-        configuration,
-        n_gpu_layers=0,
-        draft=None if draft is None else replace(draft, n_gpu_layers=0),
-    )
-
-
 def explained(
     result: Optimum, goal: Goal, model: Model, known: Known, split: tuple[float, ...] = ()
 ) -> SearchResult:
-    """A result with what each setting gains and what else fits.
-
-    Args:
-        result: What was found.
-        goal: What it was found for.
-        model: The model.
-        known: Measured quality of its K/V types.
-        split: Split of the layers that the search started with.
-    """
-    configuration = result.configuration
-    return SearchResult(
-        goal,
-        configuration,
-        result.estimate,
-        _chosen_settings(result, split, model),
-        tuple(_alternatives(result, model)),
-        known.standing(configuration.kv_types),
-    )
+    """A result with what each setting gains over the `split` of the start, and what else fits."""
+    now, settings = result.configuration, _chosen_settings(result, split, model)
+    others, quality = tuple(_alternatives(result, model)), known.standing(now.kv_types)
+    return SearchResult(goal, now, result.estimate, settings, others, quality)
 
 
 def _chosen_settings(
@@ -193,9 +162,8 @@ def _alternatives(result: Optimum, model: Model) -> Iterator[Alternative]:
     space, best = result
     for label, other in _others(space, model, best):
         if other != best:
-            estimate = space.estimate(*other)
             text = f"{label}: {space.tokens(other.steps):,} tokens"
-            yield Alternative(text, estimate.configuration, estimate)
+            yield Alternative(text, space.estimate(*other))
 
 
 def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Point]]:

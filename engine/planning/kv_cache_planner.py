@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from engine.configuration import Configuration
 from engine.errors import PresetError
 from engine.memory.estimate import Estimate, with_n_ctx
@@ -20,18 +18,17 @@ from engine.memory.terms import Target, TermKind
 from engine.memory.units import GIB, format_bytes
 from engine.model.architecture import Model
 from engine.planning.changes import recommendation
-from engine.planning.exporting import export_request
 from engine.planning.fit import SearchResult, configuration_rows, search_setup
 from engine.planning.machine import PlannedMachine
 from engine.planning.offload import Offload
-from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.planner import Planner, Setup
+from engine.planning.report import export_request
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.search import Goal, SearchLimits
 from engine.presets import lm_studio
 from engine.presets.library import preset_of
 from engine.presets.llama_server import arguments
-from engine.presets.preset import Preset
-from engine.validation import explain, explain_faults
+from engine.presets.preset import Preset, made_preset
 
 DEFAULT_N_CTX = 4096
 NAME = "planner"
@@ -56,39 +53,24 @@ Subscriber = Callable[[ConfigurationChanged], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheEstimate:
-    """The memory that a configuration needs, and a recommendation."""
+    """The memory that a configuration needs, in bytes, and a recommendation."""
 
     whole: Estimate
     """Every term of every device, with its source."""
+    kv_bytes: int
+    """KV cache of all slots on all devices."""
+    state_bytes: int
+    """Recurrent state, which does not grow with the context."""
+    gpu_bytes: int
+    cpu_bytes: int
+    total_bytes: int
+    """Everything, weights and buffers included."""
     bytes_per_token: float
-    """Bytes of KV cache that each further token of context needs."""
+    """KV cache that each further token of context needs."""
     fits: bool
     """Whether every device keeps the margin free."""
     recommendation: str
     """One sentence for the user."""
-
-    @property
-    def kv_bytes(self) -> int:
-        """KV cache of all slots on all devices."""
-        return _sum(self.whole, TermKind.KV)
-
-    @property
-    def state_bytes(self) -> int:
-        """Recurrent state, which does not grow with the context."""
-        return _sum(self.whole, TermKind.STATE)
-
-    @property
-    def gpu_bytes(self) -> int:
-        return sum(d.total_bytes for d in self.whole.devices if d.device.kind == "gpu")
-
-    @property
-    def cpu_bytes(self) -> int:
-        return self.total_bytes - self.gpu_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """Everything, weights and buffers included."""
-        return self.whole.total_bytes
 
 
 class KVCachePlanner:
@@ -112,24 +94,19 @@ class KVCachePlanner:
 
         Args:
             model: A path, a name of the library or the catalogue (a quantisation may follow a
-                colon), or a model that was read.
+                colon), or a model that was read; an unknown one raises `ModelFileError`.
             of_devices: GPUs, and the CPU last.
             target: The program that will load the model.
             offload: Where the layers are.
             settings: As for `update_config`.
-
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            PresetError: a setting is unknown or its value is invalid.
         """
         self._planner = Planner(here=of_devices)
         self._machine = PlannedMachine()
         self._target: Target = target
         self._subscribers: list[Subscriber] = []
-        start = {"model": self._name_of(model), "n_ctx": DEFAULT_N_CTX}
-        self._settings: Settings = {**start, **settings}
-        self.offload = None if LAYER_KEYS & set(settings) else offload
-        self._setup = self._setup_of(self._settings, self.offload)
+        start = {"model": self._name_of(model), "n_ctx": DEFAULT_N_CTX, "offload": offload}
+        self._settings = _changed(start, settings)
+        self._setup = self._setup_of(self._settings)
 
     @property
     def model(self) -> Model:
@@ -137,28 +114,26 @@ class KVCachePlanner:
         return self._planner.model(self.configuration.model_path)
 
     @property
+    def offload(self) -> Offload | None:
+        """Where the layers are; None after their number was set."""
+        offload = self._settings["offload"]
+        return None if offload is None else Offload(str(offload))
+
+    @property
     def configuration(self) -> Configuration:
         """The current configuration."""
         return self._setup.configuration
 
     def set_model(self, model: str | Path | Model) -> None:
-        """Plan for another model, named as at the start.
-
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            IncompatiblePairError: its vocabulary differs from that of the draft model.
-        """
+        """Plan for another model, named as at the start."""
         self.update_config(model=self._name_of(model))
 
     def set_draft(self, model: str | Path | Model | None) -> None:
         """Use a draft model with all its layers on the GPUs; None removes it.
 
-        Raises:
-            ModelFileError: the model is unknown or cannot be read.
-            IncompatiblePairError: its vocabulary differs from that of the model.
+        Raises `IncompatiblePairError` if its vocabulary differs from that of the model.
         """
-        draft = None if model is None else {"model": self._name_of(model)}
-        self.update_config(draft=draft)
+        self.update_config(draft=None if model is None else {"model": self._name_of(model)})
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call a function after each change; the function that is returned ends that."""
@@ -173,40 +148,42 @@ class KVCachePlanner:
     def update_config(self, **settings: object) -> Configuration:
         """Change `offload` and settings, which have the names of preset keys: all or none.
 
-        Raises:
-            PresetError: a name is unknown or a value is invalid; the message names each.
+        Raises `PresetError` with each unknown name and each invalid value.
         """
-        wanted = settings.pop("offload", None)
-        offload = None if LAYER_KEYS & set(settings) else self.offload
-        changed = {**self._settings, **settings}
-        if wanted is not None:
-            offload = _offload(wanted, changed)
-        self._take(changed, offload)
+        self._change(_changed(self._settings, settings))
         return self.configuration
 
     def estimate(self, n_ctx: int | None = None, n_slots: int | None = None) -> CacheEstimate:
         """The memory that the configuration needs, here or with another context or more slots.
 
-        Raises:
-            PresetError: llama.cpp would refuse the configuration.
+        Raises `PresetError` if llama.cpp would refuse the configuration.
         """
         asked = {"n_ctx": n_ctx, "n_slots": n_slots}
-        plan = self._plan({name: value for name, value in asked.items() if value is not None})
-        whole, now = plan.estimate, plan.setup.configuration
+        asked = {name: value for name, value in asked.items() if value is not None}
+        setup = self._setup_of({**self._settings, **asked}) if asked else self._setup
+        plan, now = self._planner.plan(setup), setup.configuration
+        whole, kv_bytes = plan.estimate, _sum(plan.estimate, TermKind.KV)
         longer = with_n_ctx(now, now.n_ctx + PAD * (1 if now.kv_unified else now.n_slots))
-        more = self._planner.estimator(plan.setup)(longer)
-        added = _sum(more, TermKind.KV) - _sum(whole, TermKind.KV)
-        per_token = added / (more.n_ctx - whole.n_ctx)
-        return CacheEstimate(whole, per_token, plan.fits, recommendation(plan, self._planner))
+        more = self._planner.estimator(setup)(longer)
+        gpu_bytes = sum(d.total_bytes for d in whole.devices if d.device.kind == "gpu")
+        return CacheEstimate(
+            whole,
+            kv_bytes,
+            state_bytes=_sum(whole, TermKind.STATE),
+            gpu_bytes=gpu_bytes,
+            cpu_bytes=whole.total_bytes - gpu_bytes,
+            total_bytes=whole.total_bytes,
+            bytes_per_token=(_sum(more, TermKind.KV) - kv_bytes) / (more.n_ctx - whole.n_ctx),
+            fits=plan.fits,
+            recommendation=recommendation(plan, self._planner),
+        )
 
     def optimize_for_vram(
         self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: SearchLimits | None = None
     ) -> SearchResult:
         """Take the best configuration for GPUs of these sizes (none: those of the planner).
 
-        Raises:
-            DoesNotFitError: nothing within the limits fits; the configuration stays.
-            HardwareError: a size is zero or negative.
+        Raises `DoesNotFitError` if nothing within the limits fits; the configuration stays.
         """
         machine = self._machine
         if vram_bytes:
@@ -216,7 +193,7 @@ class KVCachePlanner:
         found = search_setup(setup, goal, self._planner, limits)
         chosen = preset_of(found.configuration, NAME).model_dump(exclude_unset=True)
         self._machine = machine
-        self._take({"margin_gib": setup.margin_bytes / GIB, **chosen}, None)
+        self._change({"margin_gib": setup.margin_bytes / GIB, **chosen, "offload": None})
         return found
 
     def format_config(self) -> str:
@@ -237,31 +214,21 @@ class KVCachePlanner:
 
     def lm_studio_json(self) -> str:
         """The file with LM Studio's load settings for the model."""
-        return lm_studio.render(export_request(self._plan({}))).text
+        return lm_studio.render(export_request(self._planner.plan(self._setup))).text
 
-    def _plan(self, changes: Settings) -> Plan:
-        if not changes:
-            return self._planner.plan(self._setup)
-        return self._planner.plan(self._setup_of({**self._settings, **changes}, self.offload))
-
-    def _take(self, settings: Settings, offload: Offload | None) -> None:
+    def _change(self, settings: Settings) -> None:
         """Make settings the current ones and notify subscribers."""
-        before, self._setup = self.configuration, self._setup_of(settings, offload)
-        self._settings, self.offload = settings, offload
-        after = self.configuration
+        before, self._setup = self.configuration, self._setup_of(settings)
+        self._settings, after = settings, self.configuration
         known = [each.name for each in fields(Configuration)]
         names = dict.fromkeys([*(name for name in settings if name in known), *known])
         changed = tuple(name for name in names if getattr(before, name) != getattr(after, name))
         for subscriber in tuple(self._subscribers) if changed else ():
             subscriber(ConfigurationChanged(before, after, changed))
 
-    def _setup_of(self, settings: Settings, offload: Offload | None) -> Setup:
-        if offload is not None:
-            settings = {**settings, "n_gpu_layers": LAYERS_ON_GPU[offload], "n_cpu_moe": 0}
-        rules = _preset(settings)
-        setup = setup_of(
-            PlanRequest(target=self._target, machine=self._machine), self._planner, rules
-        )
+    def _setup_of(self, settings: Settings) -> Setup:
+        request = PlanRequest(target=self._target, machine=self._machine)
+        setup = setup_of(request, self._planner, _rules(settings))
         self._planner.estimator(setup)(setup.configuration)  # raises what llama.cpp would refuse
         return setup
 
@@ -269,24 +236,27 @@ class KVCachePlanner:
         return str(self._planner.add(model) if isinstance(model, Model) else model)
 
 
-def _preset(settings: Settings) -> Preset:
-    try:
-        return Preset.model_validate({"name": NAME, **settings})
-    except ValidationError as error:
-        faults = explain(error, Preset, unknown="an unknown setting")
-        raise PresetError(explain_faults(faults)) from error
+def _changed(settings: Settings, changes: Settings) -> Settings:
+    """Settings with changes; a number of layers ends the offload mode."""
+    layers = {"offload": None} if LAYER_KEYS & changes.keys() else {}
+    return {**settings, **layers, **changes}
 
 
-def _offload(wanted: object, settings: Settings) -> Offload:
-    """The mode of a name; a fault of the other settings is reported with it."""
-    if wanted in LAYERS_ON_GPU:
-        return Offload(str(wanted))
-    fault = f"offload is {str(wanted)!r}: write one of {', '.join(LAYERS_ON_GPU)}"
+def _rules(settings: Settings) -> Preset:
+    """The preset of settings; the error names the faults of all of them."""
+    given = {"name": NAME, **settings}
+    offload, fault = given.pop("offload"), ""
+    if offload in LAYERS_ON_GPU:
+        given |= {"n_gpu_layers": LAYERS_ON_GPU[Offload(str(offload))], "n_cpu_moe": 0}
+    elif offload is not None:
+        fault = f"offload is {str(offload)!r}: write one of {', '.join(LAYERS_ON_GPU)}"
     try:
-        _preset(settings)
+        rules = made_preset(given, prefix="", unknown="an unknown setting")
     except PresetError as error:
-        fault = f"{error}; {fault}"
-    raise PresetError(fault)
+        raise PresetError("; ".join(filter(None, (str(error), fault)))) from error
+    if fault:
+        raise PresetError(fault)
+    return rules
 
 
 def _sum(estimate: Estimate, kind: TermKind) -> int:

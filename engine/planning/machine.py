@@ -9,14 +9,8 @@ from engine.errors import HardwareError
 from engine.memory import hardware
 from engine.memory.cards import TypedGpu, find_card, parse_devices, planned_devices
 from engine.memory.hardware import Device, Instructions
-from engine.memory.units import GIB, format_bytes, parse_bytes
-from engine.planning.values import (
-    FOUND,
-    GPU_SIZES,
-    RAM_SIZES,
-    OptionError,
-    step_among,
-)
+from engine.memory.units import GIB, format_bytes
+from engine.planning.values import FOUND, GPU_SIZES, OptionError, step_among
 from engine.planning.workers import RpcWorker, workers_of
 
 
@@ -68,10 +62,7 @@ class PlannedMachine:
         """The devices that a program can use; those of workers come first, as in llama.cpp.
 
         kvchat uses a GPU of this machine only if llama-cpp-python was built for one. What another
-        program was built for is unknown, so it gets every GPU.
-
-        Raises:
-            HardwareError: a card is not known, or the parts make no machine.
+        program was built for is unknown, so it gets every GPU. Raises `HardwareError`.
         """
         is_unusable = target == "kvchat" and self.has_own_gpus and not hardware.has_gpu_backend()
         own = planned_devices(
@@ -90,18 +81,14 @@ def format_gpus(machine: PlannedMachine) -> str:
     groups += [(f"{each.endpoint}:", each.vram_bytes, each.cards) for each in machine.workers]
     parts = []
     for host, sizes, cards in groups:
-        counts = Counter((*map(_format_size, sizes), *cards))
+        counts = Counter((*map(format_size, sizes), *cards))
         for name, count in counts.items():
             parts.append(host + (name if count == 1 else f"{count}x{name}"))
     return " + ".join(parts) or FOUND
 
 
 def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
-    """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`.
-
-    Raises:
-        OptionError: one of them is neither, or they make no machine.
-    """
+    """The machine with typed sizes and cards: `8GiB`, `2x24`, `RTX 3060 + 12GiB`, `host1:24GiB`."""
     if text.strip().lower() in ("", FOUND):
         return with_gpus(machine, ())
     try:
@@ -133,11 +120,7 @@ def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> P
 def with_gpus(
     machine: PlannedMachine, vram_bytes: tuple[int, ...], cards: tuple[str, ...] = ()
 ) -> PlannedMachine:
-    """The machine with other GPUs; a card that is a whole machine brings its own RAM.
-
-    Raises:
-        OptionError: a machine with one memory has other parts.
-    """
+    """The machine with other GPUs; a card that is a whole machine brings its own RAM."""
     changed = replace(machine, vram_bytes=vram_bytes, cards=cards, workers=())
     if changed.unified_card is None:
         return changed
@@ -148,29 +131,6 @@ def with_gpus(
     return replace(changed, ram_bytes=None)
 
 
-def format_ram(machine: PlannedMachine) -> str:
-    """The RAM as it can be typed."""
-    return FOUND if machine.ram_bytes is None else _format_size(machine.ram_bytes)
-
-
-def parse_ram(text: str) -> int | None:
-    """A typed size of RAM, None for what was found.
-
-    Raises:
-        OptionError: it is none.
-    """
-    if text.strip().lower() == FOUND:
-        return None
-    try:
-        return parse_bytes(text)
-    except HardwareError as error:
-        raise OptionError(f"{error}; or type `found` for the free RAM of this machine") from error
-
-
-def step_ram(machine: PlannedMachine, step: int) -> int | None:
-    """The next common size; below the least is what was found."""
-    return step_among((0, *RAM_SIZES), machine.ram_bytes or 0, step) or None
-
-
-def _format_size(nbytes: int) -> str:
+def format_size(nbytes: int) -> str:
+    """A size as it can be typed: whole GiB without decimals."""
     return f"{nbytes // GIB} GiB" if nbytes % GIB == 0 else format_bytes(nbytes)

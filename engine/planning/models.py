@@ -12,7 +12,7 @@ from engine.memory.estimate import Estimate, estimator, max_n_ctx
 from engine.memory.hardware import Device
 from engine.memory.units import format_bytes
 from engine.model.architecture import Model, read_model
-from engine.model.catalog import DEFAULT_QUANTIZATION, CatalogEntry, entries
+from engine.model.catalog import DEFAULT_QUANTIZATION, entries, find_entry
 from engine.model.hub import HubModel
 from engine.model.library import ModelEntry
 from engine.model.speeds import ModelSpeed
@@ -75,20 +75,14 @@ def library_options(
     """The models of this machine one by one; their headers are read."""
     for entry, shown in zip(models, facts, strict=True):
         is_here = context.setup.machine.is_here
-        option = ModelOption(
-            str(entry.path),
-            entry.name,
-            shown,
-            problem=entry.problem or "",
-            speed=entry.speed if is_here else None,
-        )
-        if option.problem:
-            yield option
-            continue
+        speed, problem = entry.speed if is_here else None, entry.problem or ""
+        option = ModelOption(str(entry.path), entry.name, shown, speed=speed, problem=problem)
         try:
-            yield with_verdict(option, read_model(entry.path), context)
+            if not problem:
+                option = with_verdict(option, read_model(entry.path), context)
         except EngineError as error:
-            yield replace(option, problem=str(error))
+            option = replace(option, problem=str(error))
+        yield option
 
 
 def catalog_names(quantization: str) -> list[ModelOption]:
@@ -99,29 +93,24 @@ def catalog_names(quantization: str) -> list[ModelOption]:
             entry.name,
             (quantization, *((f"also {', '.join(entry.aliases)}",) if entry.aliases else ())),
         )
-        for entry in _by_names()
+        for entry in sorted(entries(), key=lambda entry: natural_key(entry.name))
     ]
-
-
-def _by_names() -> list[CatalogEntry]:
-    return sorted(entries(), key=lambda entry: natural_key(entry.name))
 
 
 def catalog_options(
     quantization: str, context: FitContext, facts: Callable[[Model], tuple[str, ...]]
 ) -> Iterator[ModelOption]:
-    """The models of the catalogue one by one, at a quantisation.
+    """The models of the catalogue one by one, at a quantisation; `facts` gives the cells of a row.
 
-    A model without that quantisation has a `problem`. `facts` gives the cells of a row.
+    A model without that quantisation has a `problem`.
     """
-    for entry, named in zip(_by_names(), catalog_names(quantization), strict=True):
-        option, others = named, named.facts[1:]
+    for option in catalog_names(quantization):
         try:
-            model = entry.model(quantization)
-            option = with_verdict(replace(option, facts=(*facts(model), *others)), model, context)
+            model = find_entry(option.name).model(quantization)
+            shown = replace(option, facts=(*facts(model), *option.facts[1:]))
+            yield with_verdict(shown, model, context)
         except EngineError as error:
-            option = replace(option, problem=str(error))
-        yield option
+            yield replace(option, problem=str(error))
 
 
 def hub_options(
@@ -132,16 +121,21 @@ def hub_options(
     Files of a repository are one model in several quantisations: what differs is how large the
     weights are. Of the file whose header was read all is exact.
     """
+    setup = context.setup
     for each in models:
         model = with_weights_of(read, each.nbytes)
         option = ModelOption(each.address, each.name, (format_bytes(each.nbytes),))
         try:
             option = with_verdict(option, model, context)
-            largest = largest_context(model, context)
+            largest = max_n_ctx(
+                _alone(model, setup),
+                estimator(model, context.devices, target=setup.target),
+                n_ctx_limit=n_ctx_limit(model, setup),
+                margin_bytes=setup.margin_bytes,
+            )
+            yield replace(option, max_n_ctx=largest)
         except EngineError as error:
             yield replace(option, problem=str(error))
-            continue
-        yield replace(option, max_n_ctx=largest)
 
 
 def with_weights_of(model: Model, nbytes: int) -> Model:
@@ -155,17 +149,6 @@ def with_weights_of(model: Model, nbytes: int) -> Model:
         replace(tensor, nbytes=max(round(tensor.nbytes * factor), 1)) for tensor in file.tensors
     )
     return replace(model, file=replace(file, tensors=tensors, nbytes=nbytes))
-
-
-def largest_context(model: Model, context: FitContext) -> int | None:
-    """The largest context that fits with every layer on the GPUs; None where none does."""
-    setup = context.setup
-    return max_n_ctx(
-        _alone(model, setup),
-        estimator(model, context.devices, target=setup.target),
-        n_ctx_limit=n_ctx_limit(model, setup),
-        margin_bytes=setup.margin_bytes,
-    )
 
 
 def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubModel | None:
@@ -206,11 +189,7 @@ def _is_fast(bound: SpeedBound | None) -> bool:
 
 
 def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:
-    """A model with its verdict: current options, every layer on the GPUs.
-
-    Raises:
-        PresetError: llama.cpp refuses the model with these options.
-    """
+    """A model with its verdict: current options, every layer on the GPUs."""
     margin, devices = context.setup.margin_bytes, context.devices
     cost = estimator(model, devices, target=context.setup.target)
     now = _alone(model, context.setup)

@@ -4,10 +4,10 @@ A row names a field of `Configuration`, whose type has the valid values. Options
 one field have their own functions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from engine.configuration import (
     DRAFT_N_CTX,
@@ -18,31 +18,30 @@ from engine.configuration import (
     bounds_of,
 )
 from engine.memory.estimate import with_n_ctx
-from engine.memory.kv_cache import KV_TYPES, is_quantized
+from engine.memory.kv_cache import is_quantized
 from engine.memory.terms import Target
 from engine.memory.units import format_bytes
 from engine.planning.machine import (
     PlannedMachine,
     format_gpus,
-    format_ram,
+    format_size,
     parse_gpus,
-    parse_ram,
     step_gpus,
-    step_ram,
 )
 from engine.planning.planner import Facts, Setup
 from engine.planning.values import (
     BATCHES,
     CONTEXTS,
+    FOUND,
     MARGINS,
     NONE,
+    RAM_SIZES,
     OptionError,
-    format_layers,
     parse_count,
     parse_file,
     parse_layers,
-    parse_margin,
     parse_shares,
+    parse_size,
     step_among,
     step_round,
 )
@@ -63,8 +62,8 @@ class PlanOption:
     format: Callable[[Setup], str]
     step: Callable[[Setup, Facts, int], Setup]
     """The setup after a step up or down; the same setup at an end."""
-    parse: Callable[[Setup, str], Setup] | None = None
-    """The setup with a typed value, raises `OptionError`; None if values cannot be typed."""
+    parse: Callable[[Setup, str], Setup]
+    """The setup with a typed value; raises `OptionError`."""
     disabled: tuple[Disabled, ...] = ()
     chooser: Chooser | None = None
     """The list that a step up opens."""
@@ -75,23 +74,20 @@ class PlanOption:
         return next(reasons, "")
 
 
-def value_of(setup: Setup, name: str) -> object:
-    """A field of a setup or of its configuration."""
+def _value_of(setup: Setup, name: str) -> Any:
     return getattr(setup if hasattr(setup, name) else setup.configuration, name)
 
 
 def with_value(setup: Setup, name: str, value: object) -> Setup:
     """The setup with another value of a field and the fields that depend on it.
 
-    The context of a draft model follows, a ubatch is at most the batch, and quantised values need
-    flash attention.
-
-    Raises:
-        OptionError: the ubatch is larger than the batch.
+    The context of a draft model follows, a ubatch is at most the batch (else `OptionError`), and
+    quantised values need flash attention.
     """
     now = setup.configuration
-    is_target = name == "target"
-    changed = replace(setup, target=value) if is_target else setup.with_values(**{name: value})  # type: ignore[arg-type]  # of TARGETS
+    if name == "target":
+        return replace(setup, target=value)  # type: ignore[arg-type]  # of TARGETS
+    changed = setup.with_values(**{name: value})
     match name, value:
         case "n_ctx", int():
             return setup.with_configuration(with_n_ctx(now, value))
@@ -101,7 +97,7 @@ def with_value(setup: Setup, name: str, value: object) -> Setup:
             raise OptionError(
                 f"{value:,} exceeds the batch size of {now.n_batch:,}: raise the batch size first"
             )
-        case "type_v", str() if value in KV_TYPES and now.flash_attention == "off":
+        case "type_v", _ if now.flash_attention == "off":
             needs_flash = is_quantized(changed.configuration.type_v)
             return changed.with_values(flash_attention="auto") if needs_flash else changed
         case _:
@@ -123,7 +119,7 @@ def choice(
         values = dict(zip(words, (False, True), strict=True))
 
     def shown(setup: Setup) -> str:
-        return next(word for word, value in values.items() if value == value_of(setup, name))
+        return next(word for word, value in values.items() if value == _value_of(setup, name))
 
     def parse(setup: Setup, typed: str) -> Setup:
         for word, value in values.items():
@@ -144,67 +140,38 @@ def number(
     *,
     stops: Stops | None = None,
     bounds: tuple[int, int] | None = None,
+    n_layers: Callable[[Facts], int] | None = None,
     zero: str = "0",
     disabled: tuple[Disabled, ...] = (),
 ) -> PlanOption:
-    """An option with an integer value.
+    """An option with an integer value, stepped by one or through `stops`; `zero` is the text of 0.
 
-    Args:
-        name: Field of the configuration.
-        label: Label of the row.
-        text: Help.
-        stops: Values of the steps; None steps by one.
-        bounds: Minimum and maximum; None is those of the field.
-        zero: Text of 0, which can also be typed.
-        disabled: When it has no effect.
+    `n_layers` gives all layers if the value is a number of layers, for which `all` is -1.
     """
-    limits = {} if bounds else bounds_of(Configuration)[name].limits
-    low, high = bounds or (int(limits["ge"]), int(limits["le"]))
+    limits = {} if bounds or n_layers else bounds_of(Configuration)[name].limits
+    low, high = bounds or (int(limits.get("ge", 0)), int(limits.get("le", 0)))
 
     def parse(setup: Setup, typed: str) -> Setup:
-        is_zero = low == 0 and typed.strip().lower() == zero
-        return with_value(setup, name, 0 if is_zero else parse_count(typed, low=low, high=high))
+        if low == 0 and typed.strip().lower() == zero:
+            return with_value(setup, name, 0)
+        found = parse_layers(typed) if n_layers else parse_count(typed, low=low, high=high)
+        return with_value(setup, name, found)
 
     def step(setup: Setup, facts: Facts, by: int) -> Setup:
-        now = _number_of(setup, name)
+        now = int(_value_of(setup, name))
+        if n_layers:
+            limit = n_layers(facts)
+            found = (limit if now < 0 else min(now, limit)) + by
+            return with_value(setup, name, -1 if found >= limit else max(found, 0))
         next_one = min(max(now + by, low), high)
         found = next_one if stops is None else step_among(stops(setup, facts), now, by)
         return with_value(setup, name, found)
 
     def shown(setup: Setup) -> str:
-        return f"{_number_of(setup, name):,}" if _number_of(setup, name) else zero
+        now = int(_value_of(setup, name))
+        return "all" if now < 0 else f"{now:,}" if now else zero
 
     return PlanOption(name, label, text, shown, step, parse, disabled)
-
-
-def layers(
-    name: str,
-    label: str,
-    text: str,
-    n_all: Callable[[Facts], int],
-    *,
-    zero: str = "0",
-    disabled: tuple[Disabled, ...] = (),
-) -> PlanOption:
-    """An option with a number of layers; -1 is `all`."""
-
-    def shown(setup: Setup) -> str:
-        return format_layers(_number_of(setup, name)) if _number_of(setup, name) else zero
-
-    def parse(setup: Setup, typed: str) -> Setup:
-        is_zero = typed.strip().lower() == zero
-        return with_value(setup, name, 0 if is_zero else parse_layers(typed))
-
-    def step(setup: Setup, facts: Facts, by: int) -> Setup:
-        now, limit = _number_of(setup, name), n_all(facts)
-        found = (limit if now < 0 else min(now, limit)) + by
-        return with_value(setup, name, -1 if found >= limit else max(found, 0))
-
-    return PlanOption(name, label, text, shown, step, parse, disabled)
-
-
-def _number_of(setup: Setup, name: str) -> int:
-    return int(str(value_of(setup, name)))
 
 
 def files(
@@ -212,13 +179,13 @@ def files(
     label: str,
     text: str,
     chooser: Chooser,
-    get: Callable[[Setup], tuple[Path, ...]],
+    get: Callable[[Configuration], Iterable[Path | None]],
     put: Callable[[Setup, Path | None], Setup],
 ) -> PlanOption:
     """An option with files: a step up opens a list, a step down removes the last file."""
 
     def shown(setup: Setup) -> str:
-        paths = get(setup)
+        paths = list(filter(None, get(setup.configuration)))
         return NONE if not paths else paths[0].stem if len(paths) == 1 else f"{len(paths)} files"
 
     def parse(setup: Setup, typed: str) -> Setup:
@@ -226,7 +193,7 @@ def files(
             return setup
         if typed.strip().lower() != NONE:
             return put(setup, parse_file(typed))
-        while get(setup):
+        while any(get(setup.configuration)):
             setup = put(setup, None)
         return setup
 
@@ -253,22 +220,6 @@ _ONE_GPU: tuple[Disabled, ...] = (
 )
 
 
-def _splits(setup: Setup, facts: Facts) -> bool:
-    return setup.configuration.split_mode != "none" and len(facts.gpus) > 1
-
-
-def _takes_one(setup: Setup, facts: Facts) -> bool:
-    return setup.configuration.split_mode == "none" and len(facts.gpus) > 1
-
-
-def _needs_one_type(_: Setup, facts: Facts) -> bool:
-    return facts.model.architecture.needs_one_type
-
-
-def _has_no_window(_: Setup, facts: Facts) -> bool:
-    return all(layer.window is None for layer in facts.model.architecture.layers.values())
-
-
 def with_matched_types(setup: Setup, facts: Facts) -> Setup:
     """The setup with V in the type of K if the model stores both in one tensor."""
     now = setup.configuration
@@ -280,18 +231,12 @@ def with_matched_types(setup: Setup, facts: Facts) -> Setup:
 # --- shares, the program and its machine ---
 
 
-def _percents(setup: Setup, facts: Facts) -> list[int]:
-    """Percent of the layers on each GPU; without a split, by free memory."""
-    shares: list[float] = list(setup.configuration.tensor_split)
-    if len(shares) != len(facts.gpus):
-        shares = [float(gpu.free_bytes) for gpu in facts.gpus]
-    total = sum(shares) or 1.0
-    return [round(100 * share / total) for share in shares]
-
-
 def _step_split(setup: Setup, facts: Facts, step: int) -> Setup:
-    """The setup with layers moved between the first GPU and the others."""
-    first, *others = _percents(setup, facts) or [100]
+    """The setup with layers moved between the first GPU and the others; at first by free memory."""
+    split: tuple[float, ...] = setup.configuration.tensor_split
+    if len(split) != len(facts.gpus):
+        split = tuple(gpu.free_bytes for gpu in facts.gpus)
+    first, *others = [round(100 * share / (sum(split) or 1)) for share in split] or [100]
     now = SHARE_STEP * round(first / SHARE_STEP)
     wanted = min(max(now + SHARE_STEP * step, SHARE_STEP), 100 - SHARE_STEP)
     if not others or wanted == now:
@@ -350,14 +295,10 @@ def with_adapter(setup: Setup, path: Path | None) -> Setup:
     return setup.with_values(adapters=(*(each for each in now if each.path != path), Adapter(path)))
 
 
-def _draft_files(setup: Setup) -> tuple[Path, ...]:
-    draft = setup.configuration.draft
-    return () if draft is None else (draft.model_path,)
-
-
-def _projector_files(setup: Setup) -> tuple[Path, ...]:
-    path = setup.configuration.mmproj_path
-    return () if path is None else (path,)
+def _with_margin(setup: Setup, text: str) -> Setup:
+    is_zero = text.strip().rstrip("BbGgMmKki ") == "0"
+    nbytes = 0 if is_zero else parse_size(text, "0 leaves nothing free")
+    return replace(setup, margin_bytes=nbytes)
 
 
 OPTIONS: tuple[PlanOption, ...] = (
@@ -367,26 +308,28 @@ OPTIONS: tuple[PlanOption, ...] = (
     choice("type_k", "K type", "Type of the cached keys: fewer bits need less memory and are less "
            "precise."),
     choice("type_v", "V type", "Type of the cached values. Quantised types need flash attention.",
-           disabled=((_needs_one_type, "this model stores keys and values together: K type sets "
-                                   "both"),)),
+           disabled=((lambda _, facts: facts.model.architecture.needs_one_type,
+                  "this model stores keys and values together: K type sets both"),)),
     choice("flash_attention", "flash attn", "Attention that does not store the score matrix."),
     choice("swa_full", "SWA cache", "Whether sliding-window layers cache every token.",
-           ("window", "full"), disabled=((_has_no_window,
-                                         "this model has no sliding-window layer"),)),
-    number("n_batch", "batch", "Maximum tokens in one llama_decode call (logical "
-           "batch).", stops=lambda _, __: BATCHES),
+           ("window", "full"),
+           disabled=((lambda _, facts: all(
+               layer.window is None for layer in facts.model.architecture.layers.values()),
+                  "this model has no sliding-window layer"),)),
+    number("n_batch", "batch", "Maximum tokens in one llama_decode call (logical batch).",
+           stops=lambda _, __: BATCHES),
     number("n_ubatch", "ubatch", "Tokens computed at once (physical batch): more tokens need a "
            "larger compute buffer.",
            stops=lambda setup, _: [n for n in (*BATCHES, setup.configuration.n_batch)
                                    if n <= setup.configuration.n_batch]),
-    layers("n_gpu_layers", "GPU layers", "Layers on the GPU, including the output layer: a "
+    number("n_gpu_layers", "GPU layers", "Layers on the GPU, including the output layer: a "
            "number or all.",
-           lambda facts: facts.model.architecture.n_layers + 1, disabled=(_WITHOUT_GPU,)),
+           n_layers=lambda facts: facts.model.architecture.n_layers + 1, disabled=(_WITHOUT_GPU,)),
     choice("offload_kqv", "KV cache on", "Where the KV cache of the GPU layers is stored.",
            ("CPU", "GPU"), disabled=_NOTHING_ON_GPU),
-    layers("n_cpu_moe", "CPU experts",
+    number("n_cpu_moe", "CPU experts",
            "How many leading layers keep their experts in RAM: a number, none or all.",
-           lambda facts: facts.model.architecture.n_layers, zero="none",
+           n_layers=lambda facts: facts.model.architecture.n_layers, zero="none",
            disabled=(_WITHOUT_GPU, (lambda _, facts: not facts.model.architecture.is_moe,
                                 "this model has no experts"), *_NOTHING_ON_GPU)),
     choice("split_mode", "split", "Split layers over all GPUs, or put all layers on the main GPU.",
@@ -394,22 +337,22 @@ OPTIONS: tuple[PlanOption, ...] = (
     PlanOption("tensor_split", "GPU shares", "Share of the layers on each GPU. Type 3:1 or auto.",
          _format_split, _step_split,
          lambda setup, text: setup.with_values(tensor_split=parse_shares(text)),
-         ((_takes_one, "split is none, so only one GPU is used"), *_ONE_GPU)),
+         ((lambda setup, facts: setup.configuration.split_mode == "none" and len(facts.gpus) > 1,
+           "split is none, so only one GPU is used"), *_ONE_GPU)),
     number("main_gpu", "main GPU", "GPU that holds all layers.",
            stops=lambda _, facts: range(max(len(facts.gpus), 1)), bounds=(0, MAX_GPU),
-           disabled=((_splits, "split is layer, so every GPU is used"), *_ONE_GPU)),
-    choice("target", "program",
-           "Program that runs the model: kvchat or llama-server."),
-    number("n_slots", "slots",
-           "Parallel chats in kvchat, or parallel requests in llama-server."),
+           disabled=((lambda setup, facts: len(facts.gpus) > 1
+                  and setup.configuration.split_mode != "none",
+                  "split is layer, so every GPU is used"), *_ONE_GPU)),
+    choice("target", "program", "Program that runs the model: kvchat or llama-server."),
+    number("n_slots", "slots", "Parallel chats in kvchat, or parallel requests in llama-server."),
     choice("kv_unified", "unified",
-           "Whether the slots share one KV cache: a common prefix is stored once, but slots "
-           "affect each other's rounding.", ("no", "yes"),
+           "Whether the slots share one KV cache: a common prefix is stored once, but replies "
+           "that run together are rounded differently.", ("no", "yes"),
            disabled=((lambda setup, _: setup.configuration.n_slots == 1,
                   "there is only one slot"),)),
     PlanOption("vram", "GPUs", "GPUs of this machine, or others to plan for: type 8GiB, 2x24GiB, a "
-         "card's "
-         "name, or host1:24GiB for a worker; d lists cards.",
+         "card's name, or host1:24GiB for a worker; d lists cards.",
          lambda setup: format_gpus(setup.machine),
          lambda setup, facts, step: with_machine(
              setup, step_gpus(setup.machine, facts.gpus, step)),
@@ -417,26 +360,27 @@ OPTIONS: tuple[PlanOption, ...] = (
          chooser="device"),
     PlanOption("ram", "RAM",
          "Free RAM of this machine, or a size to plan for: type 32GiB, or found for the free RAM.",
-         lambda setup: format_ram(setup.machine),
-         lambda setup, _, step: _with_ram(setup, step_ram(setup.machine, step)),
-         lambda setup, text: _with_ram(setup, parse_ram(text)),
+         lambda setup: format_size(setup.machine.ram_bytes) if setup.machine.ram_bytes else FOUND,
+         lambda setup, _, step: _with_ram(
+             setup, step_among((0, *RAM_SIZES), setup.machine.ram_bytes or 0, step) or None),
+         lambda setup, text: _with_ram(setup, None if text.strip().lower() == FOUND else
+             parse_size(text, "or type `found` for the free RAM of this machine")),
          ((lambda setup, _: setup.machine.unified_card is not None,
            "this machine has unified memory: the chosen card sets the amount"),)),
     PlanOption("margin", "keep free", "Memory to leave free on every device. Type 512MiB or 0.",
          lambda setup: format_bytes(setup.margin_bytes),
          lambda setup, _, step: replace(
              setup, margin_bytes=step_among(MARGINS, setup.margin_bytes, step)),
-         lambda setup, text: replace(setup, margin_bytes=parse_margin(text))),
+         _with_margin),
     files("mmproj", "projector", "Projector file for images or audio: → chooses one, ← removes it.",
-          "projector", _projector_files, with_projector),
+          "projector", lambda now: (now.mmproj_path,), with_projector),
     choice("mmproj_offload", "projector on", "Where the projector is loaded.", ("CPU", "GPU"),
            disabled=(_WITHOUT_GPU, (lambda setup, _: setup.configuration.mmproj_path is None,
                                 "choose a projector first"))),
     files("lora", "LoRA files", "LoRA adapters of the model: → adds one, ← removes one.",
-          "adapter", lambda setup: setup.configuration.lora_paths, with_adapter),
-    files("draft", "draft model",
-          "Small model that drafts tokens: → chooses one, ← removes it.",
-          "draft", _draft_files, with_draft),
+          "adapter", lambda now: now.lora_paths, with_adapter),
+    files("draft", "draft model", "Small model that drafts tokens: → chooses one, ← removes it.",
+          "draft", lambda now: (now.draft.model_path if now.draft else None,), with_draft),
     number("n_mtp_draft", "MTP draft", "Draft length of the model's MTP head; 0: off.",
            zero="off",
            disabled=((lambda _, facts: not facts.model.architecture.head_layers,

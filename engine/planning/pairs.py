@@ -18,9 +18,15 @@ from engine.model.catalog import CatalogEntry, entries, recommended_drafts
 from engine.model.identity import ModelKind
 from engine.model.library import HeaderFacts, ModelEntry
 from engine.model.ollama import model_name
-from engine.model.tensor_table import TokenReads, token_reads
+from engine.model.tensor_table import token_reads
 from engine.model.vocabulary import difference_of, read_tokens, vocabulary_facts
-from engine.planning.draft_advice import Advice, MachineKind, Worth, should_use_speculation
+from engine.planning.draft_advice import (
+    Advice,
+    MachineKind,
+    Worth,
+    share_of,
+    should_use_speculation,
+)
 from engine.presets.llama_server import arguments
 
 RECURRENT = (
@@ -88,16 +94,11 @@ def options_of(
     own: HeaderFacts | None,
     machine: MachineKind,
 ) -> DraftOptions:
-    """What the models of the folders would bring as drafts of a target, and those that miss.
+    """The expected gain of the models of the folders as drafts of a target, and what is missing.
 
-    Args:
-        target: Whose drafts.
-        models: GGUF files with the facts of their headers.
-        own: Facts of the target's header, to leave out its copies; None if it is not a file.
-        machine: Where both run.
+    `own` are the facts of the target's header, to leave out its copies; None if it is not a file.
     """
-    reads = token_reads(target.file)
-    facts, path = vocabulary_facts(target.file), target.file.path
+    reads, path, facts = token_reads(target.file), target.file.path, vocabulary_facts(target.file)
     tokens = read_tokens(path, facts) if facts.tokens_end and facts.n_tokens else None
 
     def misfit_of(model: ModelEntry) -> str | None:
@@ -109,16 +110,10 @@ def options_of(
             return str(error)
 
     def option(model: ModelEntry) -> DraftOption:
-        misfit, is_head = misfit_of(model), model.kind is ModelKind.DRAFT
-        draft = None if is_head else model.reads
-        return DraftOption(
-            name=model.name,
-            advice=should_use_speculation(reads, draft, machine=machine, misfit=misfit),
-            path=model.path,
-            nbytes=model.nbytes,
-            file_type=model.file_type,
-            share=None if draft is None else _share(draft, reads),
-        )
+        draft = None if model.kind is ModelKind.DRAFT else model.reads
+        advice = should_use_speculation(reads, draft, machine=machine, misfit=misfit_of(model))
+        share = None if draft is None else share_of(draft, reads)
+        return DraftOption(model.name, advice, model.path, model.nbytes, model.file_type, share)
 
     identity = None if own is None else own.identity
     here = [
@@ -160,43 +155,30 @@ def _missing(target: Model, names: Sequence[str], machine: MachineKind) -> Itera
             advice=should_use_speculation(reads, own, machine=machine),
             nbytes=header.nbytes,
             file_type=header.file_type,
-            share=_share(own, reads),
+            share=share_of(own, reads),
             published_as=published[0] if published else None,
         )
-
-
-def _share(draft: TokenReads, target: TokenReads) -> float:
-    return draft.nbytes() / max(1, target.nbytes())
 
 
 def entry_of(file_name: str) -> CatalogEntry | None:
     """The model of the catalogue whose name begins a file's name, the longest such name."""
     plain = _plain(file_name)
-    best: tuple[int, CatalogEntry | None] = (0, None)
-    for entry in entries():
-        for name in (entry.name, *entry.aliases):
-            if plain.startswith(_plain(name)) and len(name) > best[0]:
-                best = (len(name), entry)
-    return best[1]
+    names = {name: entry for entry in entries() for name in (entry.name, *entry.aliases)}
+    found = [name for name in names if plain.startswith(_plain(name))]
+    return names[max(found, key=len)] if found else None
 
 
 def server_options(draft: DraftOption) -> list[str]:
-    """The options that make llama-server draft with a model, in the words of today's builds.
-
-    Raises:
-        ModelFileError: the draft is not on this machine.
-    """
-    if draft.path is None:
-        raise ModelFileError(f"{draft.name} is not on this machine: download it first")
+    """The options that make llama-server draft with a model of this machine."""
+    assert draft.path is not None, "only a file of this machine can be loaded"
+    speculation = SpeculationSettings(
+        PredictorName.DRAFT, ControllerName.FIXED, n_draft=max(1, draft.advice.n_draft)
+    )
     configuration = Configuration(
         model_path=draft.path,
         n_ctx=EXPORT_N_CTX,
         draft=DraftConfiguration(draft.path, EXPORT_N_CTX),
-        speculation=SpeculationSettings(
-            predictor=PredictorName.DRAFT,
-            controller=ControllerName.FIXED,
-            n_draft=max(1, draft.advice.n_draft),
-        ),
+        speculation=speculation,
     )
     words = arguments(configuration)
     return words[words.index("--spec-type") :]  # speculation is last

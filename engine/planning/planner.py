@@ -116,8 +116,7 @@ class Plan:
         now = self.setup.configuration
         if now.rpc_workers or any(each.device.kind == "gpu" for each in self.estimate.devices):
             return now
-        draft = None if now.draft is None else replace(now.draft, n_gpu_layers=0)
-        return replace(now, n_gpu_layers=0, draft=draft)
+        return now.on_cpu
 
     @property
     def arguments(self) -> list[str]:

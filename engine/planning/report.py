@@ -1,4 +1,4 @@
-"""Plans and found configurations as JSON values; sizes are bytes."""
+"""Plans and found configurations as JSON values, with sizes in bytes, and as exports."""
 
 from dataclasses import asdict
 
@@ -13,6 +13,7 @@ from engine.planning.table import CostTable, cost_table
 from engine.planning.verdict import FitVerdict, device_verdict
 from engine.planning.workers import traffic
 from engine.policy.known import Standing
+from engine.presets.export import DEFAULT_PORT, ExportRequest
 
 MAX_CONTEXTS = 16
 SIZES = ("total_bytes", "shared_bytes", "mapped_bytes", "reclaimable_bytes", "left_bytes")
@@ -61,7 +62,7 @@ def fit_json(fit: FitResult) -> dict[str, object]:
         "alternatives": [
             {
                 "label": each.label,
-                "configuration": _configuration(each.configuration),
+                "configuration": _configuration(each.estimate.configuration),
                 "total_bytes": each.estimate.total_bytes,
             }
             for each in found.alternatives
@@ -70,12 +71,38 @@ def fit_json(fit: FitResult) -> dict[str, object]:
     }
 
 
+def export_request(
+    plan: Plan,
+    *,
+    preset: str | None = None,
+    name: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = DEFAULT_PORT,
+    server: str = "llama-server",
+) -> ExportRequest:
+    """The export of a plan, named by the model's file and the preset."""
+    stem, short = plan.model.file.path.stem, plan.shortages
+    verdict = "✗ does not fit" if plan.verdict is FitVerdict.NO else "! tight"
+    shortage = [f"{verdict}: {', '.join(short)}"] if short else []
+    return ExportRequest(
+        configuration=plan.exported,
+        model=plan.model,
+        name=name or (f"{stem} {preset}" if preset else stem),
+        program=server,
+        uses_gpu=any(device.device.kind == "gpu" for device in plan.used_devices),
+        host=host,
+        port=port,
+        margin_bytes=plan.setup.margin_bytes,
+        warnings=(*shortage, *warnings_of(plan)),
+    )
+
+
 def option_json(option: ModelOption) -> dict[str, object]:
     """A model of a list."""
     plain = ("key", "name", "spills", "needed_bytes", "free_bytes", "n_ctx", "max_n_ctx", "problem")
     return {
         **{name: getattr(option, name) for name in plain},
-        "verdict": None if option.verdict is None else str(option.verdict),
+        "verdict": option.verdict,
         "speed": None if option.speed is None else asdict(option.speed),
         **_bound(option.bound),
     }
@@ -138,14 +165,7 @@ def _table(table: CostTable) -> dict[str, object]:
             "type_k": row.types.k,
             "type_v": row.types.v,
             "quality": _quality(row.quality),
-            "cells": [
-                {
-                    "total_bytes": cell.total_bytes,
-                    "verdict": None if cell.verdict is None else str(cell.verdict),
-                    "is_plan": cell.is_current,
-                }
-                for cell in row.cells
-            ],
+            "cells": [asdict(cell) for cell in row.cells],
         }
         for row in table.rows
     ]

@@ -55,17 +55,10 @@ def setup_of(
     *,
     progress: Progress | None = None,
 ) -> Setup:
-    """The setup that was asked for; where nothing fits, with a small context.
+    """The setup of a request; where nothing fits, with a small context.
 
-    Args:
-        request: What to set up.
-        planner: Reads the models, and then knows them.
-        preset: Has the options that the request lacks; None is the defaults.
-        progress: Called with the received bytes of a remote model's header.
-
-    Raises:
-        PresetError: no model is named, or llama.cpp refuses the combination.
-        ModelFileError: a model is not there or cannot be read.
+    The preset has the options that the request lacks (None: the defaults). Raises `PresetError` if
+    no model is named or llama.cpp refuses the combination, `ModelFileError` if one cannot be read.
     """
     rules = _with_rules(preset or Preset(name="default"), request)
     model_path = take_model(_model_name(rules, request, preset), planner, progress)
@@ -89,13 +82,7 @@ def suit_to_machine(
 ) -> Setup:
     """The setup with the context and the layers that `kvchat plan` chooses for its machine.
 
-    Args:
-        setup: Its other options stay.
-        planner: The planner of its models.
-        fixed: Fields that stay too, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`.
-
-    Raises:
-        PresetError: llama.cpp refuses the other options.
+    `fixed` are those that stay, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`; so do other options.
     """
     now = setup.configuration
     rules = preset_of(now, "default").model_copy(
@@ -171,13 +158,12 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
 
     A path and a name of the library come first, then the catalogue, whose names may have a
     quantisation after a colon; a URL or an `hf:` name means that file. What is not on this machine
-    has a bare file name as its path and an `origin` in its header.
-
-    Raises:
-        ModelFileError: nothing has that name, or its header cannot be read.
+    has a bare file name as its path and an `origin` in its header. Raises `ModelFileError`.
     """
     if is_remote(name):
-        return planner.add(_remote(name, planner, progress))
+        folder = planner.sources.headers_dir
+        file = read_remote(name, cache_folder=folder, progress=progress or (lambda *_: None))
+        return planner.add(Model(file, architecture_of(file)))
     try:
         return find_model(name, planner.sources.folders())
     except UnknownNameError as unknown:
@@ -189,11 +175,7 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
 def usual_configuration(
     model: str, draft: str | None, planner: Planner, progress: Progress | None = None
 ) -> Configuration:
-    """The configuration that a search starts from: a model, and one that may draft for it.
-
-    Raises:
-        ModelFileError: a model is not there or cannot be read.
-    """
+    """The configuration that a search starts from: a model, and one that may draft for it."""
     path = take_model(model, planner, progress)
     drafts = None if draft is None else take_model(draft, planner, progress)
     return Configuration(
@@ -202,13 +184,6 @@ def usual_configuration(
         draft=None if drafts is None else DraftConfiguration(drafts, PAD),
         sampling=SamplingRules().settings(),
     )
-
-
-def _remote(name: str, planner: Planner, progress: Progress | None) -> Model:
-    file = read_remote(
-        name, cache_folder=planner.sources.headers_dir, progress=progress or (lambda *_: None)
-    )
-    return Model(file, architecture_of(file))
 
 
 def _of_catalog(name: str, unknown: UnknownNameError) -> Model:

@@ -11,9 +11,7 @@ from engine.planning.verdict import FitVerdict, verdict_of
 from engine.policy.known import Standing
 
 TYPES: tuple[KVTypeName, ...] = ("f16", "q8_0", "q4_0")
-STEPS = (
-    512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
-)  # fmt: skip
+STEPS = tuple(512 << n for n in range(12))
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +20,7 @@ class Cell:
 
     total_bytes: int | None
     verdict: FitVerdict | None = None
-    is_current: bool = False
-
-    @property
-    def fits(self) -> bool:
-        """Whether every device keeps the margin free."""
-        return self.verdict is FitVerdict.FITS
+    is_plan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,34 +45,21 @@ class CostTable:
 
     contexts: tuple[int, ...]
     rows: tuple[CacheTypeRow, ...]
-
-    @property
-    def current(self) -> tuple[int, int]:
-        """Row and column of the plan itself."""
-        return next(
-            (y, x)
-            for y, row in enumerate(self.rows)
-            for x, cell in enumerate(row.cells)
-            if cell.is_current
-        )
+    current: tuple[int, int]
+    """Row and column of the plan itself."""
 
     def setup_at(self, setup: Setup, y: int, x: int) -> Setup:
         """A setup with the types and the context of a cell."""
-        row = self.rows[y]
-        typed = with_types(setup.configuration, row.types)
+        typed = with_types(setup.configuration, self.rows[y].types)
         return setup.with_configuration(with_n_ctx(typed, self.contexts[x]))
 
 
 def cost_table(
     plan: Plan, cost: Estimator, n_columns: int, *, shown: tuple[int, ...] = ()
 ) -> CostTable:
-    """What other types and contexts would cost, the plan's own among them.
+    """What other types and contexts would cost, with the plan's own in the middle if possible.
 
-    Args:
-        plan: In the middle, if there are columns on both sides.
-        cost: Of other configurations.
-        n_columns: Contexts.
-        shown: The contexts of the table before, which stay while the plan is among them.
+    `shown` are the contexts of the previous table, which stay while the plan is among them.
     """
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)
@@ -94,7 +74,8 @@ def cost_table(
         typed = with_types(now, pair)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
         rows.append(CacheTypeRow(pair, cells, plan.known.standing(pair), kind))
-    return CostTable(contexts, tuple(rows))
+    current = pairs.index(now.kv_types), contexts.index(now.n_ctx)
+    return CostTable(contexts, tuple(rows), current)
 
 
 def _contexts(
@@ -102,13 +83,9 @@ def _contexts(
 ) -> tuple[int, ...]:
     """The columns around a context: powers of two up to training, and the context itself."""
     steps = sorted({n_ctx, n_ctx_train, *(n for n in STEPS if n < n_ctx_train)})
-    index = steps.index(n_ctx)
-    first = min(max(index - n_columns // 2, 0), max(len(steps) - n_columns, 0))
-    if len(shown) == n_columns and shown[0] in steps:
-        before = steps.index(shown[0])
-        is_inside = before < index < before + n_columns - 1
-        if tuple(steps[before : before + n_columns]) == shown and is_inside:
-            first = before
+    if n_ctx in shown[1:-1] and len(shown) == n_columns and set(shown) <= set(steps):
+        return shown
+    first = min(max(steps.index(n_ctx) - n_columns // 2, 0), max(len(steps) - n_columns, 0))
     return tuple(steps[first : first + n_columns])
 
 
@@ -116,7 +93,7 @@ def _cell(configuration: Configuration, plan: Plan, cost: Estimator) -> Cell:
     margin = plan.setup.margin_bytes
     if configuration == plan.setup.configuration:
         # The plan's own numbers may have been measured.
-        return Cell(plan.estimate.total_bytes, verdict_of(plan.estimate, margin), is_current=True)
+        return Cell(plan.estimate.total_bytes, verdict_of(plan.estimate, margin), is_plan=True)
     try:
         estimate = cost(configuration)
     except PresetError:

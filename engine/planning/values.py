@@ -1,4 +1,4 @@
-"""Values as they are typed and shown, and the steps of a number."""
+"""Values as they are typed, and the steps of a number; every parser raises `OptionError`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -47,31 +47,13 @@ def step_round(values: Sequence[T], value: T, step: int) -> T:
     return values[(values.index(value) + step) % len(values)]
 
 
-def parse_threads(text: str) -> int | Literal["auto"]:
-    """A number of threads, or `auto`.
-
-    Raises:
-        OptionError: it is neither.
-    """
-    if text.strip().lower() == AUTO:
-        return AUTO
-    try:
-        return parse_count(text, low=1, high=MAX_THREADS)
-    except OptionError as error:
-        raise OptionError(f"{error}, or auto") from error
-
-
 def thread_rules(asked: AskedThreads) -> dict[str, int | None]:
     """The value of `--threads`, as the preset key has it."""
     return {} if asked is None else {"n_threads": None if asked == AUTO else asked}
 
 
 def parse_count(text: str, *, low: int, high: int) -> int:
-    """A whole number such as `8192`, `8,192` or `8k` (8 x 1024).
-
-    Raises:
-        OptionError: it is none, or out of range.
-    """
+    """A whole number such as `8192`, `8,192` or `8k` (8 x 1024)."""
     match = _COUNT.fullmatch(text.strip())
     if match is None:
         spelling = ", or 8k" if low <= 8192 <= high else ""
@@ -85,66 +67,48 @@ def parse_count(text: str, *, low: int, high: int) -> int:
     return int(value)
 
 
+def parse_threads(text: str) -> int | Literal["auto"]:
+    """A number of threads, or `auto`."""
+    return _count_or(text, AUTO, AUTO, low=1, high=MAX_THREADS)
+
+
 def parse_layers(text: str) -> int:
-    """A number of layers, -1 for `all`.
+    """A number of layers, -1 for `all`."""
+    return _count_or(text, "all", -1, low=0, high=9999)
 
-    Raises:
-        OptionError: it is none.
-    """
-    if text.strip().lower() == "all":
-        return -1
+
+def _count_or(text: str, word: str, value: T, *, low: int, high: int) -> int | T:
+    if text.strip().lower() == word:
+        return value
     try:
-        return parse_count(text, low=0, high=9999)
+        return parse_count(text, low=low, high=high)
     except OptionError as error:
-        raise OptionError(f"{error}, or all") from error
-
-
-def format_layers(number: int) -> str:
-    """A number of layers as it is typed."""
-    return "all" if number < 0 else str(number)
+        raise OptionError(f"{error}, or {word}") from error
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
-    """Shares such as `3:1` or `60,40`; `auto` is none.
-
-    Raises:
-        OptionError: one of them is no number, or none is above zero.
-    """
+    """Shares such as `3:1` or `60,40`; `auto` is none."""
     if text.strip().lower() in ("", "auto"):
         return ()
     parts = [part.strip() for part in re.split(r"[:,/;]", text)]
-    if not all(_SHARE.fullmatch(part) for part in parts):
-        raise OptionError(
-            f"{shown(text)} is not a list of shares: write one share per GPU, such as 3:1, or auto"
-        )
-    shares = tuple(float(part) for part in parts)
+    is_list = all(_SHARE.fullmatch(part) for part in parts)
+    shares = tuple(map(float, parts)) if is_list else ()
     if len(shares) < 2 or not sum(shares):
-        raise OptionError(
-            f"{shown(text)} has too few shares: write one share per GPU, such as 3:1, or auto"
-        )
+        fault = "has too few shares" if is_list else "is not a list of shares"
+        raise OptionError(f"{shown(text)} {fault}: write one share per GPU, such as 3:1, or auto")
     return shares
 
 
-def parse_margin(text: str) -> int:
-    """Bytes to keep free, which may be none.
-
-    Raises:
-        OptionError: it is no size.
-    """
-    if text.strip().rstrip("BbGgMmKki ") == "0":
-        return 0
+def parse_size(text: str, hint: str) -> int:
+    """A size in bytes, such as `8GiB`; `hint` ends the message of an error."""
     try:
         return parse_bytes(text)
     except HardwareError as error:
-        raise OptionError(f"{error}; 0 leaves nothing free") from error
+        raise OptionError(f"{error}; {hint}") from error
 
 
 def parse_file(text: str) -> Path:
-    """The path of a GGUF file that is there.
-
-    Raises:
-        OptionError: there is no such file, or it is no GGUF file.
-    """
+    """The path of a GGUF file that exists."""
     path = expanded(text.strip())
     try:
         with open_file(path) as file:

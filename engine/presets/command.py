@@ -66,15 +66,6 @@ class ParsedCommand(NamedTuple):
     """The variables that are set when it is reached, until the next command is requested."""
 
 
-def commands(text: str) -> Iterator[ParsedCommand]:
-    """The commands of a text in their order; a quote without its end lasts to the end.
-
-    Raises:
-        ImportedFileError: its variables expand to more than `MAX_EXPANDED` characters.
-    """
-    return Shell().commands(text)
-
-
 def lines_of(words: Sequence[str]) -> list[list[str]]:
     """A command in lines: the program, then each flag with its value."""
     lines: list[list[str]] = []
@@ -98,7 +89,7 @@ class Shell:
     _word: list[str] | None = None
 
     def commands(self, text: str) -> Iterator[ParsedCommand]:
-        """The commands of a text in their order."""
+        """The commands of a text in their order; a quote without its end lasts to the end."""
         array, outer = "", list[str]()
         for token in _TOKEN.finditer(self._posix(text.replace(UNSET, ""))):
             match token.lastgroup:

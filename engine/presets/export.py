@@ -1,4 +1,7 @@
-"""Types of exports and imports, text that every format can hold, and files written."""
+"""Types of exports and imports, text that every format can hold, and files written.
+
+Faults raise `ExportError` or `ImportedFileError`.
+"""
 
 import json
 import re
@@ -58,11 +61,6 @@ class ExportRequest:
     warnings: tuple[str, ...] = ()
     """Warnings of the plan, written into the export."""
 
-    @property
-    def n_layers(self) -> int | None:
-        """Layers of the model, if its header was read."""
-        return None if self.model is None else self.model.architecture.n_blocks
-
 
 @dataclass(frozen=True, slots=True)
 class Exported:
@@ -82,7 +80,7 @@ class ImportRequest:
     """A text of another program."""
 
     text: str = ""
-    data: Mapping[str, object] | None = None
+    data: Mapping[str, object] = field(default_factory=dict)
     """The parsed object of a JSON text."""
     entry: str | None = None
     """Section, model or service of a text that has several."""
@@ -140,11 +138,7 @@ def comments(lines: Iterable[str], mark: str = "#") -> str:
 
 
 def writable(text: str) -> str:
-    """The text itself, which fits on one line of any format.
-
-    Raises:
-        ExportError: it has a line break, another control character, or bytes that are no text.
-    """
+    """The text itself; a line break, another control character or a surrogate is an error."""
     if bad := UNWRITABLE.search(text):
         raise ExportError(
             f"{text!r} contains the character {bad[0]!r}, which no export can write: rename "
@@ -175,11 +169,7 @@ def with_absolute_paths(request: ExportRequest) -> ExportRequest:
 
 
 def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
-    """The wanted name, or the only one.
-
-    Raises:
-        ImportedFileError: it is unknown, or there are several and none is wanted.
-    """
+    """The wanted name, or the only one."""
     if wanted in names:
         return str(wanted)
     listed = ", ".join(names)
@@ -194,16 +184,21 @@ def chosen(names: Collection[str], wanted: str | None, what: str) -> str:
 
 
 def write(exported: Exported, path: Path, *, replace_existing: bool = False) -> list[Path]:
-    """Write an export and its companions; returns the files.
-
-    Raises:
-        ExportError: the folder is missing, a file exists already or cannot be written.
-    """
-    if not path.parent.exists():
+    """Write an export and its companions; returns the files."""
+    if path != exported.install_path and not path.parent.exists():
         raise ExportError(
             f"the folder {path.parent} does not exist: create it, or choose another file"
         )
-    return _write_all(exported, path, replace_existing=replace_existing)
+    texts = {path: exported.text}
+    texts |= {path.with_name(name): text for name, text in exported.companions.items()}
+    for file in texts:
+        if file.exists() and not replace_existing:
+            raise ExportError(
+                f"{file} already exists: choose another file, or pass --force to replace it"
+            )
+    for file, text in texts.items():
+        _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
+    return list(texts)
 
 
 def install(
@@ -212,16 +207,12 @@ def install(
     """Write an export where its program looks for it; returns that file and the backup.
 
     A format that merges saves the existing text as a backup and merges it with the export.
-
-    Raises:
-        ExportError: the format has no such path here, an existing file cannot be merged, or
-            nothing can be written.
     """
     path = exported.install_path
     if path is None:
         raise ExportError(f"{format_.title} has no default path on this system: choose a file")
     if format_.merge is None or not path.exists():
-        _write_all(exported, path, replace_existing=replace_existing)
+        write(exported, path, replace_existing=replace_existing)
         return path, None
     try:
         existing, mode = read_text(path, limit=RECORDS_BYTES), path.stat().st_mode & 0o777
@@ -235,19 +226,6 @@ def install(
     _write(backup, existing, mode=mode)
     _write(path, merged, mode=mode)
     return path, backup
-
-
-def _write_all(exported: Exported, path: Path, *, replace_existing: bool) -> list[Path]:
-    texts = {path: exported.text}
-    texts |= {path.with_name(name): text for name, text in exported.companions.items()}
-    for file in texts:
-        if file.exists() and not replace_existing:
-            raise ExportError(
-                f"{file} already exists: choose another file, or pass --force to replace it"
-            )
-    for file, text in texts.items():
-        _write(file, text, mode=0o777 if text.startswith("#!") else 0o666)
-    return list(texts)
 
 
 def _write(path: Path, text: str, *, mode: int) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from engine.configuration import Configuration, PredictorName
+from engine.configuration import Configuration, PredictorName, TensorOverride
 from engine.model.ggml import TYPES_BY_NAME
-from engine.presets.export import ImportedFileError
+from engine.presets.export import Imported, ImportedFileError
 from engine.validation import explain, explain_faults
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def flat(data: Mapping[str, Any]) -> Fields:
     """Fields of nested tables."""
     found: Fields = {}
     for name, value in data.items():
-        is_table = isinstance(value, dict)
-        found |= (
-            {f"{name}.{key}": each for key, each in value.items()} if is_table else {name: value}
-        )
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": each for key, each in value.items()}
+        else:
+            found[name] = value
     return found
 
 
@@ -108,28 +108,27 @@ def nested(fields: Fields) -> Fields:
     return found
 
 
-def preset_from(
-    fields: Fields, source: str, left_out: list[str], written: Mapping[str, str] | None = None
-) -> "Preset":
-    """The preset of fields; values that it cannot hold go to `left_out`, each with the reason.
+def imported(
+    found: Fields,
+    source: str,
+    left_out: Iterable[str],
+    notes: Iterable[str] = (),
+    *,
+    written: Mapping[str, str] | None = None,
+) -> Imported:
+    """The preset of fields; values that it cannot hold are also left out, each with the reason.
 
-    Args:
-        fields: Values by field; `name` may be any text.
-        source: What was read, for messages.
-        left_out: Gets the refused values.
-        written: Fields as the program's text has them.
-
-    Raises:
-        ImportedFileError: no preset is possible.
+    `name` may be any text; `written` has fields as the program's text has them.
     """
     from pydantic import ValidationError  # `kvchat plan` starts without pydantic
 
     from engine.presets.preset import Preset
 
-    data = {**fields, "name": preset_name(str(fields["name"]))}
+    data, all_left_out = {**found, "name": preset_name(str(found["name"]))}, [*left_out]
     while True:
         try:
-            return Preset.model_validate(nested(data))
+            preset = Preset.model_validate(nested(data))
+            return Imported(preset, source, tuple(all_left_out), tuple(notes))
         except ValidationError as error:
             faults = list(explain(error, Preset))
         refused = {name: reason for where, reason in faults for name in _at(data, where)}
@@ -137,7 +136,7 @@ def preset_from(
             raise ImportedFileError(f"{source} is not a preset: {explain_faults(faults)}")
         for name, reason in refused.items():
             text = (written or {}).get(name)
-            left_out.append(f"{text} ({name}{reason})" if text else f"{name}{reason}")
+            all_left_out.append(f"{text} ({name}{reason})" if text else f"{name}{reason}")
             del data[name]
 
 
@@ -162,14 +161,27 @@ def file_stem(path: str) -> str:
 
 
 def layers_from(value: object) -> int | str:
-    """Layers on the GPU from a number: below 0 is `auto`, `ALL_LAYERS` or more is all."""
-    count = int(str(value))
-    return "auto" if count < 0 else "all" if count >= ALL_LAYERS else count
+    """Layers on the GPU: -1 or `auto`; -2, `all` or a number from `ALL_LAYERS` on; a number."""
+    text = str(value).lower()
+    if text in ("auto", "all"):
+        return text
+    count = int(text)
+    return "all" if count == -2 or count >= ALL_LAYERS else "auto" if count < 0 else count
+
+
+def draft_layers(value: object) -> int | str:
+    """Layers of a draft model, for which llama.cpp's `auto` is all."""
+    return "all" if (layers := layers_from(value)) == "auto" else layers
 
 
 def layers_number(value: int | str) -> int:
     """A number of layers for a program that has no word for all."""
     return ALL_LAYERS if value == "all" else int(value)
+
+
+def number_text(value: float) -> str:
+    """A number without `.0`."""
+    return str(int(value)) if value == int(value) else repr(value)
 
 
 def overrides_from(text: str) -> list[Fields]:
@@ -178,10 +190,10 @@ def overrides_from(text: str) -> list[Fields]:
     return [{"pattern": left, "device": _DEVICE.sub(r"GPU \1", right)} for left, _, right in pairs]
 
 
-def device_name(device: str) -> str:
-    """A device as CUDA builds name it: `GPU 1` is CUDA1."""
-    word, _, index = device.partition(" ")
-    return f"CUDA{index}" if word == "GPU" and index else device
+def override_text(override: TensorOverride) -> str:
+    """`pattern=device`, with devices as CUDA builds name them: `GPU 1` is CUDA1."""
+    device = re.sub(r"\AGPU (?=.)", "CUDA", override.device)
+    return f"{override.pattern}={device}"
 
 
 def drafters(configuration: Configuration, *offered: Drafter) -> tuple[Drafter, ...]:
@@ -211,11 +223,7 @@ def differences(
 ) -> Iterator[str]:
     """Each setting that a program lacks or gets with another value.
 
-    Args:
-        configuration: What was exported.
-        found: The preset that an import of the export gives.
-        program: Its name.
-        skipped: Fields that the program gets in another way.
+    `found` is the preset that an import of the export gives; fields of `skipped` are not compared.
     """
     from engine.presets.library import preset_of
 
@@ -249,12 +257,9 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
     predictor = PredictorName(after["speculation.predictor"])
     if predictor != speculation.predictor:
         head = "the model's MTP head" if after["n_mtp_draft"] else None
-        instead = _INSTEAD.get(predictor, head)
-        gets = (
-            f"uses {instead} instead"
-            if instead
-            else "does not support it and decodes without speculation"
-        )
+        gets = "does not support it and decodes without speculation"
+        if instead := _INSTEAD.get(predictor, head):
+            gets = f"uses {instead} instead"
         yield f"the predictor is {speculation.predictor}: {program} {gets}"
     if draft is not None and "draft.model" not in after:
         yield f"the draft model {draft.model_path.name} is left out: {program} does not use it"
@@ -271,7 +276,6 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
 
 
 def _at(data: Fields, where: tuple[str, ...]) -> list[str]:
-    """The fields that a fault is about."""
     names = [name for name in data if name != "name"]
     exact = [name for name in names if name in (".".join(where[:2]), where[0])]
     return exact or [name for name in names if name.startswith(f"{where[0]}.")]

@@ -33,13 +33,8 @@ def _kv_type(value: object) -> str:
     return next((name for name, number in QUANT_KV.items() if number == value), str(value))
 
 
-def _draft_layers(value: object) -> int | str:
-    return "all" if (layers := fields.layers_from(value)) == "auto" else layers
-
-
 def _overrides(rules: Iterable[TensorOverride]) -> str:
-    pairs = ((each.pattern, fields.device_name(each.device)) for each in rules)
-    return ",".join(f"{export.writable(pattern)}={device}" for pattern, device in pairs)
+    return export.writable(",".join(map(fields.override_text, rules)))
 
 
 ROWS = (
@@ -64,7 +59,7 @@ ROWS = (
 DRAFTS = (
     FieldRow("speculation.n_draft", "draftamount", read=_positive),
     FieldRow("draft.model", "draftmodel", export.writable),
-    FieldRow("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, _draft_layers),
+    FieldRow("draft.n_gpu_layers", "draftgpulayers", fields.layers_number, fields.draft_layers),
 )
 SAMPLING = tuple(
     FieldRow(f"sampling.{field}", key)
@@ -77,11 +72,7 @@ SAMPLING = tuple(
 
 
 def render(request: ExportRequest) -> Exported:
-    """The settings; start with `koboldcpp --config FILE`.
-
-    Raises:
-        ExportError: a path or pattern that no export can write.
-    """
+    """The settings; start with `koboldcpp --config FILE`."""
     configuration = export.with_absolute_paths(request).configuration
     settings: Fields = {
         **fields.write_rows(ROWS, configuration),
@@ -102,7 +93,7 @@ def render(request: ExportRequest) -> Exported:
 
 def read(request: ImportRequest) -> Imported:
     """The preset of koboldcpp's options; those that are off or empty are not listed."""
-    given = {key: value for key, value in (request.data or {}).items() if value not in (None, "")}
+    given = {key: value for key, value in request.data.items() if value not in (None, "")}
     written = _sampling(given)
     found = {
         **DEFAULTS,
@@ -115,7 +106,7 @@ def read(request: ImportRequest) -> Imported:
     found["name"] = fields.file_stem(str(found.get("model") or SOURCE))
     left_out = [f"gendefaults {key} = {value}" for key, value in written.items()]
     left_out += fields.listed({key: value or None for key, value in given.items()})
-    return Imported(fields.preset_from(found, SOURCE, left_out), SOURCE, tuple(left_out))
+    return fields.imported(found, SOURCE, left_out)
 
 
 def _others(configuration: Configuration) -> Fields:
@@ -171,16 +162,3 @@ def _conditions(configuration: Configuration) -> Iterator[str]:
         yield f"n_ctx is {configuration.n_ctx}: koboldcpp accepts 256 to 524288"
     if configuration.flash_attention == "off" and configuration.type_v not in ("f16", "bf16"):
         yield "flash attention is off: koboldcpp then quantises only the keys"
-
-
-FORMAT = export.Format(
-    "koboldcpp",
-    "koboldcpp settings, .kcpps",
-    export.named_file(".kcpps"),
-    render,
-    lambda request: bool(
-        {"model_param", "contextsize", "gpulayers", "quantkv"} & (request.data or {}).keys()
-    ),
-    read,
-    has_comments=False,
-)

@@ -1,8 +1,7 @@
-"""Built-in presets, and those of the user in a folder."""
+"""Built-in presets, and those of the user in a folder; faults raise `PresetFileError`."""
 
 import re
 import unicodedata
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from engine.errors import PresetError, PresetFileError
 from engine.files import replace_file
 from engine.parsing import natural_key
 from engine.presets.fields import nested, settings_of
-from engine.presets.preset import Preset, read_preset
-from engine.validation import explain, explain_faults
+from engine.presets.preset import Preset, made_preset, read_preset
 
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
@@ -50,11 +48,7 @@ def list_presets(user_dir: Path) -> list[PresetEntry]:
 
 
 def find_preset(name: str, user_dir: Path) -> Preset:
-    """A preset by its name or path; the user's precede built-in ones.
-
-    Raises:
-        PresetFileError: there is none, or it is not valid.
-    """
+    """A preset by its name or path; the user's precede built-in ones."""
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return read_preset(path)
@@ -67,13 +61,7 @@ def find_preset(name: str, user_dir: Path) -> Preset:
 
 
 def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetEntry | None:
-    """The preset of a name in any case, wherever its file is; the user's precede.
-
-    Args:
-        name: Its name.
-        user_dir: The user's presets.
-        or_file: Whether the name of a file counts if no preset has the name.
-    """
+    """The preset of a name in any case, the user's first; `or_file` also finds a file's name."""
     entries, wanted = list_presets(user_dir), _folded(name)
     found = [entry for entry in entries if _folded(entry.name) == wanted]
     found += [entry for entry in entries if or_file and _folded(entry.path.stem) == wanted]
@@ -90,11 +78,7 @@ def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
 
 
 def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
-    """Write a preset into the user's folder; one of its name is replaced wherever its file is.
-
-    Raises:
-        PresetFileError: the name is in use or a built-in one's, or the folder cannot be written.
-    """
+    """Write a preset into the user's folder; one of its name is replaced wherever its file is."""
     existing = named_preset(preset.name, user_dir)
     if existing is None:
         return _write(preset, new_path(preset.name, user_dir))
@@ -118,11 +102,7 @@ def preset_toml(preset: Preset) -> str:
 
 
 def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
-    """Rename a preset of the user.
-
-    Raises:
-        PresetFileError: the name is in use or impossible, or the preset is a built-in one.
-    """
+    """Rename a preset of the user."""
     _check_is_users(path, user_dir)
     renamed = made_preset({**read_preset(path).model_dump(exclude_unset=True), "name": name})
     existing = named_preset(name, user_dir)
@@ -135,11 +115,7 @@ def rename_preset(path: Path, name: str, user_dir: Path) -> Path:
 
 
 def delete_preset(path: Path, user_dir: Path) -> None:
-    """Delete a preset of the user.
-
-    Raises:
-        PresetFileError: it is a built-in one, or cannot be deleted.
-    """
+    """Delete a preset of the user."""
     _check_is_users(path, user_dir)
     try:
         path.unlink()
@@ -148,28 +124,9 @@ def delete_preset(path: Path, user_dir: Path) -> None:
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
-    """A preset that resolves to a configuration again, with the values that are no default.
-
-    Raises:
-        PresetFileError: the name is impossible.
-    """
+    """A preset that resolves to a configuration again, with the values that are no default."""
     full = made_preset({**nested(settings_of(configuration)), "name": name})
     return made_preset({"name": name, **full.model_dump(exclude_defaults=True)})
-
-
-def made_preset(data: Mapping[str, object]) -> Preset:
-    """A preset of these keys.
-
-    Raises:
-        PresetFileError: they are not valid; every fault is named.
-    """
-    from pydantic import ValidationError
-
-    try:
-        return Preset.model_validate(data)
-    except ValidationError as error:
-        faults = explain_faults(explain(error, Preset))
-        raise PresetFileError(f"this is not a preset: {faults}") from error
 
 
 def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
@@ -186,9 +143,9 @@ def _check_is_users(path: Path, user_dir: Path) -> None:
 
 
 def _in_use(entry: PresetEntry) -> PresetFileError:
+    start = "the" if entry.is_builtin else "a"
     reason = "is built in and cannot be changed" if entry.is_builtin else "exists already"
-    the = "the" if entry.is_builtin else "a"
-    return PresetFileError(f"{the} preset {entry.name!r} {reason}: choose another name")
+    return PresetFileError(f"{start} preset {entry.name!r} {reason}: choose another name")
 
 
 def _write(preset: Preset, path: Path) -> Path:

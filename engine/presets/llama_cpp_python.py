@@ -72,12 +72,8 @@ def render(request: ExportRequest) -> Exported:
 
 
 def read(request: ImportRequest) -> Imported:
-    """The preset of one model.
-
-    Raises:
-        ImportedFileError: there is no model, or there are several and none is named.
-    """
-    data: Fields = dict(request.data or {})
+    """The preset of one model, which `request.entry` names if there are several."""
+    data: Fields = dict(request.data)
     models = {_name(each): each for each in data.pop("models") if isinstance(each, dict)}
     if not models:
         raise export.ImportedFileError(f"{SOURCE} lists no model")
@@ -91,23 +87,10 @@ def read(request: ImportRequest) -> Imported:
         del given["draft_model"]
         found["speculation.predictor"], found["speculation.controller"] = "lookup", "fixed"
         found["speculation.n_draft"] = n_draft
-    left_out = fields.listed(given)
-    preset = fields.preset_from(found, SOURCE, left_out)
-    notes = (f"{PROGRAM} expects sampling settings in each request: kvchat's defaults are used",)
-    return Imported(preset, SOURCE, tuple(left_out), notes)
+    note = f"{PROGRAM} expects sampling settings in each request: kvchat's defaults are used"
+    return fields.imported(found, SOURCE, fields.listed(given), [note])
 
 
 def _name(model: Fields) -> str:
     alias = model.get("model_alias")
     return alias if isinstance(alias, str) and alias else fields.file_stem(str(model.get("model")))
-
-
-FORMAT = export.Format(
-    "llama-cpp-python",
-    "llama-cpp-python server, JSON",
-    export.named_file(".llama-cpp-python.json"),
-    render,
-    lambda request: isinstance((request.data or {}).get("models"), list),
-    read,
-    has_comments=False,
-)

@@ -1,14 +1,15 @@
 """llama-server: a configuration as its arguments, and its arguments as a preset.
 
 Every planned value is written, `--parallel` among them, so that nothing depends on `--fit` or on a
-default that changed. A flag that is absent has llama-server's default in the preset.
+default that changed. A flag that is absent has llama-server's default in the preset. Values that
+llama-server would split raise `ExportError`, texts without a setting `ImportedFileError`.
 """
 
 import csv
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
@@ -29,7 +30,8 @@ LOOKUPS: Mapping[str, tuple[int, int]] = {
     "ngram-cache": (4, 8),
 }  # fmt: skip
 """Types of `--spec-type` that draft from the text: default pattern and draft length."""
-_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+_VALUE = re.compile(r"[^-]|-\d+(\.\d+)?\Z|\Z")
+"""What looks like the value of an unknown flag."""
 _CHOICES = frozenset({"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"})
 _OFF = frozenset({"off", "0", "false", "disabled"})
 
@@ -48,6 +50,10 @@ class Flag:
     """Whether it takes a value, is a switch, or takes a value in newer builds only."""
     read: Callable[[str], Any] = str
 
+    def has_value(self, name: str) -> bool:
+        """Whether a value follows one of its names."""
+        return self.takes != "switch" and name not in self.off.split()
+
     def words(self, text: str) -> tuple[str, ...]:
         """The words of a command line that give the setting a value."""
         if self.takes == "switch":
@@ -58,14 +64,6 @@ class Flag:
 def is_on(text: str) -> bool:
     """Whether a value switches something on."""
     return text.lower() not in _OFF
-
-
-def _gpu_layers(text: str) -> int | str:
-    return {"auto": "auto", "all": "all", "-2": "all"}.get(text.lower()) or fields.layers_from(text)
-
-
-def _draft_layers(text: str) -> int | str:
-    return "all" if (layers := _gpu_layers(text)) == "auto" else layers
 
 
 def _flash_attention(text: str) -> str:
@@ -96,7 +94,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("n_threads", "--threads -t LLAMA_ARG_THREADS"),
     Flag("n_threads_batch", "--threads-batch -tb"),
     Flag("n_gpu_layers", "--n-gpu-layers -ngl --gpu-layers LLAMA_ARG_N_GPU_LAYERS",
-          read=_gpu_layers),
+          read=fields.layers_from),
     Flag("fit", "--fit -fit LLAMA_ARG_FIT", takes="maybe"),
     Flag("split_mode", "--split-mode -sm LLAMA_ARG_SPLIT_MODE"),
     Flag("main_gpu", "--main-gpu -mg LLAMA_ARG_MAIN_GPU"),
@@ -136,7 +134,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("speculation.draft_min_confidence", "--spec-draft-p-min --draft-p-min "
          "LLAMA_ARG_SPEC_DRAFT_P_MIN LLAMA_ARG_DRAFT_P_MIN"),
     Flag("draft.n_gpu_layers", "--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft "
-          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=_draft_layers),
+          "LLAMA_ARG_N_GPU_LAYERS_DRAFT", read=fields.draft_layers),
     Flag("draft.type_k", "--spec-draft-type-k -ctkd --cache-type-k-draft "
           "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K", read=str.lower),
     Flag("draft.type_v", "--spec-draft-type-v -ctvd --cache-type-v-draft "
@@ -174,28 +172,20 @@ _DEFAULTS: Fields = {
 
 
 def options(configuration: Configuration) -> list[tuple[str, ...]]:
-    """The flags of a llama-server that runs a configuration, each with its value.
-
-    Raises:
-        ExportError: a tensor pattern that llama-server would split.
-    """
+    """The flags of a llama-server that runs a configuration, each with its value."""
     texts = _texts(configuration) | _draft_texts(configuration)
     return [flag.words(texts[flag.key]) for flag in FLAGS if flag.key in texts]
 
 
 def arguments(configuration: Configuration) -> list[str]:
-    """The arguments after the program's name; raises as `options` does."""
+    """The arguments after the program's name."""
     return [word for words in options(configuration) for word in words]
 
 
 def serving(
     request: ExportRequest, *, host: str | None = None, has_address: bool = True
 ) -> list[str]:
-    """Program and arguments with the address to listen on, the port last.
-
-    Raises:
-        ExportError: no program, a path that cannot be written, a pattern that would be split.
-    """
+    """Program and arguments with the address to listen on, the port last."""
     if re.match(r"-|\w+\+?=|$", request.program):
         raise ExportError(
             f"{request.program!r} cannot be started by a shell: write the full path of llama-server"
@@ -279,23 +269,13 @@ def _text(value: object) -> str:
         case bool():
             return "on" if value else "off"
         case float():
-            return str(int(value)) if value == int(value) else repr(value)
+            return fields.number_text(value)
         case tuple():
             return ",".join(map(_text, value))
         case TensorOverride():
-            return _override(value)
+            return fields.override_text(value)
         case _:
             return str(value)
-
-
-def _override(override: TensorOverride) -> str:
-    """`pattern=device`; llama-server splits at commas and each part at its first `=`."""
-    if bad := [character for character in ",=" if character in override.pattern]:
-        raise ExportError(
-            f"the tensor pattern {override.pattern!r} contains {bad[0]!r}, at which "
-            "llama-server splits overrides: write `.` (any character) instead"
-        )
-    return f"{override.pattern}={fields.device_name(override.device)}"
 
 
 def _scaled(adapter: Adapter) -> str:
@@ -318,37 +298,27 @@ def _csv_field(path: str) -> str:
 def read_words(
     words: Sequence[str], environment: Mapping[str, str] | None = None, name: str | None = None
 ) -> Imported:
-    """The preset of a command in words, with or without its program.
+    """The preset of a command in words, with or without its program; arguments win over variables.
 
-    Args:
-        words: The command; `UNSET` marks a word with an unknown variable.
-        environment: The variables that the command is started with; arguments win over them.
-        name: Name of the preset; None takes the model's name.
-
-    Raises:
-        ImportedFileError: none of its flags means anything to a preset.
+    `UNSET` marks a word with an unknown variable; the preset's name is by default the model's.
     """
     index = server_index(words)
     flags = (number for number, word in enumerate(words) if word.startswith("-"))
     first = next(flags, len(words)) if index is None else index + 1
     local = dict(word.split("=", 1) for word in words[:first] if re.match(r"LLAMA_\w+=", word))
-    given = _Given({}, [])
+    given = _Given()
     for variable, text in {**(environment or {}), **local}.items():
         if variable.startswith("LLAMA_"):
             given.add(variable, text, f"{variable}={text}")
     rest = deque(words[first:])
     while rest:
-        _add_next(rest, given)
+        given.add_next(rest)
     return given.imported(name, "a llama-server command line")
 
 
 def read_pairs(pairs: Iterable[tuple[str, str]], name: str, source: str) -> Imported:
-    """The preset of a router's INI section: flags without dashes, or environment variables.
-
-    Raises:
-        ImportedFileError: none of its keys means anything to a preset.
-    """
-    given = _Given({}, [])
+    """The preset of a router's INI section: flags without dashes, or environment variables."""
+    given = _Given()
     for key, text in pairs:
         names = [each for each in (key, f"--{key}", f"-{key}") if each in _BY_NAME]
         given.add([*names, key][0], text, f"{key} = {text}")
@@ -372,56 +342,50 @@ def server_index(words: Sequence[str]) -> int | None:
     return None
 
 
-def _add_next(rest: deque[str], given: "_Given") -> None:
-    word = rest.popleft()
-    name, equals, text = word.partition("=")
-    flag = _BY_NAME.get(name) if name.startswith("-") else None
-    if equals and flag is not None and flag.takes != "switch" and name not in flag.off.split():
-        rest.appendleft(text)
-    else:
-        name, flag = word, _BY_NAME.get(word) if word.startswith("-") else None
-    if flag is None:
-        given.left_out.append(_unknown(word, rest).replace(UNSET, ""))
-    elif flag.takes == "switch" or name in flag.off.split():
-        given.add(name, "on")
-    elif flag.takes == "maybe":
-        has_value = bool(rest) and (rest[0].lower() in _CHOICES or UNSET in rest[0])
-        given.add(name, rest.popleft() if has_value else "on")
-    elif rest:
-        given.add(name, rest.popleft())
-    else:
-        given.left_out.append(f"{name} (without a value)")
-
-
-def _unknown(word: str, rest: deque[str]) -> str:
-    """A flag that is not known, with what looks like its value."""
-    is_flag = word.startswith("-") and "=" not in word
-    if is_flag and rest and (not rest[0].startswith("-") or _NUMBER.fullmatch(rest[0])):
-        return f"{word} {rest.popleft()}"
-    return word
-
-
 @dataclass(slots=True)
 class _Given:
     """The flags that a llama-server was started with; reading a flag removes it."""
 
-    texts: dict[str, str]
+    texts: dict[str, str] = field(default_factory=dict)
     """By key; a switch is `on` or `off`."""
-    left_out: list[str]
+    left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add_next(self, rest: deque[str]) -> None:
+        """Add the next flag of a command with its value."""
+        word = rest.popleft()
+        name, equals, text = word.partition("=")
+        flag = _BY_NAME.get(name) if word.startswith("-") else None
+        if equals and flag is not None and flag.has_value(name):
+            rest.appendleft(text)
+        else:
+            name, flag = word, _BY_NAME.get(word) if word.startswith("-") else None
+        if flag is None:
+            is_flag = word.startswith("-") and not equals
+            text = f" {rest.popleft()}" if is_flag and rest and _VALUE.match(rest[0]) else ""
+            self.left_out.append(_shown(word + text))
+        elif not flag.has_value(name):
+            self.add(name, "on")
+        elif flag.takes == "maybe":
+            has_value = bool(rest) and (rest[0].lower() in _CHOICES or UNSET in rest[0])
+            self.add(name, rest.popleft() if has_value else "on")
+        elif rest:
+            self.add(name, rest.popleft())
+        else:
+            self.left_out.append(f"{name} (without a value)")
 
     def add(self, name: str, text: str, written: str = "") -> None:
         """Add a flag by one of its names; the later of two counts, but some add up."""
         flag = _BY_NAME.get(name)
         if flag is None or UNSET in text:
             why = "" if flag is None else " (a variable that the text does not set)"
-            self.left_out.append((written or f"{name} {text}").replace(UNSET, "") + why)
+            self.left_out.append(_shown(written or f"{name} {text}") + why)
         elif flag.key in ("lora", "lora_scaled", "tensor_overrides") and flag.key in self.texts:
             self.texts[flag.key] += f",{text}"
-        elif flag.takes == "switch" or name in flag.off.split():
-            is_off = name in flag.off.split()
-            self.texts[flag.key] = "on" if is_on(text) != is_off else "off"
-        else:
+        elif flag.has_value(name):
             self.texts[flag.key] = text
+        else:
+            self.texts[flag.key] = "on" if is_on(text) != (name in flag.off.split()) else "off"
 
     def imported(self, name: str | None, source: str) -> Imported:
         """The preset that resolves to what a llama-server was started with."""
@@ -430,30 +394,29 @@ class _Given:
             raise ImportedFileError(f"{source} contains no setting for a preset: {listed}")
         written = {key: " ".join(_BY_KEY[key].words(text)) for key, text in self.texts.items()}
         name = name or fields.file_stem(self.texts.get("model", PROGRAM)) or PROGRAM
-        notes: list[str] = []
-        found: Fields = {"name": name, **_DEFAULTS, **self._combined(notes)}
-        found |= self._drafting(notes)
-        for key in [key for key in self.texts if key in _USUAL or key.startswith("lora")]:
-            if not key.startswith("speculation."):
-                self._read(key, found)
+        found: Fields = {"name": name, **_DEFAULTS, **self._combined(), **self._drafting()}
+        known = _USUAL.keys() | {"lora_scaled"}
+        self._read(
+            [key for key in self.texts if key in known and key[:12] != "speculation."], found
+        )
         sizes = [str(found[key]) for key in ("n_batch", "n_ubatch")]
         if all(re.fullmatch("[1-9][0-9]{,9}", size) for size in sizes):
             found["n_ubatch"] = min(map(int, sizes))
         left_out = [*self.left_out, *(written[key] for key in self.texts)]
-        preset = fields.preset_from(found, source, left_out, written)
-        return Imported(preset, source, tuple(left_out), tuple(notes))
+        return fields.imported(found, source, left_out, self.notes, written=written)
 
-    def _read(self, key: str, found: Fields) -> None:
-        """Move a flag into the fields; one that cannot be read stays."""
-        try:
-            value = _BY_KEY[key].read(self.texts[key])
-        except ValueError:
-            return
-        field = "lora" if key == "lora_scaled" else key
-        found[field] = [*found["lora"], *value] if field == "lora" in found else value
-        del self.texts[key]
+    def _read(self, keys: Iterable[str], found: Fields) -> None:
+        """Move flags into the fields; one that cannot be read stays."""
+        for key in keys:
+            try:
+                value = _BY_KEY[key].read(self.texts[key])
+            except ValueError:
+                continue
+            name = "lora" if key == "lora_scaled" else key
+            found[name] = [*found["lora"], *value] if name == "lora" in found else value
+            del self.texts[key]
 
-    def _combined(self, notes: list[str]) -> Fields:
+    def _combined(self) -> Fields:
         """The fields that more than one flag decides."""
         found: Fields = {}
         texts = self.texts
@@ -461,12 +424,16 @@ class _Given:
         if (n_ctx := texts.get("n_ctx")) in (None, "0"):
             texts.pop("n_ctx", None)
             how = "no context size is given" if n_ctx is None else "the given context size is 0"
-            notes.append(f"{how}: llama-server then uses the model's training context, reduced "
-                         "to fit in memory, like n_ctx = max")  # fmt: skip
+            self.notes.append(
+                f"{how}: llama-server then uses the model's training context, reduced "
+                "to fit in memory, like n_ctx = max"
+            )
         if texts.get("n_slots", "-1").startswith("-"):
             texts.pop("n_slots", None)
-            notes.append(f"--parallel is not given: llama-server opens {DEFAULT_SLOTS} slots "
-                         "that share one cache")  # fmt: skip
+            self.notes.append(
+                f"--parallel is not given: llama-server opens {DEFAULT_SLOTS} slots "
+                "that share one cache"
+            )
         else:
             found["kv_unified"] = False
         for key in ("n_threads", "n_threads_batch"):
@@ -480,7 +447,7 @@ class _Given:
             texts.pop("mmproj_offload", None)
         return found
 
-    def _drafting(self, notes: list[str]) -> Fields:
+    def _drafting(self) -> Fields:
         """The fields of speculation, for the types that kvchat has."""
         texts = self.texts
         types = [each for each in texts.pop("spec_type", "").replace("_", "-").split(",") if each]
@@ -488,15 +455,17 @@ class _Given:
             types = types or ["ngram-mod"]
         if not types and "draft.model" in texts:
             types = [DRAFT]
-            notes.append("the command has no --spec-type, so llama-server from May 2026 on ignores "
-                         "its draft model; the preset uses the draft model")  # fmt: skip
+            self.notes.append(
+                "the command has no --spec-type, so llama-server from May 2026 on ignores "
+                "its draft model; the preset uses the draft model"
+            )
         lookup = next((each for each in types if each in LOOKUPS), None)
         drafts = DRAFT in types and "draft.model" in texts
         known = {lookup, HEAD, "none", DRAFT if drafts else None}
         self.left_out += [f"--spec-type {each}" for each in types if each not in known]
         found: Fields = {}
         if drafts or HEAD in types:
-            n_draft = self._length("speculation.n_draft", fields.HEAD_DRAFT, notes)
+            n_draft = self._length("speculation.n_draft", fields.HEAD_DRAFT)
             found |= {"n_mtp_draft": n_draft} if HEAD in types else {}
         if drafts:
             found |= {
@@ -505,16 +474,15 @@ class _Given:
                 "speculation.n_draft_max": max(n_draft, _USUAL["speculation.n_draft_max"]),
                 "speculation.draft_min_confidence": 0,
             }
-            for key in [key for key in texts if key.startswith(("draft.", "speculation."))]:
-                self._read(key, found)
-        return found if lookup is None else self._lookup(lookup, found, notes)
+            self._read([key for key in texts if key.startswith(("draft.", "speculation."))], found)
+        return found if lookup is None else self._lookup(lookup, found)
 
-    def _lookup(self, kind: str, found: Fields, notes: list[str]) -> Fields:
+    def _lookup(self, kind: str, found: Fields) -> Fields:
         """The fields with a lookup; with a draft model it becomes `combined`."""
         pattern, default = LOOKUPS[kind]
-        length = self._length(f"{kind} m", default, notes)
+        length = self._length(f"{kind} m", default)
         if kind != LOOKUP:
-            notes.append(f"--spec-type {kind} becomes the predictor lookup")
+            self.notes.append(f"--spec-type {kind} becomes the predictor lookup")
         pattern = self._count(f"{kind} n", pattern)
         drafts = "speculation.predictor" in found
         return {
@@ -526,10 +494,10 @@ class _Given:
             "speculation.n_draft_max": max(length, found.get("speculation.n_draft", 1)),
         }
 
-    def _length(self, key: str, default: int, notes: list[str]) -> int:
+    def _length(self, key: str, default: int) -> int:
         length = self._count(key, default)
         if length > MAX_DRAFT:
-            notes.append(
+            self.notes.append(
                 f"the draft length of {length} is reduced to {MAX_DRAFT}, kvchat's maximum"
             )
         return max(1, min(length, MAX_DRAFT))
@@ -538,3 +506,7 @@ class _Given:
         """The number of a flag; a text that is no number stays."""
         is_number = re.fullmatch("[0-9]{1,10}", self.texts.get(key, ""))
         return int(self.texts.pop(key)) if is_number else default
+
+
+def _shown(text: str) -> str:
+    return text.replace(UNSET, "")

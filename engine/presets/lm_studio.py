@@ -83,13 +83,20 @@ def _shares(n_layers: int | None) -> tuple[FieldRow, ...]:
 def render(request: ExportRequest) -> Exported:
     """The defaults, and their path for a model in LM Studio's own folder."""
     request = export.with_absolute_paths(request)
-    configuration = request.configuration
+    configuration, model = request.configuration, request.model
+    n_layers = None if model is None else model.architecture.n_blocks
+    load: Fields = {
+        _AUTO_FIT: False,
+        **fields.write_rows((*LOAD, *_shares(n_layers)), configuration),
+        _SPLIT: _gpus(configuration),
+        **_drafts(configuration),
+    }
     defaults: Fields = {
         "preset": "",
         "operation": {"fields": _as_list(fields.write_rows(PREDICTION, configuration))},
-        "load": {"fields": _as_list(_load(request))},
+        "load": {"fields": _as_list({k: v for k, v in load.items() if v is not None})},
     }
-    found = read(ImportRequest(data=defaults, n_layers=request.n_layers)).preset
+    found = read(ImportRequest(data=defaults, n_layers=n_layers)).preset
     path = install_path_of(configuration.model_path)
     place = (
         f"{configuration.model_path} is not in LM Studio's folder "
@@ -112,11 +119,7 @@ def install_path_of(model_path: Path) -> Path | None:
 
 
 def merge(existing: str, exported: str) -> str:
-    """The existing defaults with the exported fields; other fields stay.
-
-    Raises:
-        ExportError: the existing text is not LM Studio's JSON.
-    """
+    """The existing defaults with the exported fields; other fields stay."""
     try:
         old: object = parse_json(existing.removeprefix("\ufeff"))
     except ValueError as error:
@@ -138,7 +141,7 @@ def merge(existing: str, exported: str) -> str:
 
 def read(request: ImportRequest) -> Imported:
     """The preset of the defaults; shares of layers need `n_layers`."""
-    data = request.data or {}
+    data = request.data
     given = {**_as_map(data.get("operation")), **_as_map(data.get("load"))}
     rows = (*LOAD, *PREDICTION, *_shares(request.n_layers))
     found: Fields = {"name": PROGRAM, **fields.read_rows(rows, given)}
@@ -147,19 +150,7 @@ def read(request: ImportRequest) -> Imported:
         found["tensor_split"] = given.pop(_SPLIT).get("customRatio", [])
     found |= _read_drafts(given)
     given.pop(_AUTO_FIT, None)
-    left_out = fields.listed(given)
-    return Imported(fields.preset_from(found, SOURCE, left_out), SOURCE, tuple(left_out))
-
-
-def _load(request: ExportRequest) -> Fields:
-    configuration = request.configuration
-    values: Fields = {
-        _AUTO_FIT: False,
-        **fields.write_rows((*LOAD, *_shares(request.n_layers)), configuration),
-        _SPLIT: _gpus(configuration),
-        **_drafts(configuration),
-    }
-    return {key: value for key, value in values.items() if value is not None}
+    return fields.imported(found, SOURCE, fields.listed(given))
 
 
 def _share(count: int | str, n_layers: int | None) -> float | str | None:
@@ -230,17 +221,3 @@ def _as_map(part: object) -> Fields:
 
 def _as_list(values: Mapping[str, object]) -> list[Fields]:
     return [{"key": key, "value": value} for key, value in values.items()]
-
-
-FORMAT = export.Format(
-    "lm-studio",
-    "LM Studio defaults for the model, JSON",
-    lambda request: f"{request.configuration.model_path.name}.json",  # it looks for that name
-    render,
-    lambda request: any(
-        "fields" in part for part in (request.data or {}).values() if isinstance(part, dict)
-    ),
-    read,
-    has_comments=False,
-    merge=merge,
-)

@@ -11,7 +11,7 @@ from engine.configuration import Configuration
 from engine.errors import shown
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
-from engine.presets.fields import FieldRow, Fields
+from engine.presets.fields import FieldRow, Fields, number_text
 
 PROGRAM, SOURCE = "Ollama", "an Ollama Modelfile"
 DOCUMENTED = ("f16", "q8_0", "q4_0")
@@ -29,10 +29,6 @@ def _count(value: str) -> int:
     return int(float(value))
 
 
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
-
-
 def _not_zero(value: int) -> int | None:
     return value or None
 
@@ -41,11 +37,11 @@ PARAMETERS = (
     FieldRow("n_ctx", "num_ctx", read=_count),
     FieldRow("n_gpu_layers", "num_gpu", fields.layers_number, fields.layers_from),
     FieldRow("n_ubatch", "num_batch", read=_count),
-    FieldRow("sampling.temperature", "temperature", _number, float),
+    FieldRow("sampling.temperature", "temperature", number_text, float),
     FieldRow("sampling.top_k", "top_k", read=lambda value: max(_count(value), 0)),
-    FieldRow("sampling.top_p", "top_p", _number, float),
-    FieldRow("sampling.min_p", "min_p", _number, float),
-    FieldRow("sampling.repetition_penalty", "repeat_penalty", _number, float),
+    FieldRow("sampling.top_p", "top_p", number_text, float),
+    FieldRow("sampling.min_p", "min_p", number_text, float),
+    FieldRow("sampling.repetition_penalty", "repeat_penalty", number_text, float),
     FieldRow("sampling.repetition_window", "repeat_last_n", read=_count),
     FieldRow("n_threads", "num_thread", read=_count),
     FieldRow("n_mtp_draft", "draft_num_predict", _not_zero, _count),  # for models that Ollama knows
@@ -100,11 +96,7 @@ def _environment(request: ExportRequest) -> list[str]:
 
 
 def read(request: ImportRequest) -> Imported:
-    """The preset of a Modelfile.
-
-    Raises:
-        ImportedFileError: a line has no instruction, or a text no end.
-    """
+    """The preset of a Modelfile."""
     found: Fields = {**DEFAULTS, "lora": []}
     left_out, notes, variables = list[str](), list[str](), Fields()
     for word, value in _instructions(request.text):
@@ -133,8 +125,7 @@ def read(request: ImportRequest) -> Imported:
     found |= {"n_batch": found["n_ubatch"]} if "n_ubatch" in found else {}
     found["n_ctx"] = found.get("n_ctx", DEFAULT_N_CTX) * found["n_slots"]
     found |= {"type_v": found["type_k"], "name": fields.file_stem(found["model"]) or PROGRAM}
-    preset = fields.preset_from(found, SOURCE, left_out)
-    return Imported(preset, SOURCE, tuple(left_out), tuple(notes))
+    return fields.imported(found, SOURCE, left_out, notes)
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str]]:
@@ -168,13 +159,3 @@ def _block(start: str, following: Iterator[str]) -> str:
 def _unquoted(value: str) -> str:
     value = value.strip()
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
-
-
-FORMAT = export.Format(
-    "ollama",
-    "Ollama Modelfile and environment",
-    export.named_file(".Modelfile"),
-    render,
-    lambda request: re.match(r"\s*(?:#.*\n\s*)*from[ \t]+\S", request.text, re.I) is not None,
-    read,
-)

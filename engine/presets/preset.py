@@ -1,5 +1,6 @@
-"""Presets: rules in TOML, strictly read."""
+"""Presets: rules in TOML, strictly read; every fault raises `PresetFileError`."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -113,11 +114,7 @@ class Preset(Strict, EngineSettings, frozen=True):
 
 
 def read_preset(path: Path) -> Preset:
-    """Read a preset file.
-
-    Raises:
-        PresetFileError: it cannot be read or is not valid; every bad key and value is named.
-    """
+    """Read a preset file; the error names every bad key and value."""
     try:
         return parse_preset(read_text(path, limit=SETTINGS_BYTES), path.name)
     except (OSError, UnicodeDecodeError) as error:
@@ -125,11 +122,7 @@ def read_preset(path: Path) -> Preset:
 
 
 def parse_preset(text: str, source: str) -> Preset:
-    """Read a preset from TOML; `source` names it in messages.
-
-    Raises:
-        PresetFileError: it is not valid; every bad key and value is named.
-    """
+    """Read a preset from TOML; `source` names it in the error, with every bad key and value."""
     try:
         data = parse_toml(text)
     except ValueError as error:
@@ -140,12 +133,22 @@ def parse_preset(text: str, source: str) -> Preset:
         raise PresetFileError(faults_of(error, Preset, source)) from error
 
 
-def parse_rule(text: str) -> tuple[str, object]:
-    """Read `KEY=VALUE`: a key of a preset and its value, with a list in brackets.
+def made_preset(
+    data: Mapping[str, object],
+    prefix: str = "this is not a preset: ",
+    *,
+    unknown: str = "an unknown key",
+) -> Preset:
+    """A preset of these keys; the error begins with `prefix` and names every fault."""
+    try:
+        return Preset.model_validate(data)
+    except ValidationError as error:
+        faults = explain_faults(explain(error, Preset, unknown=unknown))
+        raise PresetFileError(f"{prefix}{faults}") from error
 
-    Raises:
-        PresetFileError: the key is unknown or the value is not valid.
-    """
+
+def parse_rule(text: str) -> tuple[str, object]:
+    """Read `KEY=VALUE`: a key of a preset and its value, with a list in brackets."""
     key, is_rule, value = text.partition("=")
     key = key.strip().replace("-", "_")
     if not is_rule or key in NOT_RULES:
@@ -156,9 +159,6 @@ def parse_rule(text: str) -> tuple[str, object]:
         return key, expanded(value)
     try:
         typed = parse_toml(f"value = {value}")["value"] if value.startswith("[") else value
-        rules = Preset.model_validate({"name": "typed", key: typed})
-    except ValidationError as error:
-        raise PresetFileError(explain_faults(explain(error, Preset))) from error
     except ValueError as error:
         raise PresetFileError(f"{shown(text)} is not a list: {error}") from error
-    return key, getattr(rules, key)
+    return key, getattr(made_preset({"name": "typed", key: typed}, prefix=""), key)

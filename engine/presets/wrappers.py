@@ -4,7 +4,7 @@ import configparser
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from typing import Any
 from engine.configuration import Configuration
 from engine.files import expanded
 from engine.presets import export, llama_server
-from engine.presets.command import MAX_EXPANDED, Shell, commands, lines_of
+from engine.presets.command import MAX_EXPANDED, Shell, lines_of
 from engine.presets.export import Exported, ExportRequest, Format, Imported, ImportRequest
+from engine.presets.fields import settings_of
 from engine.presets.llama_server import read_words, serving
 
 MAX_YAML = 2**18
@@ -164,7 +165,9 @@ def _read_unit(request: ImportRequest) -> Imported:
         value = shell.expand(word).replace("%%", "%")
         words += value.split() if re.fullmatch(r"\$[A-Za-z_]\w*", word) else [value]
     files = [f"{key}={value}" for key, value in pairs if key == "EnvironmentFile"]
-    return _with_source(read_words(words, shell.variables), "the command of a systemd unit", files)
+    found = read_words(words, shell.variables)
+    source, left_out = "the command of a systemd unit", (*found.left_out, *files)
+    return replace(found, source=source, left_out=left_out)
 
 
 def _split(text: str) -> list[str]:
@@ -174,10 +177,6 @@ def _split(text: str) -> list[str]:
         raise export.ImportedFileError(
             f"{text[:80]!r} cannot be split into words: {error}"
         ) from error
-
-
-def _with_source(found: Imported, source: str, left_out: Iterable[str] = ()) -> Imported:
-    return replace(found, source=source, left_out=(*found.left_out, *left_out))
 
 
 # --- compose ---
@@ -198,10 +197,8 @@ def _render_compose(request: ExportRequest) -> Exported:
         "the image is for NVIDIA cards: for other cards, use the image server-rocm, "
         "server-vulkan or server-intel, and map its devices"
     )
-    start = "docker compose up -d"
-    if request.uses_gpu:
-        return _around(request, text + _NVIDIA, cards, start=start)
-    return _around(request, text, start=start)
+    devices, more = (_NVIDIA, [cards]) if request.uses_gpu else ("", [])
+    return _around(request, text + devices, *more, start="docker compose up -d")
 
 
 def _yaml_text(text: str) -> str:
@@ -216,11 +213,9 @@ def _compose_word(word: str) -> str:
 
 def _folders(configuration: Configuration) -> list[Path]:
     """The folders of all files, and those of the targets of links."""
-    draft, sampling = configuration.draft, configuration.sampling
-    files = [configuration.model_path, *configuration.lora_paths]
-    files += [] if draft is None else [draft.model_path]
-    files += [] if configuration.mmproj_path is None else [configuration.mmproj_path]
-    files += [Path(path) for path in (sampling.json_schema, sampling.grammar) if path]
+    values = settings_of(configuration)
+    keys = ("model", "mmproj", "draft.model", "sampling.json_schema", "sampling.grammar")
+    files = [*configuration.lora_paths, *(Path(values[key]) for key in keys if values.get(key))]
     return sorted({folder for file in files for folder in (file.parent, file.resolve().parent)})
 
 
@@ -243,14 +238,15 @@ def _read_compose(request: ImportRequest) -> Imported:
         for key in ("env_file", "extends") if key in service
     ]  # fmt: skip
     found = read_words(command, environment)
-    return _with_source(found, f"the service {title} of a compose file", elsewhere)
+    source, left_out = f"the service {title} of a compose file", (*found.left_out, *elsewhere)
+    return replace(found, source=source, left_out=left_out)
 
 
 def _words(value: object) -> list[str]:
     if isinstance(value, list):
         return [word for word in value if isinstance(word, str)]
     text = value.replace("$", "\\$") if isinstance(value, str) else ""
-    return [word for each in commands(text) for word in each.words]
+    return [word for each in Shell().commands(text) for word in each.words]
 
 
 def _pairs(listed: object) -> dict[str, Any]:
@@ -342,9 +338,9 @@ def _read_swap(request: ImportRequest) -> Imported:
     macros = {**_macros(tree), **_macros(model), "MODEL_ID": title}
     lines = (line.rstrip().removesuffix("\\") for line in command.splitlines())
     plain = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
-    words = [word for each in commands(_expanded(plain, macros)) for word in each.words]
+    words = [word for each in Shell().commands(_expanded(plain, macros)) for word in each.words]
     found = read_words(words, _pairs(model.get("env")), title)
-    return _with_source(found, f"the model {title} of llama-swap")
+    return replace(found, source=f"the model {title} of llama-swap")
 
 
 def _macros(value: object) -> dict[str, str]:
@@ -374,11 +370,7 @@ def _expanded(text: str, macros: Mapping[str, str]) -> str:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML text, every scalar a string.
-
-    Raises:
-        ImportedFileError: it is not valid, has tags of its own, or exceeds the bounds.
-    """
+    """The value of a YAML text, every scalar a string."""
     import yaml  # an export needs no parser
 
     class Loader(yaml.BaseLoader):

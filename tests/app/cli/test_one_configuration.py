@@ -21,8 +21,9 @@ from engine.planning.cache_types import type_rules
 from engine.planning.models import library_options
 from engine.planning.planner import Planner
 from engine.planning.request import PlanRequest, setup_of
-from engine.presets.library import find_preset, made_preset, save_preset
+from engine.presets.library import find_preset, save_preset
 from engine.presets.llama_server import arguments
+from engine.presets.preset import made_preset
 from tests.support.gguf_files import header, write
 from tests.support.made_models import made_model
 

@@ -100,7 +100,6 @@ def test_an_option_that_counts_changes_the_estimate(
 def test_packed_values_take_flash_attention_along_where_it_was_off() -> None:
     plan, planner = planned(DENSE, 24, flash_attention="off")
     facts, option = planner.facts_of(plan.setup), option_named("type_v")
-    assert option.parse is not None
     packed = option.parse(plan.setup, "q8_0")
     assert (packed.configuration.type_v, packed.configuration.flash_attention) == ("q8_0", "auto")
     wide = option.step(plan.setup, facts, 1)

@@ -11,9 +11,7 @@ from tests.engine.planning.models import DENSE, option_named, planned
 
 
 def typed(name: str, setup: Setup, text: str) -> Setup:
-    parse = option_named(name).parse
-    assert parse is not None
-    return parse(setup, text)
+    return option_named(name).parse(setup, text)
 
 
 @pytest.mark.parametrize(

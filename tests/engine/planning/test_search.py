@@ -58,7 +58,7 @@ def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> N
     types = next(each for each in result.settings if each.setting == "kv types")
     assert (types.chosen, types.best) == ("q4_0", "f16")
     whole = next(a for a in result.alternatives if a.label.startswith("f16 cache: "))
-    assert types.gained_tokens == result.configuration.n_ctx - whole.configuration.n_ctx > 0
+    assert types.gained_tokens == result.configuration.n_ctx - whole.estimate.n_ctx > 0
 
 
 def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None:

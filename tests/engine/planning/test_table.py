@@ -13,7 +13,7 @@ def test_a_cell_becomes_the_plan_that_it_shows() -> None:
         for x, cell in enumerate(row.cells):
             after = planner.plan(table.setup_at(plan.setup, y, x))
             assert after.estimate.total_bytes == cell.total_bytes
-            assert cell.is_current == ((y, x) == table.current)
+            assert cell.is_plan == ((y, x) == table.current)
 
 
 def test_columns_stay_while_the_plan_moves_among_them() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.presets.command import UNSET, commands
+from engine.presets.command import UNSET, Shell
 from engine.presets.export import ImportedFileError
 
 WORDS = st.lists(
@@ -17,7 +17,7 @@ WORDS = st.lists(
 
 
 def words(text: str) -> list[tuple[str, ...]]:
-    return [each.words for each in commands(text)]
+    return [each.words for each in Shell().commands(text)]
 
 
 @given(WORDS.filter(lambda each: "=" not in each[0] and each[0] != "export"))
@@ -48,7 +48,9 @@ def test_variables_of_the_text_are_put_in_and_others_left() -> None:
 
 
 def test_assignments_before_a_command_are_its_environment() -> None:
-    found = [dict(each.environment) for each in commands("export A=1\nB=2 server -x\nother")]
+    found = [
+        dict(each.environment) for each in Shell().commands("export A=1\nB=2 server -x\nother")
+    ]
     assert found == [{"A": "1", "B": "2"}, {"A": "1"}]
 
 
@@ -60,7 +62,7 @@ def test_operators_end_a_command() -> None:
 
 @given(st.text(max_size=60))
 def test_any_text_ends(text: str) -> None:
-    assert all(isinstance(word, str) for each in commands(text) for word in each.words)
+    assert all(isinstance(word, str) for each in Shell().commands(text) for word in each.words)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,12 @@ from engine.presets.library import (
     delete_preset,
     find_preset,
     list_presets,
-    made_preset,
     preset_of,
     preset_toml,
     rename_preset,
     save_preset,
 )
-from engine.presets.preset import Preset, parse_preset, read_preset
+from engine.presets.preset import Preset, made_preset, parse_preset, read_preset
 from tests.support.gguf_files import header, llama_values, write
 
 CPU = Device("CPU", "cpu", 64 * GIB, 64 * GIB)

@@ -191,13 +191,6 @@ def test_a_draft_model_that_does_not_draft_is_left_out_and_named(predictor: Pred
     assert any("d.gguf is left out" in line for line in differences(ExportRequest(idle)))
 
 
-@pytest.mark.parametrize("pattern", ["a,b", "a=b"])
-def test_a_pattern_that_llama_server_would_split_is_refused(pattern: str) -> None:
-    odd = replace(PLAIN, tensor_overrides=(TensorOverride(pattern),))
-    with pytest.raises(ExportError, match="splits overrides"):
-        arguments(odd)
-
-
 @given(configuration=CONFIGURATIONS, name=st.sampled_from(["torch", "llama.cpp"]))
 @settings(max_examples=10)
 def test_settings_of_the_torch_engine_are_named(configuration: Configuration, name: str) -> None:

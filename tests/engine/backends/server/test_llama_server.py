@@ -19,10 +19,10 @@ from engine.memory.cards import parse_devices
 from engine.memory.server_log import read_buffers
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
-from engine.planning.exporting import export_request
 from engine.planning.machine import PlannedMachine
 from engine.planning.measured import loaded_bytes
 from engine.planning.planner import Planner
+from engine.planning.report import export_request
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.workers import PROGRAM, workers_of
 from engine.presets.llama_server import serving
