@@ -4,7 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.configuration import Configuration, SpeculationSettings
@@ -271,10 +271,6 @@ def loaded(configuration: Configuration) -> Loaded:
         ),
         elapsed_s=0.2,
     )
-
-
-def with_speculation(**changes: object) -> Configuration:
-    return replace(CONFIGURATION, speculation=SpeculationSettings(**changes))  # type: ignore[arg-type]
 
 
 def _groups(pieces: Sequence[str]) -> Iterator[Sequence[str]]:

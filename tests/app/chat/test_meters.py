@@ -102,8 +102,7 @@ def test_a_slow_model_has_a_live_speed_and_one_that_stalls_slows_down(
 def test_a_load_shows_the_draft_settings_of_its_configuration(meters: Meters) -> None:
     wanted = SpeculationSettings(PredictorName.LOOKUP, ControllerName.FIXED, n_draft=5)
     meters.start_load(replace(CONFIGURATION, speculation=wanted))
-    shown = meters.snapshot()
-    assert (shown.predictor, shown.controller, shown.n_draft) == ("lookup", "fixed", 5)
+    assert "lookup" in plain(status_line(meters.snapshot(), 120))
 
 
 def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:

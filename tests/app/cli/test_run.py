@@ -136,10 +136,10 @@ def test_lines_of_a_file_that_cannot_be_answered_are_named(
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     too_long = json.dumps({"prompt": "one two " * 5000})
     prompts.write_text('{"prompt": "One?"}\n' + '{"prompt": 7}\n' * 21 + too_long)
-    arguments = ["--batch", str(prompts), "--out", str(out), "--max-tokens", "4"]
-    done = run([*arguments, "--model", str(starter_path)], environment)
+    files = ["--batch", str(prompts), "--out", str(out), "--model", str(starter_path)]
+    done = run([*files, "--max-tokens", "4"], environment)
     assert done.returncode == 1
     assert "line 2 has no reply: " in done.stderr
     assert "not listed: 1" in done.stderr
     assert "line 23 has no reply: " in done.stderr
-    assert len(out.read_text().splitlines()) == 1
+    assert out.read_text().count("\n") == 1

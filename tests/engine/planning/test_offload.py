@@ -28,8 +28,8 @@ def test_offload_modes_are_ends_of_the_levels(model: Model) -> None:
     assert offload_levels(model, CARD, Offload.NONE) == (OffloadLevel(-1),) == levels[:1]
     assert offload_levels(model, CARD, Offload.FULL) == levels[-1:]
     assert levels[-1].n_gpu_layers == 0
-    n_layers = model.architecture.n_layers
     alone = [each.n_cpu_moe for each in levels if each.n_gpu_layers < 0]
+    n_layers = model.architecture.n_layers
     assert alone == ([*range(n_layers), -1] if model.architecture.is_moe else [0])
     assert offload_levels(model, (RAM,), Offload.PARTIAL) == (OffloadLevel(-1),)
 

@@ -148,8 +148,7 @@ def test_a_planner_that_remembers_gives_what_one_that_forgets_would(starter_path
 
 
 def test_processes_on_a_gpu_are_named_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = os.getpid()
-    held = [(0, own, 2 * GIB), (1, own, None), (0, 1 << 30, 3 * GIB)]
+    held = [(0, own := os.getpid(), 2 * GIB), (1, own, None), (0, 1 << 30, 3 * GIB)]
     processes = [SimpleNamespace(gpu=n, pid=pid, used_bytes=used) for n, pid, used in held]
     monkeypatch.setattr("engine.planning.measured.nvidia_processes", lambda: processes)
     others, this, unknown = holders()

@@ -193,7 +193,7 @@ def test_a_split_is_only_taken_where_it_is_better(
 
 
 def test_more_memory_on_two_cards_never_gives_fewer_tokens() -> None:
-    hybrid, found = find_entry("lfm2-1.2b").model(), list[int]()
+    hybrid, found = find_entry("lfm2-1.2b").model(), []
     limits = SearchLimits(min_n_ctx=512, pairs=(KVTypes("q8_0", "q4_0"),), offload=Offload.NONE)
     for gib in (1, 1.05, 1.1, 1.15, 1.2):
         cards = (gpu(1.9 * gib), replace(gpu(1.15 * gib), name="GPU 1"), RAM)

@@ -9,19 +9,12 @@ def outcomes(confidence: float, rights: list[bool]) -> list[Examined]:
     return [Examined("suffix", confidence, right) for right in rights]
 
 
-def test_without_outcomes_the_confidence_of_the_source_counts() -> None:
-    assert Acceptance().share("suffix", 0.6) == 0.6
-    assert not Acceptance().is_known("suffix")
-
-
 def test_outcomes_of_one_confidence_are_averaged_with_it() -> None:
     found = Acceptance()
     found.add(outcomes(0.6, [True, True, False]))
-    n_right = (FORGETTING + 1) * FORGETTING
-    n_seen = FORGETTING**2 + FORGETTING + 1
-    assert found.share("suffix", 0.6) == pytest.approx(
-        (n_right + STRENGTH * 0.6) / (n_seen + STRENGTH)
-    )
+    n_right, n_seen = FORGETTING**2 + FORGETTING, FORGETTING**2 + FORGETTING + 1
+    wanted = (n_right + STRENGTH * 0.6) / (n_seen + STRENGTH)
+    assert found.share("suffix", 0.6) == pytest.approx(wanted)
     assert found.share("lookup", 0.6) == 0.6
 
 
