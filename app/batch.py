@@ -288,14 +288,11 @@ def _object(line: bytes) -> dict[str, object]:
     """The JSON object of a line; a ValueError tells no line, which is always the first."""
     try:
         value = parse_json(line)
-    except ValueError as error:
-        match error.__cause__:
-            case json.JSONDecodeError(msg=why, pos=at):
-                why = f"{why[:1].lower()}{why[1:]} at character {at + 1}"
-                raise ValueError(f"not valid JSON: {why}") from error
-            case UnicodeDecodeError():
-                raise ValueError("not valid JSON: the line is not UTF-8") from error
-        raise
+    except json.JSONDecodeError as error:
+        why = f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
+        raise ValueError(f"not valid JSON: {why}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("not valid JSON: the line is not UTF-8") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
