@@ -79,9 +79,10 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
     from engine.planning.cache_types import AUTO
     from engine.planning.fit import fit
     from engine.planning.offload import Offload
-    from engine.planning.planner import DEFAULT_MARGIN_BYTES, Setup
+    from engine.planning.planner import Setup
     from engine.planning.request import usual_configuration
     from engine.planning.search import Goal, SearchLimits
+    from engine.presets.export import DEFAULT_MARGIN_BYTES
 
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO

@@ -14,7 +14,7 @@ from engine.memory.cards import find_card
 from engine.memory.estimate import Companions, Estimate, Estimator, estimate, max_n_ctx, slots_text
 from engine.memory.hardware import Device
 from engine.memory.terms import TARGETS, DeviceEstimate, Target
-from engine.memory.units import GIB, MIB
+from engine.memory.units import GIB
 from engine.model.architecture import Model, read_model
 from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, check_adapter, kind_of
@@ -24,9 +24,9 @@ from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
 from engine.planning.verdict import FitVerdict, device_verdict, shortages, verdict_of
 from engine.policy.known import Known, Standing
+from engine.presets.export import DEFAULT_MARGIN_BYTES
 from engine.presets.llama_server import PROGRAM, arguments
 
-DEFAULT_MARGIN_BYTES = 512 * MIB
 MAX_ESTIMATES = 4096
 """About 20 MB: the table and the alternatives of some hundred changes."""
 
