@@ -342,7 +342,7 @@ def best_split(
             shared = replace(space, base=replace(space.base, tensor_split=split))
             found = (
                 best_of(shared, goal, offload)
-                if _is_worth_a_search(shared, best or smallest)
+                if _is_worth_a_search(shared, chosen, best or smallest)
                 else None
             )
             if found and (best is None or _is_better(space, goal, offload, found, best)):
@@ -350,13 +350,14 @@ def best_split(
     return chosen, best
 
 
-def _is_worth_a_search(space: Space, point: Point) -> bool:
-    """Whether a split fits more context than a candidate has, or a faster level."""
+def _is_worth_a_search(split: Space, now: Space, point: Point) -> bool:
+    """Whether a split fits more context than a candidate has, or the least at a faster level."""
     choice, steps = point
-    if steps < space.most and space.free(choice, steps + 1).least >= 0:
+    if steps < split.most and split.free(choice, steps + 1).least >= 0:
         return True
-    faster = (0, choice.level - 1)
-    return choice.level > 0 and space.first_fitting(choice, space.least, faster) is not None
+    fastest = now.first_fitting(choice, now.least, (0, choice.level))
+    last = choice.level if fastest is None else fastest - 1
+    return last >= 0 and split.first_fitting(choice, now.least, (0, last)) is not None
 
 
 def _splits(space: Space, model: Model, point: Point) -> Iterator[tuple[float, ...]]:
