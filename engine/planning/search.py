@@ -335,16 +335,15 @@ def best_split(
     point: Point | None = best or smallest
     tried = set[tuple[float, ...]]()
     while point is not None:
-        splits = [split for split in _splits(chosen, model, point) if split not in tried]
+        found_splits = dict.fromkeys(_splits(chosen, model, point))
+        splits = [split for split in found_splits if split not in tried]
         tried.update(splits)
         point = None
-        for split in dict.fromkeys(splits):
+        for split in splits:
             shared = replace(space, base=replace(space.base, tensor_split=split))
-            found = (
-                best_of(shared, goal, offload)
-                if _is_worth_a_search(shared, chosen, best or smallest)
-                else None
-            )
+            if not _is_worth_a_search(shared, chosen, best or smallest):
+                continue
+            found = best_of(shared, goal, offload)
             if found and (best is None or _is_better(space, goal, offload, found, best)):
                 chosen, best, point = shared, found, found
     return chosen, best

@@ -21,9 +21,8 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
 
     None if the layers lie so already, there is one GPU, or a GPU has no free memory.
     """
-    gpus = _gpus_with_layers(estimate)
-    layers = _layers(model, estimate)
-    if len(gpus) < 2 or len(layers) < len(gpus):
+    gpus = _gpus_to_split(estimate)
+    if not gpus or len(layers := _layers(model, estimate)) < len(gpus):
         return None
     free = [
         each.left_bytes - margin_bytes + sum(n for device, n in layers if device == each.device)
@@ -37,7 +36,8 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
 
 def splits_beside(model: Model, estimate: Estimate) -> Iterator[tuple[float, ...]]:
     """The splits that differ from that of an estimate by one layer of neighbouring GPUs."""
-    gpus = _gpus_with_layers(estimate)
+    if not (gpus := _gpus_to_split(estimate)):
+        return
     present = _present(_layers(model, estimate), gpus)
     for left, right in pairwise(range(len(gpus))):
         for giver, taker in ((left, right), (right, left)):
@@ -48,12 +48,12 @@ def splits_beside(model: Model, estimate: Estimate) -> Iterator[tuple[float, ...
                 yield tuple(counts)
 
 
-def _gpus_with_layers(estimate: Estimate) -> list[DeviceEstimate]:
-    """The GPUs among which llama.cpp splits layers."""
+def _gpus_to_split(estimate: Estimate) -> list[DeviceEstimate]:
+    """The GPUs among which llama.cpp splits layers; none if there are fewer than two."""
     now = estimate.configuration
-    if now.split_mode != "layer" or now.n_gpu_layers == 0:
-        return []
-    return [each for each in estimate.devices if each.device.kind == "gpu"]
+    gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
+    is_split = len(gpus) > 1 and now.split_mode == "layer" and now.n_gpu_layers != 0
+    return gpus if is_split else []
 
 
 def _present(layers: list[tuple[Device, int]], gpus: list[DeviceEstimate]) -> list[int]:
