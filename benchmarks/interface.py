@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 
 from app.store.chats import ChatStore
-from app.store.records import NewChat, dump_tokens
+from app.store.records import Chat, ChatTree, dump_tokens
 
 KVCHAT = Path(sys.executable).with_name("kvchat")
 PROMPT = "Write a long story about a lighthouse keeper and the sea."
@@ -183,9 +183,9 @@ async def longest_stop(limit_s: float, goes_on: Callable[[], bool]) -> tuple[flo
 
 def fill(store: ChatStore, n_messages: int) -> int:
     """A chat of N messages, question and reply by turns; gives its id."""
-    chat = store.create_chat(NewChat("long"))
+    chat = store.add_trees([ChatTree(Chat(title="long"), ())])[0]
     text, ids, parent = " ".join(f"w{i}" for i in range(150)), dump_tokens(range(200)), None
-    with store._writer._connection as db:
+    with store.writer._connection as db:
         for i in range(n_messages):
             kind = ("user", text, None, None) if i % 2 == 0 else ("assistant", text, ids, "end")
             parent = db.execute(ADD, (chat.id, parent, *kind)).lastrowid

@@ -48,7 +48,7 @@ def wheel_folder(flags: list[str]) -> Path:
 
     The wheel has shared libraries for ctypes and no extension module: every Python can load it.
     """
-    key = "\n".join([VERSION, platform.machine(), _cpu(), *flags])
+    key = "\n".join([VERSION, platform.machine(), _cpu(), *flags]).replace(str(ROOT), "")
     return ROOT / ".cache" / "wheels" / hashlib.sha256(key.encode()).hexdigest()[:12]
 
 

@@ -137,6 +137,6 @@ class ContextFull:
                 "another kvchat process is answering in this chat: the summary is not saved"
             )
         with lock:
-            store.set_kept_from(chat_id, kept_from, summary=summary)
+            store.update_chat(chat_id, kept_from=kept_from, summary=summary)
         if isinstance(lease, Summariser) and (n := lease.n_left_out):
             self._warn(f"The summary leaves out the oldest {n:,} messages, which did not fit.")

@@ -111,7 +111,7 @@ class Conversation:
         """Ended replies that could not be saved, by their ids."""
         self._retry_at = 0.0
         self._store_errors: SimpleQueue[StoreError] = SimpleQueue()
-        store.on_error = self._store_errors.put
+        store.writer.on_error = self._store_errors.put
         self._events: deque[Event] = deque()
         self._is_preloading = False
         self._engine_note: Entry | None = None
@@ -723,7 +723,7 @@ class Conversation:
             if reply.parent_head is None and self.history.is_shown(reply.chat_id):
                 self.history.discard(reply.lock)
             else:
-                self._store.set_head(reply.chat_id, reply.parent_head)
+                self._store.update_chat(reply.chat_id, head_id=reply.parent_head)
         except StoreError as error:
             self.report(error)
         if reply.prompt and returns_text:

@@ -21,7 +21,7 @@ from app.chat.entries import (
 from app.chat.trimming import Trim, trim_of
 from app.sanitize import visible
 from app.store.chats import ChatStore
-from app.store.records import Chat, ChatChanges, NewTurn, StoredMessage
+from app.store.records import Chat, StoredMessage
 from engine.configuration import SamplingSettings
 from engine.files import FileLock
 from engine.model.ollama import model_title
@@ -259,7 +259,7 @@ class ChatHistory:
     def see_from(self, message_id: int | None) -> None:
         """Show the model the chat from a message on, without a summary; None shows it all."""
         if self.chat is not None:
-            self.store.set_kept_from(self.chat.id, message_id)
+            self.store.update_chat(self.chat.id, kept_from=message_id, summary=None)
             self.refresh()
 
     def request_messages(self, message_id: int | None) -> tuple[Message, ...]:
@@ -294,25 +294,23 @@ class ChatHistory:
             model_name: The model that answers.
             vocabulary_id: Its vocabulary.
         """
-        new = NewTurn(
-            self.chat,
-            question,
-            parent_id,
-            self._model_path,
-            model_name,
-            vocabulary_id,
+        chat = self.chat or Chat(
             title=title_of(question or ""),
             system_prompt=self.system_prompt,
             sampling=self.sampling,
         )
-        turn = self.store.add_turn(new)
-        self.chat = turn.chat
+        reply = StoredMessage(
+            0, chat.id, parent_id, "assistant", "",
+            model_name=model_name, vocabulary_id=vocabulary_id,
+        )  # fmt: skip
+        asked = () if question is None else (replace(reply, role="user", content=question),)
+        self.chat, added = self.store.add_messages(
+            replace(chat, model_path=self._model_path), (*asked, reply)
+        )
         above = self._index_of(parent_id)
-        self._path = self._path[: 0 if above is None else above + 1]
-        for message in turn.messages:
-            self._path.append(message)
-            self._siblings |= self.store.variant_ids_beside(message.id)
-        return turn.messages[-1]
+        self._path = [*self._path[: 0 if above is None else above + 1], *added]
+        self._siblings = self.store.variant_ids(self.chat.id)
+        return added[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
         """Show the present state of one of the shown messages."""
@@ -321,7 +319,7 @@ class ChatHistory:
             return
         self.chat = self.store.chat(self.chat.id)
         self._path[index] = message
-        self._siblings |= self.store.variant_ids_beside(message.id)
+        self._siblings = self.store.variant_ids(self.chat.id)
 
     def _index_of(self, message_id: int | None) -> int | None:
         indices = reversed(range(len(self._path)))
@@ -335,7 +333,7 @@ class ChatHistory:
         index = siblings.index(message_id) + step
         if not 0 <= index < len(siblings):
             return False
-        self.store.set_head(self.chat.id, self.store.leaf_of(siblings[index]))
+        self.store.update_chat(self.chat.id, head_id=self.store.leaf_of(siblings[index]))
         self.refresh()
         return True
 
@@ -343,7 +341,7 @@ class ChatHistory:
         """Use another system prompt and sampling in this chat."""
         if self.chat is not None:
             self.chat = self.store.update_chat(
-                self.chat.id, ChatChanges(system_prompt=system_prompt, sampling=sampling)
+                self.chat.id, system_prompt=system_prompt, sampling=sampling
             )
         self.system_prompt = system_prompt
         self.sampling = sampling

@@ -164,7 +164,7 @@ class Outbox:
         if is_changed or self._queued_in(chat_id):
             return
         with suppress(StoreError):  # the known text stays
-            stored = self._store.unsent_text(chat_id)
+            stored = self._store.unsent_texts().get(chat_id, NOTHING)
             self._set(chat_id, stored)
             self._saved[chat_id] = stored
 

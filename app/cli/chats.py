@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -143,13 +144,11 @@ def fork(chat: str, *, place: int | None) -> None:
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
     """Change the title of a chat."""
-    from app.store.records import ChatChanges
-
     if not title.strip():
         raise click.UsageError("the title is empty")
     with _store() as store:
         found = find_chat(store, chat)
-        renamed = store.update_chat(found.id, ChatChanges(title=title.strip(), title_locked=True))
+        renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
     tell(f"{_called(found)} is now {one_line(renamed.title)}")
 
 
@@ -261,7 +260,7 @@ def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
     """A chat and its size as plain values."""
     from app.store.records import ChatSize
 
-    return {**asdict(chat), **asdict(sizes.get(chat.id, ChatSize()))}
+    return {**asdict(chat), **sizes.get(chat.id, ChatSize())._asdict()}
 
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
@@ -463,7 +462,8 @@ def _find_all(store: ChatStore, texts: Iterable[str]) -> list[Chat]:
 def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
     with _store() as store:
         for chat in _find_all(store, texts):
-            store.set_archived(chat.id, archived=archived)
+            if archived != (chat.archived_at is not None):
+                store.update_chat(chat.id, archived_at=time.time() if archived else None)
             tell(f"{_called(chat)} is {'archived' if archived else 'back in the list'}")
 
 

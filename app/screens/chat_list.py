@@ -173,7 +173,7 @@ class ChatList(Vertical):
     def change(self, chat: Chat, changes: ChatChanges) -> None:
         """Change a chat and show the list again."""
         try:
-            self.store.update_chat(chat.id, changes)
+            self.store.update_chat(chat.id, **changes)
         except StoreError as error:
             report(self, error)
         self.read()

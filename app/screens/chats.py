@@ -1,6 +1,7 @@
 """The dialog of all chats: search, open, rename, archive, export, delete."""
 
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -238,7 +239,8 @@ class ChatTable(ChatList):
     def action_archive(self) -> None:
         if (chat := self.marked()) is not None:
             try:
-                self.store.set_archived(chat.id, archived=chat.archived_at is None)
+                now = time.time() if chat.archived_at is None else None
+                self.store.update_chat(chat.id, archived_at=now)
             except StoreError as error:
                 report(self, error)
             self.search_again()

@@ -1,9 +1,9 @@
-"""The SQL of `ChatStore`: queries, and writes that run inside the writer's transaction."""
+"""The SQL of `ChatStore`: queries, and writes inside a transaction of the writer."""
 
 import sqlite3
 import time
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 
 from app.store.errors import ChatGoneError, StoreError
 from app.store.records import (
@@ -13,16 +13,16 @@ from app.store.records import (
     ChatChanges,
     ChatTree,
     Column,
-    NewChat,
-    NewMessage,
-    NewTurn,
     StoredMessage,
-    Turn,
     UnsentText,
     chat_of,
     message_of,
     packed,
 )
+
+CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?"
+MESSAGE = f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE id = ?"
+MESSAGES = f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE chat_id = ? ORDER BY id"
 
 PATH = f"""
 WITH RECURSIVE path(node, above, depth) AS (
@@ -31,25 +31,6 @@ WITH RECURSIVE path(node, above, depth) AS (
     SELECT messages.id, messages.parent_id, depth + 1 FROM messages JOIN path ON messages.id = above
 )
 SELECT {MESSAGE_COLUMNS} FROM messages JOIN path ON id = node ORDER BY depth DESC
-"""
-
-_VARIANTS_OF = """
-FROM messages AS this JOIN messages AS other
-ON other.chat_id = this.chat_id AND other.parent_id IS this.parent_id AND other.role = this.role
-WHERE this.id = ? ORDER BY other.id
-"""
-
-VARIANTS = f"""
-SELECT {", ".join(f"other.{each.name}" for each in fields(StoredMessage))} {_VARIANTS_OF}
-"""
-
-VARIANT_OUTLINE = f"SELECT other.id, other.content <> '' AS has_text {_VARIANTS_OF}"
-
-
-SPEEDS = """
-SELECT model_name, stats, created_at FROM messages
-WHERE role = 'assistant' AND stats IS NOT NULL AND model_name IS NOT NULL
-ORDER BY id DESC LIMIT ?
 """
 
 LEAF = """
@@ -61,26 +42,23 @@ WITH RECURSIVE below(node) AS (
 SELECT max(node) AS leaf FROM below
 """
 
-SIZES = """
-SELECT chat_id, count(*) AS m, coalesce(sum(length(token_ids) / 4), 0) AS t
-FROM messages GROUP BY chat_id
-"""
-
-OUTLINE = """
+VARIANTS = """
 SELECT id, parent_id, role, content <> '' AS has_text FROM messages WHERE chat_id = ? ORDER BY id
 """
 
-IS_SHOWN = """
-WITH RECURSIVE shown(node) AS (
-    SELECT head_id FROM chats WHERE id = ?
-    UNION ALL
-    SELECT parent_id FROM messages JOIN shown ON id = node WHERE parent_id IS NOT NULL
-)
-SELECT 1 FROM shown WHERE node = ?
+SIZES = """
+SELECT chat_id, count(*), coalesce(sum(length(token_ids) / 4), 0) FROM messages GROUP BY chat_id
 """
 
-CHAT = f"SELECT {CHAT_COLUMNS} FROM chats WHERE id = ?"
-MESSAGES = f"SELECT {MESSAGE_COLUMNS} FROM messages WHERE chat_id = ? ORDER BY id"
+SPEEDS = """
+SELECT model_name, created_at,
+    CASE WHEN json_valid(stats) THEN json_extract(stats, '$.plain_step_s') END AS step_s
+FROM messages
+WHERE role = 'assistant' AND model_name IS NOT NULL AND step_s > 0 AND step_s < 1000
+ORDER BY id DESC LIMIT ?
+"""
+
+UNSENT = "SELECT chat_id, content, edited_id, before_edit, place FROM drafts"
 
 OF_ENDED_REPLIES = (
     "content", "token_ids", "vocabulary_id", "seed", "finish_reason", "stats", "predictor",
@@ -89,57 +67,43 @@ OF_ENDED_REPLIES = (
 """The columns of a message that are written when a reply ends."""
 
 
-def insert_chat(db: sqlite3.Connection, new: NewChat) -> Chat:
-    """Add a chat, and return it as stored."""
-    now = time.time()
-    values = _fields_of(new) | {"created_at": now, "updated_at": now}
-    return chat_of(_insert(db, "chats", values, CHAT_COLUMNS))
-
-
 def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> Chat:
-    """Change a chat, and return it as it is then."""
-    values = {name: value for name, value in _fields_of(changes).items() if value is not None}
-    if not values:
-        return _changed(db, chat_id, "id = id")
-    assignments = ", ".join(f"{name} = ?" for name in values)
-    return _changed(db, chat_id, assignments, *map(packed, values.values()))
+    """Change a chat, and return it."""
+    _require_message_of(db, chat_id, changes.get("head_id"))
+    _require_message_of(db, chat_id, changes.get("kept_from"))
+    assignments = ", ".join(f"{name} = ?" for name in changes) or "id = id"
+    row = db.execute(
+        f"UPDATE chats SET {assignments} WHERE id = ? RETURNING {CHAT_COLUMNS}",
+        (*map(packed, changes.values()), chat_id),
+    ).fetchone()
+    if row is None:
+        raise missing("chat", chat_id)
+    return chat_of(row)
 
 
-def insert_message(db: sqlite3.Connection, new: NewMessage) -> StoredMessage:
-    """Add a message, move the chat's head to it, and return it as stored."""
-    if new.parent_id is not None:
-        _require_message_of(db, new.chat_id, new.parent_id)
+def add_messages(
+    db: sqlite3.Connection, chat: Chat, messages: Iterable[StoredMessage]
+) -> tuple[Chat, list[StoredMessage]]:
+    """Add messages, each but the first below the one before it, and show the last.
+
+    A chat without an id is added first. Returns chat and messages as stored.
+    """
     now = time.time()
-    _touch(db, new.chat_id, now)
-    row = _insert(db, "messages", _fields_of(new) | {"created_at": now}, MESSAGE_COLUMNS)
-    db.execute("UPDATE chats SET head_id = ? WHERE id = ?", (row["id"], new.chat_id))
-    return message_of(row)
-
-
-def insert_turn(db: sqlite3.Connection, new: NewTurn) -> Turn:
-    """Add a question and an empty reply, and return them as stored."""
-    model_path, model_name = _as_text(new.model_path), _as_text(new.model_name)
-    chat = new.chat or insert_chat(
-        db, NewChat(new.title, model_path, new.system_prompt, new.sampling)
-    )
-    parent_id, added = new.parent_id, []
-    if new.question is not None:
-        added.append(insert_message(db, NewMessage(chat.id, parent_id, "user", new.question)))
-        parent_id = added[0].id
-    reply = NewMessage(
-        chat.id,
-        parent_id,
-        "assistant",
-        "",
-        vocabulary_id=new.vocabulary_id,
-        model_name=model_name,
-    )
-    added.append(insert_message(db, reply))
-    return Turn(_changed(db, chat.id, "model_path = ?", model_path), tuple(added))
+    model_path = _as_text(chat.model_path)
+    chat_id = chat.id or _insert_chat(db, replace(chat, created_at=now, model_path=model_path))
+    update_chat(db, chat_id, {"model_path": model_path, "updated_at": now})
+    added: list[StoredMessage] = []
+    for message in messages:
+        parent_id = added[-1].id if added else message.parent_id
+        _require_message_of(db, chat_id, parent_id)
+        places = {"chat_id": chat_id, "parent_id": parent_id, "created_at": now}
+        values = places | {"model_name": _as_text(message.model_name)}
+        added.append(message_of(_insert(db, "messages", message, values, MESSAGE_COLUMNS)))
+    return update_chat(db, chat_id, {"head_id": added[-1].id}), added
 
 
 def _as_text(name: str | None) -> str | None:
-    """The name of a file, what is no UTF-8 in it as a backslash and its code."""
+    """The name of a file, with backslash and code in place of what is not UTF-8."""
     return None if name is None else name.encode(errors="backslashreplace").decode()
 
 
@@ -153,7 +117,7 @@ def finish_message(db: sqlite3.Connection, ended: StoredMessage) -> StoredMessag
     ).fetchone()
     if row is None:
         raise missing("message", ended.id)
-    _touch(db, row["chat_id"], time.time())
+    update_chat(db, row["chat_id"], {"updated_at": time.time()})
     return message_of(row)
 
 
@@ -164,50 +128,15 @@ def reopen_message(db: sqlite3.Connection, message_id: int) -> None:
         raise missing("message", message_id)
 
 
-def move_head(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> None:
-    """Set the message up to which a chat is shown."""
-    if message_id is not None:
-        _require_message_of(db, chat_id, message_id)
-    _changed(db, chat_id, "head_id = ?", message_id)
-
-
-def show_message(db: sqlite3.Connection, message_id: int) -> Chat:
-    """Show the branch of a message down to its newest leaf, unless it is shown; its chat then."""
-    row = db.execute("SELECT chat_id FROM messages WHERE id = ?", (message_id,)).fetchone()
-    if row is None:
-        raise missing("message", message_id)
-    chat_id: int = row["chat_id"]
-    if db.execute(IS_SHOWN, (chat_id, message_id)).fetchone() is None:
-        leaf = db.execute(LEAF, (message_id,)).fetchone()["leaf"]
-        move_head(db, chat_id, leaf)
-    return _changed(db, chat_id, "id = id")
-
-
-def archive_chat(db: sqlite3.Connection, chat_id: int, *, archived: bool) -> Chat:
-    """Put a chat into the archive or take it out, and return it as it is then."""
-    if not archived:
-        return _changed(db, chat_id, "archived_at = NULL")
-    return _changed(db, chat_id, "archived_at = coalesce(archived_at, ?)", time.time())
-
-
-def keep_from(
-    db: sqlite3.Connection, chat_id: int, message_id: int | None, summary: str | None
-) -> Chat:
-    """Set the first message that the model sees, and what it sees in place of those before."""
-    if message_id is not None:
-        _require_message_of(db, chat_id, message_id)
-    return _changed(db, chat_id, "kept_from = ?, summary = ?", message_id, summary)
-
-
 def save_unsent(
     db: sqlite3.Connection, texts: Mapping[int | None, UnsentText], new_index: int
 ) -> None:
-    """Keep the unsent texts of chats; an empty one, or one of a chat that is gone, is forgotten.
+    """Save the unsent texts of chats; an empty one, or one of a deleted chat, is removed.
 
     Args:
         db: The database.
         texts: The texts by chat; None is the new chat.
-        new_index: Which of the new chats that several kvchats have is this one's.
+        new_index: Which of the new chats of several open kvchats is this one's.
     """
     for chat_id, unsent in texts.items():
         index = new_index if chat_id is None else 0
@@ -221,36 +150,24 @@ def save_unsent(
             )
 
 
-def read_tree(db: sqlite3.Connection, chat_id: int) -> ChatTree:
-    """A chat with all of its messages, in the order in which they were added."""
-    row = db.execute(CHAT, (chat_id,)).fetchone()
-    if row is None:
-        raise missing("chat", chat_id)
-    return ChatTree(chat_of(row), tuple(map(message_of, db.execute(MESSAGES, (chat_id,)))))
-
-
 def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
     """Add a chat with its messages under new ids, and return it as stored.
 
     Raises:
         StoreError: If a parent, head or first message in the context is not a message of the tree.
     """
-    chat = _fields_of(tree.chat) | {"head_id": None, "kept_from": None}
-    del chat["id"]
-    chat_id: int = _insert(db, "chats", chat, "id")["id"]
+    chat_id = _insert_chat(db, tree.chat)
     ids: dict[int, int] = {}
     for message in tree.messages:
-        parent_id = _new_id(ids, message.parent_id, "parent")
-        values = _fields_of(message) | {"chat_id": chat_id, "parent_id": parent_id}
-        del values["id"]
-        ids[message.id] = _insert(db, "messages", values, "id")["id"]
+        places = {"chat_id": chat_id, "parent_id": _new_id(ids, message.parent_id, "parent")}
+        ids[message.id] = _insert(db, "messages", message, places, "id")["id"]
     head_id = _new_id(ids, tree.chat.head_id, "head")
     kept_from = _new_id(ids, tree.chat.kept_from, "first message in the context")
-    return _changed(db, chat_id, "head_id = ?, kept_from = ?", head_id, kept_from)
+    return update_chat(db, chat_id, {"head_id": head_id, "kept_from": kept_from})
 
 
 def missing(kind: str, key: int) -> ChatGoneError:
-    """The error that says that a chat or message is gone."""
+    """The error for a chat or message that was deleted."""
     deleted = "it" if kind == "chat" else "its chat"
     return ChatGoneError(
         f"{kind} {key} no longer exists: another kvchat process may have deleted {deleted}"
@@ -265,37 +182,35 @@ def _new_id(ids: Mapping[int, int], old: int | None, what: str) -> int | None:
     return ids[old]
 
 
-def _fields_of(
-    record: Chat | StoredMessage | NewChat | NewMessage | ChatChanges,
-) -> dict[str, object]:
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+def _insert_chat(db: sqlite3.Connection, chat: Chat) -> int:
+    row = _insert(db, "chats", chat, {"head_id": None, "kept_from": None}, "id")
+    return int(row["id"])
 
 
 def _insert(
-    db: sqlite3.Connection, table: str, values: Mapping[str, object], returning: str
+    db: sqlite3.Connection,
+    table: str,
+    record: Chat | StoredMessage,
+    changes: Mapping[str, object],
+    returning: str,
 ) -> sqlite3.Row:
+    """Insert a record under a new id, with other values in some columns."""
+    values: dict[str, Column] = {
+        each.name: packed(changes.get(each.name, getattr(record, each.name)))
+        for each in fields(record)
+        if each.name != "id"
+    }
     marks = ", ".join("?" * len(values))
     row: sqlite3.Row = db.execute(
         f"INSERT INTO {table} ({', '.join(values)}) VALUES ({marks}) RETURNING {returning}",
-        [packed(value) for value in values.values()],
+        (*values.values(),),
     ).fetchone()
     return row
 
 
-def _changed(db: sqlite3.Connection, chat_id: int, assignment: str, *values: Column) -> Chat:
-    row = db.execute(
-        f"UPDATE chats SET {assignment} WHERE id = ? RETURNING {CHAT_COLUMNS}", (*values, chat_id)
-    ).fetchone()
-    if row is None:
-        raise missing("chat", chat_id)
-    return chat_of(row)
-
-
-def _touch(db: sqlite3.Connection, chat_id: int, now: float) -> None:
-    _changed(db, chat_id, "updated_at = ?", now)
-
-
-def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int) -> None:
+def _require_message_of(db: sqlite3.Connection, chat_id: int, message_id: int | None) -> None:
+    if message_id is None:
+        return
     row = db.execute(
         "SELECT 1 FROM messages WHERE id = ? AND chat_id = ?", (message_id, chat_id)
     ).fetchone()

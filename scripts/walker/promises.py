@@ -1,14 +1,14 @@
 """What the store of chats promised, and whether the database keeps it."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import NewTurn, StoredMessage, Turn, load_tokens
+from app.store.records import Chat, StoredMessage, load_tokens
 from engine.files import FileLock
 from walker.journal import Journal, Reader
 from walker.kills import STRUCK
@@ -24,13 +24,15 @@ class PromisingStore(ChatStore):
         super().__init__(path, patience_s=patience_s)
         self._journal = journal
 
-    def add_turn(self, new: NewTurn) -> Turn:
-        turn = super().add_turn(new)
-        for added in turn.messages:
+    def add_messages(
+        self, chat: Chat, messages: Sequence[StoredMessage]
+    ) -> tuple[Chat, list[StoredMessage]]:
+        stored, added = super().add_messages(chat, messages)
+        for each in added:
             self._journal.write(
-                "added", id=added.id, chat=added.chat_id, role=added.role, content=added.content
+                "added", id=each.id, chat=each.chat_id, role=each.role, content=each.content
             )
-        return turn
+        return stored, added
 
     def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
         stored = super().finish_message(ended)

@@ -8,11 +8,12 @@ from app import paths
 from app.config import Settings
 from app.opening import ChosenModel, ModelRequest, open_model
 from app.store.chats import ChatStore
-from app.store.records import NewChat
+from app.store.records import Chat
 from engine.configuration import ControllerName, PredictorName
 from engine.model.library import ModelNotFoundError
 from engine.planning.values import AskedThreads
 from engine.presets.preset import parse_preset
+from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
 
 
@@ -49,7 +50,7 @@ def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_an
     assert model_opened(ModelRequest()) == "any"
     with ChatStore(paths.database_path()) as store:
         path = str(home / "models" / "last.gguf")
-        store.create_chat(NewChat(model_path=path))
+        add_chat(store, Chat(model_path=path))
     assert model_opened(ModelRequest()) == "last"
     assert model_opened(ModelRequest(), mine) == "mine"
     assert model_opened(ModelRequest(preset="own"), mine) == "rules"

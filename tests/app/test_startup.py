@@ -6,8 +6,9 @@ from app import paths
 from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
-from app.store.records import NewChat
+from app.store.records import Chat
 from engine.errors import IncompatiblePairError, ModelFileError
+from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -37,7 +38,7 @@ def test_no_model_is_looked_for_where_the_last_chat_was_at_a_server(
 ) -> None:
     monkeypatch.setenv("KVCHAT_MODELS", str(starter_path.parent))
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(NewChat(title="there", model_path="http://cellar:8080#tiny"))
+        add_chat(store, Chat(title="there", model_path="http://cellar:8080#tiny"))
     result = opened(ModelRequest())
     assert result.configuration is not None
     assert result.configuration.server == "http://cellar:8080"

@@ -18,15 +18,15 @@ LOSS = """
 from walker import watched
 from walker.promises import PromisingStore
 
-add_turn = PromisingStore.add_turn
+add_messages = PromisingStore.add_messages
 
-def lose(self, new):
-    turn = add_turn(self, new)
-    self._writer.run(lambda db: db.execute("UPDATE messages SET content = 'x' || content"))
-    return turn
+def lose(self, chat, messages):
+    stored = add_messages(self, chat, messages)
+    self.writer.run(lambda db: db.execute("UPDATE messages SET content = 'x' || content"))
+    return stored
 
 watched.watch()
-PromisingStore.add_turn = lose
+PromisingStore.add_messages = lose
 watched.main()
 """
 UNSAVED = """
@@ -34,9 +34,11 @@ from dataclasses import replace
 from walker import watched
 from walker.promises import PromisingStore
 
-add_turn = PromisingStore.add_turn
+add_messages = PromisingStore.add_messages
 watched.watch()
-PromisingStore.add_turn = lambda self, new: add_turn(self, replace(new, question="something else"))
+PromisingStore.add_messages = lambda self, chat, messages: add_messages(
+    self, chat, [replace(each, content="something else") for each in messages]
+)
 watched.main()
 """
 DEATH = """

@@ -6,9 +6,9 @@ import pytest
 from app.chat.conversation import Conversation
 from app.chat.entries import CONTINUES, Speaker
 from app.store.chats import ChatStore
-from app.store.records import NewChat, NewMessage
 from engine.events import FinishReason
 from tests.app.chat.conftest import Clock, contents, loaded
+from tests.support.chats import add_chat, add_message
 from tests.support.fakes_app import make_controller, release_locks
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
@@ -171,8 +171,8 @@ def test_a_reply_of_another_vocabulary_goes_on_behind_its_text(
 
 def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
-        chat = store.create_chat(NewChat(title="open"))
-        store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
+        chat = add_chat(store, "open")
+        add_message(store, chat.id, None, "user", "anyone?")
     controller, client = loaded(tmp_path, clock)
     controller.open_chat(chat.id)
     assert "sends the question" in controller.entries()[-1].ending

@@ -11,13 +11,13 @@ from app import paths
 from app.cli.main import run
 from app.config import load_settings
 from app.store.chats import ChatStore
-from app.store.records import NewChat
 from engine.cache.namespace import Namespace
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_store import SnapshotStore
 from engine.memory.units import MIB
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
+from tests.support.chats import add_chat
 
 NOW = time.time()
 HEAD = state_of(range(300), owners=("chat:1", "chat:2"), used_at=NOW, nbytes=50_000)
@@ -61,7 +61,7 @@ def damage(folder: SnapshotStore, state: StoredState, at: int = -1) -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_list_names_models_settings_states_and_chats() -> None:
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(NewChat(title="Of caches"))
+        add_chat(store, "Of caches")
     lines = kvchat("cache").stdout.splitlines()
     assert lines[0].split()[0] == "smol"
     assert lines[1] == "K type f16"
@@ -78,7 +78,7 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
 @pytest.mark.usefixtures("folder")
 def test_the_list_as_json_says_everything() -> None:
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(NewChat(title="Of caches"))
+        add_chat(store, "Of caches")
     listed = json.loads(kvchat("cache", "list", "--json").stdout)
     first, second = listed["models"]
     assert listed["budget_bytes"] == 8192 * MIB

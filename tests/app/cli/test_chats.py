@@ -11,12 +11,13 @@ import pytest
 from app import paths
 from app.cli.main import run
 from app.store.chats import ChatStore
-from app.store.records import Chat, ChatChanges, NewChat, NewMessage
+from app.store.records import Chat, StoredMessage
 from engine.cache.snapshot_store import SnapshotStore
 from engine.events import GenerationStats
 from tests.app.cli.conftest import kvchat
 from tests.app.store.conftest import finish
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
+from tests.support.chats import add_chat, add_message, add_stored
 
 
 @pytest.fixture
@@ -27,16 +28,11 @@ def store() -> Iterator[ChatStore]:
 
 def dialogue(store: ChatStore, title: str, answer: str = "It remembers.") -> Chat:
     """Give a chat of a question with two answers, the second one shown."""
-    chat = store.create_chat(NewChat(title, "/m/smol.gguf", "Be brief."))
-    question = store.add_message(
-        NewMessage(chat.id, parent_id=None, role="user", content="Which cache?")
-    )
+    chat = add_chat(store, Chat(title=title, model_path="/m/smol.gguf", system_prompt="Be brief."))
+    question = add_message(store, chat.id, None, "user", "Which cache?")
     for text in ("The hidden one.", answer):
-        reply = store.add_message(
-            NewMessage(
-                chat.id, parent_id=question.id, role="assistant", content="", model_name="smol"
-            )
-        )
+        new = StoredMessage(0, chat.id, question.id, "assistant", "", model_name="smol")
+        reply = add_stored(store, new)
         finish(store, reply, text)
     return store.chat(chat.id)
 
@@ -64,7 +60,7 @@ def test_without_chats_it_says_so() -> None:
 
 def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStore) -> None:
     chat = dialogue(store, "Caches")
-    store.set_kept_from(chat.id, chat.head_id, summary="they talked")
+    store.update_chat(chat.id, kept_from=chat.head_id, summary="they talked")
     out = kvchat("chats", "show", "caches").stdout
     assert "Caches\n" in out
     assert "2 of 3 messages" in out
@@ -270,7 +266,7 @@ def test_folders_are_listed_and_an_import_prints_what_it_added(
 ) -> None:
     for title in ("one", "two"):
         chat = dialogue(store, title)
-        store.update_chat(chat.id, ChatChanges(folder="garden"))
+        store.update_chat(chat.id, folder="garden")
     [head, first, _] = kvchat("chats").stdout.splitlines()
     assert head.split()[-2:] == ["folder", "title"]
     assert first.split()[-2:] == ["garden", "two"]

@@ -17,7 +17,7 @@ import engine.process.client
 from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
-from app.store.records import NewChat, NewMessage
+from app.store.records import Chat, StoredMessage
 from engine.cache.namespace import Namespace
 from engine.cache.snapshot_store import SnapshotStore
 from engine.configuration import Configuration, SamplingSettings
@@ -29,6 +29,7 @@ from engine.requests import GenerationRequest
 from tests.app.cli.terminals import HOSTILE, harmful, on_terminal
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.engine.experiment.made_results import record, results
+from tests.support.chats import add_chat, add_message, add_stored
 from tests.support.drafting_models import TOKENS, drafting_model
 from tests.support.fakes_client import Script, ScriptedClient, loaded
 from tests.support.gguf_files import header, llama_values, write
@@ -238,17 +239,15 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
 
 def kept_chats_and_states() -> None:
     with ChatStore(paths.database_path()) as store:
-        chat = store.create_chat(
-            NewChat(title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
+        chat = add_chat(
+            store,
+            Chat(title=HOSTILE, model_path=f"/{HOSTILE}.gguf", system_prompt=LINES,
             sampling=SamplingSettings()),
         )  # fmt: skip
-        asked = store.add_message(NewMessage(chat.id, parent_id=None, role="user", content=LINES))
-        store.add_message(
-            NewMessage(
-                chat.id, parent_id=asked.id, role="assistant", content=LINES, model_name=HOSTILE
-            )
-        )
-        store.set_kept_from(chat.id, asked.id, summary=LINES)
+        asked = add_message(store, chat.id, None, "user", LINES)
+        reply = StoredMessage(0, chat.id, asked.id, "assistant", LINES, model_name=HOSTILE)
+        add_stored(store, reply)
+        store.update_chat(chat.id, kept_from=asked.id, summary=LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
     with SnapshotStore(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))

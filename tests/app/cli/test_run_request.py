@@ -10,10 +10,11 @@ import engine.process.client
 from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
-from app.store.records import NewChat
+from app.store.records import Chat
 from engine.events import WorkerStopped
 from engine.requests import Message
 from tests.app.cli.terminals import HOSTILE
+from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
 from tests.support.fakes_client import Script, ScriptedClient
 from tests.support.gguf_files import header, llama_values, write
@@ -80,7 +81,7 @@ def test_without_a_model_the_one_used_last_answers(
     monkeypatch.setenv("KVCHAT_MODELS", str(tmp_path))
     assert main.run(["run", "hello"]) == 0
     with ChatStore(paths.database_path()) as store:
-        store.create_chat(NewChat(model_path=str(model)))
+        add_chat(store, Chat(model_path=str(model)))
     assert main.run(["run", "hello"]) == 0
     assert [load.model_path for load in client.loads] == [other, model]
 

@@ -15,8 +15,9 @@ from app.cli.main import run
 from app.opening import ModelRequest
 from app.startup import prepare
 from app.store.chats import ChatStore
-from app.store.records import NewChat, NewTurn
+from app.store.records import Chat
 from engine.servers import KEY_VARIABLE
+from tests.support.chats import add_chat, add_message
 from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
@@ -67,7 +68,7 @@ def test_no_file_of_chats_leads_to_a_server(
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "sk-very-secret-123")
     with ChatStore(paths.database_path()) as store:
-        mine = store.create_chat(NewChat(title="mine"))
+        mine = add_chat(store, "mine")
     with serving() as server:
         file = tmp_path / "shared.jsonl"
         head = {
@@ -78,9 +79,8 @@ def test_no_file_of_chats_leads_to_a_server(
         file.write_text(json.dumps(head))
         assert run(["chats", "import", str(file)]) == 0
         with ChatStore(paths.database_path()) as store:
-            store.set_head(mine.id, None)
-            asked = NewTurn(mine, "q", None, model_path=None, model_name=None, vocabulary_id=None)
-            store.add_turn(asked)
+            store.update_chat(mine.id, head_id=None)
+            add_message(store, mine.id, None, "user", "q")
             assert store.list_chats()[0].id == mine.id, "a time in the future is not the last one"
             store.delete_chat(mine.id)
         parts = prepare(ModelRequest())
@@ -98,7 +98,7 @@ def test_the_key_of_the_environment_goes_only_to_a_server_that_was_named(
     monkeypatch.setenv(KEY_VARIABLE, key)
     with serving() as server:
         with ChatStore(paths.database_path()) as store:
-            store.create_chat(NewChat(title="asked there", model_path=f"{server.url}#tiny"))
+            add_chat(store, Chat(title="asked there", model_path=f"{server.url}#tiny"))
         assert run(["run", "Hello"]) == 0
         assert keys_sent(server) == {None}
         server.key = key
@@ -217,6 +217,7 @@ def test_a_server_ends_with_the_kvchat_that_was_told_to_end(
         f"""#!{sys.executable}
 import os, pathlib, sys, time
 sys.path.insert(0, {str(Path.cwd())!r})
+from tests.support.chats import add_chat, add_message
 from tests.support.hostile_language_server import serving
 with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     pathlib.Path({str(pid_path)!r}).write_text(str(os.getpid()))

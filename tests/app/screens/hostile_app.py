@@ -11,7 +11,6 @@ from textual.theme import Theme
 from textual.widgets import Input
 
 from app.sanitize import close_terminal
-from app.store.records import ChatChanges
 from engine.events import Failed, TiersChanged
 from tests.app.cli.terminals import HOSTILE
 from tests.app.screens.test_every_screen import SCREENS, Sources, leave, report, show
@@ -33,7 +32,7 @@ def main(folder: Path, model: Path) -> None:
         await wait_until(pilot, lambda: history.chat)
         assert history.chat is not None
         chat_id = history.chat.id
-        history.store.update_chat(chat_id, ChatChanges(title=HOSTILE, system_prompt=HOSTILE))
+        history.store.update_chat(chat_id, title=HOSTILE, system_prompt=HOSTILE)
         chat.conversation.refresh()
         client.emit(Failed(HOSTILE, HOSTILE))
         client.emit(TiersChanged(report(HOSTILE, chat_id)))

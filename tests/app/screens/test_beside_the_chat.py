@@ -80,7 +80,7 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
 
 
 def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
-    assert [in_folder(text).folder for text in (" . ", " my\n work ")] == ["", "my work"]
+    assert [in_folder(text)["folder"] for text in (" . ", " my\n work ")] == ["", "my work"]
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:

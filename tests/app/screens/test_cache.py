@@ -10,12 +10,12 @@ from app.render.lines import plain
 from app.screens.cache import CacheScreen
 from app.screens.dialogs import AskYes
 from app.store.chats import ChatStore
-from app.store.records import NewChat
 from app.widgets.ink import LinesView
 from app.widgets.select_list import SelectList
 from engine.cache.report import CacheCounts, CacheEntry, CacheNote, CacheReport, TierName, TierUse
 from engine.events import TiersChanged
 from engine.memory.units import MIB
+from tests.support.chats import add_chat
 from tests.support.fakes_app import WIDE, make_app, ready, wait_until
 from tests.support.fakes_client import ScriptedClient
 
@@ -59,7 +59,7 @@ def report(
 def add_chats(tmp_path: Path, *titles: str) -> None:
     with ChatStore(tmp_path / "chats.db") as store:
         for title in titles:
-            store.create_chat(NewChat(title=title))
+            add_chat(store, title)
 
 
 async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) -> CacheScreen:

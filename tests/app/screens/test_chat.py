@@ -8,8 +8,9 @@ from app.chat.entries import Speaker
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.store.chats import ChatStore
-from app.store.records import NewChat, UnsentText
+from app.store.records import UnsentText
 from engine.configuration import ControllerName, PredictorName
+from tests.support.chats import add_chat
 from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.support.fakes_client import Script
 
@@ -238,7 +239,7 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
 ) -> None:
     app, _ = make_app(tmp_path)
     store = app.conversation.history.store
-    chat = store.create_chat(NewChat("shared"))
+    chat = add_chat(store, "shared")
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         for text in ("of the other", "newer"):

@@ -12,11 +12,12 @@ from app.screens.chat import ChatScreen
 from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
 from app.screens.dialogs import AskLine, AskYes
 from app.store.chats import ChatStore
-from app.store.records import Chat, NewChat, NewMessage
+from app.store.records import Chat
 from app.widgets.ink import InkLines
 from app.widgets.select_list import MARKER_WIDTH, SelectList
 from engine.cache.report import CacheEntry, CacheReport
 from engine.events import TiersChanged
+from tests.support import chats as stored
 from tests.support.fakes_app import (
     WIDE,
     ask,
@@ -31,14 +32,10 @@ from tests.support.fakes_client import CONFIGURATION, Script
 
 def add_chat(store: ChatStore, *texts: str, title: str = "") -> Chat:
     """A chat of these messages, question and reply by turns."""
-    chat = store.create_chat(NewChat(title=title or texts[0], model_path="Tiny.gguf"))
+    chat = stored.add_chat(store, Chat(title=title or texts[0], model_path="Tiny.gguf"))
     parent = None
     for i, text in enumerate(texts):
-        message = store.add_message(
-            NewMessage(
-                chat.id, parent_id=parent, role="assistant" if i % 2 else "user", content=text
-            )
-        )
+        message = stored.add_message(store, chat.id, parent, "assistant" if i % 2 else "user", text)
         if i % 2:
             ended = replace(message, token_ids=(1, 2, 3), vocabulary_id="tiny", finish_reason="end")
             store.finish_message(ended)
@@ -105,10 +102,8 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
     chat = add_chat(store, "question", "first answer with a walrus")
     assert chat.head_id is not None
     first = store.message(chat.head_id)
-    other = store.add_message(
-        NewMessage(chat.id, parent_id=first.parent_id, role="assistant", content="second answer")
-    )
-    store.set_head(chat.id, other.id)
+    other = stored.add_message(store, chat.id, first.parent_id, "assistant", "second answer")
+    store.update_chat(chat.id, head_id=other.id)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         screen.open_chat(chat.id)

@@ -34,7 +34,6 @@ from app.screens.presets import PresetsScreen
 from app.screens.settings import EditScreen, SettingsScreen, ThemeScreen
 from app.setting_definitions import SettingDefinition
 from app.store.chats import ChatStore
-from app.store.records import ChatChanges
 from app.widgets.ink import Ink
 from engine.cache.report import CacheEntry, CacheNote, CacheReport
 from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
@@ -282,7 +281,7 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
         [reply] = controller.running.values()
         chat_id = reply.chat_id
         assert chat_id is not None
-        controller.history.store.update_chat(chat_id, ChatChanges(title=text, system_prompt=text))
+        controller.history.store.update_chat(chat_id, title=text, system_prompt=text)
         controller.refresh()
         await paints_letters(pilot)
         await pilot.press("ctrl+n")

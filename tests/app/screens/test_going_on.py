@@ -7,9 +7,9 @@ from textual.pilot import Pilot
 from app.chat.entries import CONTINUES
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.store.records import NewChat, NewMessage
 from app.widgets.bars import TitleBar
 from engine.events import FinishReason, WorkerStopped
+from tests.support.chats import add_chat, add_message
 from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script, _finished, loaded
 
@@ -107,8 +107,8 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
 async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=("theend.",)))
     store = app.conversation.history.store
-    chat = store.create_chat(NewChat(title="cut"))
-    store.add_message(NewMessage(chat.id, parent_id=None, role="user", content="anyone?"))
+    chat = add_chat(store, "cut")
+    add_message(store, chat.id, None, "user", "anyone?")
     app.conversation.open_chat(chat.id)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)

@@ -10,7 +10,6 @@ import pytest
 from app.chat.outbox import Outbox
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import NewTurn
 from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script, loaded
 
@@ -86,7 +85,7 @@ async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
 async def test_a_question_that_cannot_be_saved_stays_in_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(store: ChatStore, new: NewTurn) -> None:
+    def fails(store: ChatStore, *_: object) -> None:
         if store.unsent_of is not None:
             store.unsent_of(None)
         raise StoreError("no space is left")
@@ -94,7 +93,7 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)
-        monkeypatch.setattr(ChatStore, "add_turn", fails)
+        monkeypatch.setattr(ChatStore, "add_messages", fails)
         await ask(pilot, chat, "not lost")
         await pilot.pause()
         assert chat.composer.text == "not lost"

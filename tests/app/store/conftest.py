@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.store.chats import ChatStore
-from app.store.records import Chat, NewChat, NewMessage, StoredMessage
+from app.store.records import Chat, StoredMessage
+from tests.support.chats import add_chat, add_message
 from tests.support.waiting import PATIENCE_S, wait_until
 
 
@@ -25,7 +26,7 @@ def store(path: Path) -> Iterator[ChatStore]:
 
 def flushed(store: ChatStore) -> None:
     """Wait until what was noted of replies is written, or was found not to be writable."""
-    writer = store._writer
+    writer = store.writer
     wait_until(lambda: writer._flush_at is None)
     is_behind = threading.Event()
     writer._jobs.put(is_behind.set)
@@ -33,19 +34,15 @@ def flushed(store: ChatStore) -> None:
 
 
 def new_chat(store: ChatStore, title: str = "a chat") -> Chat:
-    return store.create_chat(NewChat(title=title, model_path="/m.gguf"))
+    return add_chat(store, Chat(title=title, model_path="/m.gguf"))
 
 
 def ask(store: ChatStore, chat: Chat, parent: StoredMessage | None, text: str) -> StoredMessage:
-    return store.add_message(
-        NewMessage(chat.id, parent_id=parent.id if parent else None, role="user", content=text)
-    )
+    return add_message(store, chat.id, parent.id if parent else None, "user", text)
 
 
 def reply(store: ChatStore, chat: Chat, parent: StoredMessage, text: str = "") -> StoredMessage:
-    return store.add_message(
-        NewMessage(chat.id, parent_id=parent.id, role="assistant", content=text)
-    )
+    return add_message(store, chat.id, parent.id, "assistant", text)
 
 
 def finish(store: ChatStore, message: StoredMessage, text: str) -> StoredMessage | None:

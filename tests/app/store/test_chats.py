@@ -6,9 +6,10 @@ import pytest
 
 from app.store.chats import RECENT_REPLIES, ChatStore
 from app.store.errors import ChatGoneError, StoreError
-from app.store.records import ChatChanges, NewMessage, UnsentText
+from app.store.records import Chat, StoredMessage, UnsentText
 from app.store.writer import FLUSH_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
+from tests.support.chats import add_stored
 from tests.support.waiting import wait_until
 
 
@@ -22,7 +23,7 @@ def test_the_chat_used_last_is_first_in_the_list(store: ChatStore) -> None:
 
 def test_renaming_a_chat_keeps_its_place_and_what_was_not_named(store: ChatStore) -> None:
     first, second = new_chat(store, "first"), new_chat(store, "second")
-    renamed = store.update_chat(first.id, ChatChanges(title="new", title_locked=True))
+    renamed = store.update_chat(first.id, title="new", title_locked=True)
     assert (renamed.title, renamed.title_locked) == ("new", True)
     assert (renamed.model_path, renamed.sampling) == (first.model_path, first.sampling)
     assert [chat.id for chat in store.list_chats()] == [second.id, first.id]
@@ -95,7 +96,7 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
     with pytest.raises(StoreError, match="does not belong to chat"):
         ask(store, chat, stranger, "a")
     with pytest.raises(StoreError, match="does not belong to chat"):
-        store.set_head(chat.id, stranger.id)
+        store.update_chat(chat.id, head_id=stranger.id)
     assert store.chat(chat.id).head_id is None
 
 
@@ -103,17 +104,16 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
     "action",
     [
         lambda store: store.chat(99),
-        lambda store: store.update_chat(99, ChatChanges(title="x")),
+        lambda store: store.update_chat(99, title="x"),
         lambda store: store.path_to(99),
-        lambda store: store.variants(99),
         lambda store: store.leaf_of(99),
-        lambda store: store.set_head(99, None),
-        lambda store: store.add_message(NewMessage(99, parent_id=None, role="user", content="")),
+        lambda store: store.update_chat(99, head_id=None),
+        lambda store: store.add_messages(Chat(id=99), [StoredMessage(0, 99, None, "user", "")]),
         lambda store: store.message(99),
         lambda store: store.reopen_message(99),
         lambda store: store.tree(99),
-        lambda store: store.set_archived(99, archived=True),
-        lambda store: store.set_kept_from(99, None),
+        lambda store: store.update_chat(99, archived_at=1.0),
+        lambda store: store.update_chat(99, kept_from=None),
         lambda store: store.show_message(99),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: C
     store.save_unsent(
         {other.id: UnsentText(), None: UnsentText("newer"), 999: UnsentText("of nobody")}
     )
-    store.set_archived(other.id, archived=True)  # a write that is waited for comes behind them
+    store.update_chat(other.id, archived_at=1.0)  # a write that is waited for comes behind them
     assert store.unsent_texts() == {chat.id: UnsentText("a", 7, "b"), None: UnsentText("newer")}
     store.delete_chat(chat.id)
     assert store.unsent_texts() == {None: UnsentText("newer")}
@@ -157,11 +157,8 @@ def test_speeds_of_chats_are_medians_of_the_newest_replies_by_model(store: ChatS
     kept += [("c", {"plain_step_s": bad}) for bad in (0, -1, "0.1", 1e9)]
     for model, stats in kept:
         question = ask(store, chat, None, "?")
-        added = store.add_message(
-            NewMessage(
-                chat.id, parent_id=question.id, role="assistant", content="!", model_name=model
-            )
-        )
+        new = StoredMessage(0, chat.id, question.id, "assistant", "!", model_name=model)
+        added = add_stored(store, new)
         store.finish_message(replace(added, finish_reason="end", stats=stats))
     found = store.model_speeds()
     assert {name: round(each.decode_tps) for name, each in found.items()} == {"a": 100, "b": 10}

@@ -19,19 +19,19 @@ from app.render.chat_list import when_text
 from app.store import writer
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import ChatChanges, UnsentText
+from app.store.records import UnsentText
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
 
 
 def fill_disk(store: ChatStore) -> None:
     """Let the database not grow any more, as a full disk does."""
-    pages = store._writer.run(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-    store._writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    pages = store.writer.run(lambda db: db.execute("PRAGMA page_count").fetchone()[0])
+    store.writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
 
 
 def free_disk(store: ChatStore) -> None:
-    store._writer.run(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
+    store.writer.run(lambda db: db.execute("PRAGMA max_page_count = 1000000").fetchone())
 
 
 def test_files_are_for_their_owner_only(store: ChatStore, path: Path) -> None:
@@ -60,7 +60,7 @@ def busy(path: Path) -> Iterator[tuple[ChatStore, sqlite3.Connection]]:
     with ChatStore(path) as store:
         chat = new_chat(store)
         reply(store, chat, ask(store, chat, None, "q"), "half")
-        store._writer.patience_s = 0.01
+        store.writer.patience_s = 0.01
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         yield store, other
@@ -73,10 +73,10 @@ def test_a_busy_database_keeps_its_caller_no_longer_than_the_callers_patience(
     store, other = busy
     [chat] = store.list_chats()
     with pytest.raises(StoreError, match="another program is writing to it, or the disk"):
-        store.update_chat(chat.id, ChatChanges(title="never"))
+        store.update_chat(chat.id, title="never")
     other.execute("ROLLBACK")
-    store._writer.patience_s = BUSY_S
-    store.update_chat(chat.id, ChatChanges(system_prompt="later"))
+    store.writer.patience_s = BUSY_S
+    store.update_chat(chat.id, system_prompt="later")
     assert store.chat(chat.id).title == "a chat", "what was given up is not done later"
 
 
@@ -101,14 +101,14 @@ def test_a_reply_that_waits_long_to_be_written_is_told_and_written_all_the_same(
     monkeypatch.setattr(writer, "BUSY_S", 0.0)
     store, other = busy
     told: queue.SimpleQueue[StoreError] = queue.SimpleQueue()
-    store.on_error = told.put
+    store.writer.on_error = told.put
     [chat] = store.list_chats()
     assert chat.head_id is not None
     finish(store, store.message(chat.head_id), "whole")
     assert "is busy" in str(told.get(timeout=10))
     other.execute("ROLLBACK")
-    store._writer.patience_s = 10.0
-    store.update_chat(chat.id, ChatChanges(title="behind it"))
+    store.writer.patience_s = 10.0
+    store.update_chat(chat.id, title="behind it")
     assert store.message(chat.head_id).content == "whole"
     assert told.empty(), "once is enough"
 
@@ -117,7 +117,7 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     store: ChatStore,
 ) -> None:
     told: list[StoreError] = []
-    store.on_error = told.append
+    store.writer.on_error = told.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
     fill_disk(store)
@@ -184,13 +184,13 @@ import os, sys
 from pathlib import Path
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from app.store.records import NewChat
+from tests.support.chats import add_chat
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
 try:
     with ChatStore(Path(sys.argv[1])) as store:
-        store.create_chat(NewChat("t"))
+        add_chat(store, "t")
 except StoreError as error:
     sys.exit(f"StoreError: {error}")
 """
@@ -234,7 +234,7 @@ def shared_path() -> Iterator[Path]:
 @pytest.mark.parametrize("when", [1.79e12, 1e18, 1e308, -1e12, float("inf")])
 def test_a_chat_with_a_time_that_no_calendar_has_is_listed(store: ChatStore, when: float) -> None:
     chat = new_chat(store)
-    store._writer.run(lambda db: db.execute("UPDATE chats SET updated_at = ?", (when,)))
+    store.writer.run(lambda db: db.execute("UPDATE chats SET updated_at = ?", (when,)))
     [shown] = store.list_chats()
     seconds = shown.updated_at
     assert when_text(seconds, datetime.now()) == local_time(seconds) == NO_VALUE
@@ -257,11 +257,11 @@ def test_a_full_disk_is_a_matter_of_space_and_not_of_rights(
 
 def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: ChatStore) -> None:
     told: list[StoreError] = []
-    store.on_error = told.append
+    store.writer.on_error = told.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"), "half")
     store.save_unsent({chat.id: UnsentText("na\udcff.txt")})
-    store._writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
+    store.writer.later(lambda _: 1 / 0)  # type: ignore[arg-type, return-value]  # as a bug would
     with pytest.raises(StoreError, match="U\\+D800"):
         ask(store, chat, answer, "half \ud800")
     store.write_partial(answer.id, "half \udcff", [])

@@ -25,10 +25,10 @@ WRITER = """
 import sys
 from pathlib import Path
 from app.store.chats import ChatStore
-from app.store.records import NewMessage
+from tests.support.chats import add_message
 with ChatStore(Path(sys.argv[1])) as store:
     for n in range(100):
-        store.add_message(NewMessage(int(sys.argv[2]), None, "user", f"theirs {n}"))
+        add_message(store, int(sys.argv[2]), None, "user", f"theirs {n}")
 """
 
 
@@ -39,7 +39,7 @@ def test_two_processes_write_one_database_and_lose_nothing(store: ChatStore, pat
         ask(store, chat, None, f"ours {n}")
     assert other.wait(timeout=PATIENCE_S) == 0
     other.communicate()
-    contents = [m.content for m in store.variants(store.chat(chat.id).head_id or 0)]
+    contents = [message.content for message in store.tree(chat.id).messages]
     assert sorted(contents) == sorted(
         [f"ours {n}" for n in range(100)] + [f"theirs {n}" for n in range(100)]
     )

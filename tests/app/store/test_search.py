@@ -133,10 +133,12 @@ def test_a_hit_says_whether_its_branch_is_the_shown_one_and_is_jumped_to(store: 
     shown = finish(store, reply(store, chat, question), "the shown cache")
     on_path = {hit.message_id: hit.is_on_shown_path for hit in store.search("cache")}
     assert on_path == {question.id: True, hidden.id: False, shown.id: True}
-    assert store.show_message(hidden.id).head_id == below.id
+    store.show_message(hidden.id)
+    assert store.chat(chat.id).head_id == below.id
     on_path = {hit.message_id: hit.is_on_shown_path for hit in store.search("cache")}
     assert on_path == {question.id: True, hidden.id: True, shown.id: False}
-    assert store.show_message(question.id).head_id == below.id
+    store.show_message(question.id)
+    assert store.chat(chat.id).head_id == below.id
 
 
 def test_a_reply_is_found_while_it_is_written_and_as_it_ended(store: ChatStore) -> None:
@@ -158,5 +160,5 @@ def test_a_reply_is_found_while_it_is_written_and_as_it_ended(store: ChatStore) 
 def test_an_archived_chat_is_found_and_said_to_be_archived(store: ChatStore) -> None:
     chat = new_chat(store, "caches")
     ask(store, chat, None, "the cache")
-    store.set_archived(chat.id, archived=True)
+    store.update_chat(chat.id, archived_at=1.0)
     assert [hit.is_archived for hit in store.search("cache")] == [True, True]
