@@ -206,7 +206,7 @@ class KvchatApp(App[None]):
     # --- faults ---
 
     def _handle_exception(self, error: Exception) -> None:
-        self.faults.take(error)
+        self.faults.handle(error)
 
     def _take_from_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Report what a task of asyncio ended with that nobody waits for."""
@@ -217,7 +217,7 @@ class KvchatApp(App[None]):
             loop.default_exception_handler(context)
 
     def _take_from_thread(self, fault: ThreadFault) -> None:
-        self.call_later(self.faults.take_thread, fault)
+        self.call_later(self.faults.report_thread, fault)
 
     def panic(self, *renderables: RenderableType) -> None:
         """End, since the terminal can be read no more: Textual calls this then."""
@@ -225,7 +225,7 @@ class KvchatApp(App[None]):
         doing = "reading the terminal"
         self.end_after(write_report(faults_dir(), RuntimeError(), doing=doing))
 
-    def tell_fault(self, error: Exception, report: FaultReport) -> None:
+    def show_fault(self, error: Exception, report: FaultReport) -> None:
         """Show a notice."""
         what = (
             str(error)
@@ -238,9 +238,13 @@ class KvchatApp(App[None]):
         else:
             self._notices.append(notice)
 
+    def show_error(self, error: EngineError) -> None:
+        """Show what went wrong and what to do about it."""
+        report(self, error)
+
     def end_after(self, report: FaultReport) -> None:
         """Save everything and end, with a sentence on standard error."""
-        if self._exit_renderables:
+        if self._exit_renderables or self._leaving is not None:
             return
         said = f"kvchat ended because its screen could not be drawn ({report.whereabouts})"
         self.exit(return_code=1, message=Text(said))
@@ -481,11 +485,8 @@ class KvchatApp(App[None]):
 
     def use_theme(self, name: str) -> None:
         """Switch the theme and remember it."""
-        try:
-            self.services.settings.change("ui", "theme", name)
-        except EngineError as error:
-            report(self, error)
         self.theme = name
+        self.services.settings.change("ui", "theme", name)
 
     # --- settings ---
 

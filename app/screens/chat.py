@@ -29,7 +29,7 @@ from app.chat.snapshot import NO_MODEL, CockpitSnapshot, Phase
 from app.chat.spans import TokenSpan
 from app.chat.update import ChatUpdate
 from app.clipboard import copy
-from app.faults import Faults, Steps
+from app.faults import Faults
 from app.render.markdown import code_blocks
 from app.render.reply_stats import reply_stats_text
 from app.render.status import model_facts, status_line
@@ -62,7 +62,6 @@ from app.widgets.select_list import SelectList
 from app.widgets.transcript import Transcript
 from engine.clock import Pacer
 from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
-from engine.errors import EngineError
 from engine.generation.reasoning import answer_of
 
 FRAME_S = 0.08
@@ -142,16 +141,7 @@ class ChatScreen(Screen[None]):
         """Tokens of what is written, as the status line has them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
-        self._frame = Steps(
-            faults,
-            (
-                self._poll,
-                self._send_next,
-                self._paint_text,
-                self._save_and_sample,
-                self._present_if_due,
-            ),
-        )
+        self._faults = faults
         self.set_class(services.settings.settings.ui.sidebar, "-sidebar", update=False)
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
@@ -182,7 +172,7 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         try:
             self.outbox.load()
-        except StoreError as error:
+        except StoreError as error:  # the chat opens without unsent texts
             report(self, error)
         self._begin_text()
         self.composer_frame.present()
@@ -195,8 +185,8 @@ class ChatScreen(Screen[None]):
         self.composer.complete = self._complete
         self.choices.display = self.find.display = False
         self.show_sidebar(is_on=ui.sidebar)
-        self.set_interval(FRAME_S, self._frame.run)
-        self.call_after_refresh(self._frame.run)
+        self.set_interval(FRAME_S, self._on_frame)
+        self.call_after_refresh(self._on_frame)
 
     def on_unmount(self) -> None:
         self.outbox.save()
@@ -225,6 +215,20 @@ class ChatScreen(Screen[None]):
     def has_unpainted_text(self) -> bool:
         """Whether text of the reply waits for the next frame."""
         return bool(self._unpainted)
+
+    def _on_frame(self) -> None:
+        steps = (
+            self._poll,
+            self._send_next,
+            self._paint_text,
+            self._save_and_sample,
+            self._present_if_due,
+        )
+        for step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001  the other steps continue
+                self._faults.handle(error)
 
     def _poll(self) -> None:
         self._show_update(self.conversation.poll())
@@ -519,12 +523,9 @@ class ChatScreen(Screen[None]):
         if selected is None:
             self.notify("No message has variants yet: {reply-regenerate} generates another reply.")
             return
-        try:
-            if not self.conversation.switch_variant(selected, step):
-                is_live = self.conversation.live is not None
-                self.notify(BEING_WRITTEN if is_live else "There are no more variants.")
-        except StoreError as error:
-            report(self, error)
+        if not self.conversation.switch_variant(selected, step):
+            is_live = self.conversation.live is not None
+            self.notify(BEING_WRITTEN if is_live else "There are no more variants.")
 
     def obstacles(self) -> dict[str, str]:
         """Reasons why some of the keys can do nothing now, by their ids."""
@@ -562,25 +563,19 @@ class ChatScreen(Screen[None]):
 
     def _make_space(self, choice: ContextChoice | None) -> None:
         self._is_choosing = False
-        try:
-            match choice:
-                case "shift":
-                    self.context.shift()
-                case "summarise":
-                    self.context.summarise()
-                case "branch":
-                    self.context.branch_off()
-                case _:
-                    self.conversation.undo_refused()
-        except EngineError as error:
-            report(self, error)
+        match choice:
+            case "shift":
+                self.context.shift()
+            case "summarise":
+                self.context.summarise()
+            case "branch":
+                self.context.branch_off()
+            case _:
+                self.conversation.undo_refused()
 
     def action_see_all(self) -> None:
-        try:
-            if not self.context.see_all():
-                self.notify("The model already sees the whole chat.")
-        except StoreError as error:
-            report(self, error)
+        if not self.context.see_all():
+            self.notify("The model already sees the whole chat.")
 
     # --- chats ---
 
@@ -592,10 +587,7 @@ class ChatScreen(Screen[None]):
 
     def open_chat(self, chat_id: int) -> None:
         """Show a stored chat."""
-        try:
-            self.conversation.open_chat(chat_id)
-        except StoreError as error:
-            report(self, error)
+        self.conversation.open_chat(chat_id)
         self._show_chat()
 
     def open_at(self, target: ChatTarget) -> None:
@@ -604,12 +596,7 @@ class ChatScreen(Screen[None]):
             self.open_chat(target.chat_id)
         if target.message_id is None:
             return
-        try:
-            is_there = self.conversation.show_message(target.message_id)
-        except StoreError as error:
-            report(self, error)
-            return
-        if is_there:
+        if self.conversation.show_message(target.message_id):
             self._found = (target.message_id, target.found)
         else:
             self.notify(
@@ -657,11 +644,7 @@ class ChatScreen(Screen[None]):
         if chosen is None or chosen < 0:
             self.notify("There is no message yet at which to fork.")
             return
-        try:
-            self.conversation.fork(chosen)
-        except StoreError as error:
-            report(self, error)
-            return
+        self.conversation.fork(chosen)
         self._show_chat()
         self.notify("This chat is a copy; the original chat is unchanged.")
 
@@ -673,14 +656,11 @@ class ChatScreen(Screen[None]):
         now = ChatSettings(history.system_prompt, history.sampling, conversation.speculation)
 
         def changed(settings: ChatSettings) -> None:
-            try:
-                history.change_settings(
-                    system_prompt=settings.system_prompt, sampling=settings.sampling
-                )
-            except StoreError as error:
-                report(self, error)
             if settings.speculation != now.speculation:
                 conversation.set_speculation(settings.speculation)
+            history.change_settings(
+                system_prompt=settings.system_prompt, sampling=settings.sampling
+            )
 
         ask(self, ChatSettingsScreen(now, self.services.settings.settings.prompts), changed)
 
@@ -730,9 +710,9 @@ class ChatScreen(Screen[None]):
         is_on = not self.sidebar.display
         self.show_sidebar(is_on=is_on)
         self.set_class(is_on, "-asked")
-        self._remember("ui", "sidebar", is_on)
         shown = self.sidebar.chats if is_on else self.composer
         self.call_after_refresh(shown.focus)
+        self._remember("ui", "sidebar", is_on)
 
     def show_sidebar(self, *, is_on: bool) -> None:
         """Show the chats beside the transcript where the screen is wide, or hide them."""
@@ -779,17 +759,14 @@ class ChatScreen(Screen[None]):
         """Change predictor, controller or n_draft, now and for the next start."""
         new = replace(self.conversation.speculation, **changes)
         self.conversation.set_speculation(new)
+        self.notify(speculation_text(new), title="Speculation", timeout=2)
         for key, value in changes.items():
             if value not in NOT_REMEMBERED:
                 self._remember("speculation", key, value)
-        self.notify(speculation_text(new), title="Speculation", timeout=2)
 
     def _remember(self, section: str, key: str, value: str | int | bool) -> None:
-        try:
-            plain = value.value if isinstance(value, StrEnum) else value
-            self.services.settings.change(section, key, plain)
-        except EngineError as error:
-            report(self, error)
+        plain = value.value if isinstance(value, StrEnum) else value
+        self.services.settings.change(section, key, plain)
 
     # --- messages ---
 
@@ -842,8 +819,8 @@ class ChatScreen(Screen[None]):
     def set_tint(self, mode: TintMode) -> None:
         """Colour tokens in this way, and remember it."""
         self.transcript.set_tint(mode)
-        self._remember("ui", "tint", mode)
         self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
+        self._remember("ui", "tint", mode)
 
     # --- tabs of a narrow screen ---
 

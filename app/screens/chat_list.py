@@ -172,10 +172,7 @@ class ChatList(Vertical):
 
     def change(self, chat: Chat, changes: ChatChanges) -> None:
         """Change a chat and show the list again."""
-        try:
-            self.store.update_chat(chat.id, **changes)
-        except StoreError as error:
-            report(self, error)
+        self.store.update_chat(chat.id, **changes)
         self.read()
 
 

@@ -238,11 +238,8 @@ class ChatTable(ChatList):
 
     def action_archive(self) -> None:
         if (chat := self.marked()) is not None:
-            try:
-                now = time.time() if chat.archived_at is None else None
-                self.store.update_chat(chat.id, archived_at=now)
-            except StoreError as error:
-                report(self, error)
+            now = time.time() if chat.archived_at is None else None
+            self.store.update_chat(chat.id, archived_at=now)
             self.search_again()
             self.read()
 
@@ -266,11 +263,7 @@ class ChatTable(ChatList):
         confirm(self, question, lambda: self._delete(chat))
 
     def _delete(self, chat: Chat) -> None:
-        try:
-            self.conversation.delete_chat(chat.id)
-        except StoreError as error:
-            report(self, error)
-            return
+        self.conversation.delete_chat(chat.id)
         self._forget(owner_of(chat.id))
         self.search_again()
         self.read()

@@ -16,11 +16,10 @@ from app.paths import current_folder, typed_path
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.render.plan import refusal_lines
 from app.render.plan_lists import export_lines, place_line
-from app.screens.dialogs import ask_line, confirm, report
+from app.screens.dialogs import ask_line, confirm
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
-from engine.errors import EngineError
 from engine.files import is_file
 from engine.planning.planner import Plan
 from engine.planning.report import export_request
@@ -164,18 +163,10 @@ class ExportScreen(ModalScreen[None]):
         found = self._given()
         if found is None:
             return
-        try:
-            written = write(found, path, replace_existing=True)
-        except EngineError as error:
-            report(self, error)
-        else:
-            self.notify(f"Saved {', '.join(map(str, written))}")
+        written = write(found, path, replace_existing=True)
+        self.notify(f"Saved {', '.join(map(str, written))}")
 
     def _install(self, found: Exported) -> None:
-        try:
-            path, backup = install(found, self._format, replace_existing=True)
-        except EngineError as error:
-            report(self, error)
-            return
+        path, backup = install(found, self._format, replace_existing=True)
         saved = f"; the old file is saved as {backup.name}" if backup else ""
         self.notify(f"Installed {path}{saved}")

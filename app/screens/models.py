@@ -326,11 +326,8 @@ class ModelsScreen(PickScreen[str]):
         if entry is not None and entry.identity is not None:
             favourites = Favourites()
             is_one = entry.identity in favourites.all()
-            try:
-                if note := favourites.mark(entry.identity, is_favourite=not is_one):
-                    self.notify(note, severity="warning")
-            except EngineError as error:
-                report(self, error)
+            if note := favourites.mark(entry.identity, is_favourite=not is_one):
+                self.notify(note, severity="warning")
             self._fill()
 
     def action_locate(self) -> None:
@@ -342,11 +339,7 @@ class ModelsScreen(PickScreen[str]):
         entry = self._entries.get(self.marked or "")
         if entry is None:
             return
-        try:
-            removal = removal_of(entry.path)
-        except EngineError as error:
-            report(self, error)
-            return
+        removal = removal_of(entry.path)
         if is_used(removal, self._loaded):
             self.notify("This model is loaded: load another model before you delete this one.")
             return

@@ -16,7 +16,7 @@ from app import paths
 from app.config import model_folders
 from app.render.lines import EMPTY, Line, Run
 from app.render.plan import refusal_lines
-from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
+from app.screens.dialogs import ask, ask_line, confirm, in_thread
 from app.screens.plan_session import PlanSession, file_of
 from app.screens.planner_lists import (
     FILES,
@@ -437,10 +437,7 @@ class PlannerScreen(Screen[Configuration | None]):
         def take(chosen: tuple[str | int, ...]) -> None:
             sizes = tuple(each for each in chosen if isinstance(each, int))
             cards = tuple(each for each in chosen if isinstance(each, str))
-            try:
-                self.turn(with_machine(setup, with_gpus(setup.machine, sizes, cards)))
-            except EngineError as error:
-                report(self, error)
+            self.turn(with_machine(setup, with_gpus(setup.machine, sizes, cards)))
 
         ask(self, CardsScreen(self.planner.devices(PlannedMachine())), take)
 

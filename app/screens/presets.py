@@ -17,13 +17,12 @@ from app.render.lines import Line, Run, clipped, plain, width_of
 from app.render.plan import verdict_line
 from app.render.plan_lists import preset_lines
 from app.sanitize import visible
-from app.screens.dialogs import ask, ask_line, confirm, in_thread, report
+from app.screens.dialogs import ask, ask_line, confirm, in_thread
 from app.screens.models import FilesScreen
 from app.widgets.bars import KeyBar, TitleBar
 from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row, SelectList
 from engine.configuration import Configuration
-from engine.errors import PresetError
 from engine.events import BufferSize
 from engine.files import SETTINGS_BYTES, read_text
 from engine.model.library import LibraryScan
@@ -277,12 +276,7 @@ class PresetsScreen(Screen[Configuration | None]):
         return entry
 
     def _change(self, change: Callable[[], Path | None]) -> None:
-        try:
-            path = change()
-        except PresetError as error:
-            report(self, error)
-        else:
-            self._fill(path)
+        self._fill(change())
 
 
 def _line(entry: PresetEntry) -> Line:

@@ -14,7 +14,7 @@ from app.bindings import Action
 from app.config import SettingsError, UserSettings, Value
 from app.render.settings import SettingValue, detail_lines, setting_line, title_line, value_of
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen, ask, ask_line, confirm, report
+from app.screens.dialogs import PickScreen, ask, ask_line, confirm
 from app.setting_definitions import AT_ONCE, SECTIONS, SettingDefinition, definitions
 from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
@@ -152,11 +152,7 @@ class SettingsScreen(PickScreen[Place]):
             self._change(place, None)
 
     def _change(self, place: Place, value: Value | None) -> None:
-        try:
-            self._settings.change(*place, value)
-        except SettingsError as error:
-            report(self, error)
-            return
+        self._settings.change(*place, value)
         self._changed(*place)
         self._read()
 

@@ -111,13 +111,24 @@ class Ink(Widget):
         del y
         return self.strip((), width)
 
+    def safe_content(self, y: int, width: int) -> Strip:
+        """A line of the content; blank, and reported, if it cannot be painted."""
+        try:
+            return self.content_strip(y, width)
+        except Exception as error:  # other lines and widgets are painted
+            faults = getattr(self.app, "faults", None)
+            if faults is None:
+                raise
+            faults.report(error)
+            return Strip.blank(width)
+
     def edge(self, y: int) -> str:
         """The right edge of the frame beside a line of the content."""
         del y
         return "│"
 
     def render_line(self, y: int) -> Strip:
-        return self.content_strip(y, self.content_size.width)
+        return self.safe_content(y, self.content_size.width)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         strips = [self._outer_strip(y) for y in crop.line_range]
@@ -129,7 +140,7 @@ class Ink(Widget):
         width, height = self.outer_size
         top = self.gutter.top
         if not top:
-            return self.filtered(self.content_strip(y, width))
+            return self.filtered(self.safe_content(y, width))
         style = "frame-focus" if self.has_focus else "frame"
         if y < top:
             return self.filtered(self.strip(frame_top(self.frame_title, width, style), width))
@@ -140,7 +151,7 @@ class Ink(Widget):
     def _framed(self, y: int, style: str) -> Strip:
         left, right = self.gutter.left, self.gutter.right
         edge, pad = self.ink(style), self.ink("")
-        strip = self.content_strip(y, self.outer_size.width - left - right)
+        strip = self.safe_content(y, self.outer_size.width - left - right)
         sides = (
             [Segment("│", edge), Segment(" " * (left - 1), pad)],
             [Segment(" " * (right - 1), pad), Segment(self.edge(y), edge)],

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from textual.app import ComposeResult
@@ -18,11 +18,12 @@ from textual.widgets import Static
 
 from app import fault_reports, faults
 from app.application import KvchatApp
-from app.fault_reports import FaultReport, write_report
+from app.fault_reports import write_report
 from app.paths import faults_dir
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import AskLine, in_thread
 from app.store.chats import ChatStore
+from app.store.errors import StoreError
 from app.widgets.panels import Panel
 from engine.background import start_thread
 from tests.support.fakes_app import WIDE, answered, make_app, ready, wait_until
@@ -105,7 +106,7 @@ async def in_a_widget(pilot: Pilot[None], chat: ChatScreen, patch: pytest.Monkey
 
 async def by_timer(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
     chat.set_timer(0.01, fail)
-    chat.sidebar.set_interval(0.01, fail)
+    chat.sidebar.set_interval(0.01, fail, repeat=5)
 
 
 async def later(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
@@ -153,16 +154,6 @@ async def a_panel(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatc
         panel.refresh()
 
 
-async def a_layout(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Panel, "get_content_height", fail)
-    for _ in range(faults.N_IN_A_ROW):
-        for panel in chat.query(Panel):
-            panel.styles.height = "auto"
-            panel._clear_arrangement_cache()
-            panel.refresh(layout=True)
-        await asyncio.sleep(0.1)
-
-
 async def the_transcript(pilot: Pilot[None], chat: ChatScreen, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(type(chat.transcript), "content_strip", fail)
     chat.transcript.forget_strips()
@@ -190,7 +181,6 @@ PLACES: dict[str, Callable[..., Any]] = {
     "mount of a part": partial(opening, "mount of a part"),
     "layout of a dialog": partial(opening, "layout"),
     "panel": a_panel,
-    "layout of the chat": a_layout,
     "transcript": the_transcript,
     "theme": the_theme,
 }
@@ -227,11 +217,35 @@ async def test_the_chat_goes_on_after_a_fault_and_says_where_it_was(
 
 async def test_a_fault_that_comes_again_and_again_is_shown_once(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
+    failed: list[int] = []
+
+    def fail_again() -> None:
+        failed.append(1)
+        fail()
+
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         chat = await ready(pilot)
-        timer = chat.sidebar.set_interval(0.01, fail)
-        await wait_until(pilot, lambda: timer._task is None)
+        chat.sidebar.set_interval(0.01, fail_again)
+        await wait_until(pilot, lambda: len(failed) > 5)
         assert len(notices(app)) == 1
+
+
+async def test_an_error_of_kvchat_in_a_handler_is_a_notice_with_its_title(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, _ = make_app(tmp_path)
+
+    def refuse(*_: object) -> None:
+        raise StoreError("no space is left")
+
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        chat = await ready(pilot)
+        monkeypatch.setattr(chat, "action_find", refuse)
+        await pilot.press("alt+s")
+        await wait_until(pilot, lambda: notices(app))
+        assert [each.title for each in app._notifications] == [StoreError.title]
+        assert notices(app) == ["no space is left"]
+        assert reports() == []
 
 
 async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
@@ -337,32 +351,3 @@ def notice_at(screen: Screen[object]) -> Widget | None:
     """The last notice that a screen shows."""
     rack = screen.get_child_by_id("textual-toastrack")
     return next(iter(rack.walk_children(Widget, reverse=True)), None)
-
-
-async def test_a_step_of_a_frame_that_always_fails_is_left_out_and_the_first_ends_the_chat() -> (
-    None
-):
-    done: list[str] = []
-    ended: list[FaultReport] = []
-
-    class Told:
-        def report(self, error: Exception) -> FaultReport:
-            return FaultReport("abc", None)
-
-        def end_after(self, report: FaultReport) -> None:
-            ended.append(report)
-
-    def other() -> None:
-        done.append("other")
-        fail()
-
-    steps = faults.Steps(cast("faults.Faults", Told()), (lambda: done.append("first"), other))
-    for _ in range(2 * faults.N_STEP_FAILS):
-        steps.run()
-    assert done.count("first") == 2 * faults.N_STEP_FAILS
-    assert done.count("other") == faults.N_STEP_FAILS
-    assert not ended
-    steps = faults.Steps(cast("faults.Faults", Told()), (fail,))
-    for _ in range(faults.N_STEP_FAILS):
-        steps.run()
-    assert ended
