@@ -2,18 +2,20 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from app import bench, paths
+from app.bench import BenchOptions
 from app.cli.console import StatusLine, note
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
-
-if TYPE_CHECKING:
-    from app.bench import BenchOptions
-    from app.opening import ModelRequest
-    from engine.experiment.prompts import Prompt
-    from engine.experiment.records import PromptRecord, Results
+from app.config import load_settings
+from app.console import console, html_page
+from app.format import counted, seconds
+from app.opening import ModelRequest
+from app.render.bench import prompt_line, report
+from engine.experiment.prompts import Prompt
+from engine.experiment.records import PromptRecord, Results, read_results, write_text
 
 bench_options = joined(
     opening_options,
@@ -50,8 +52,8 @@ bench_options = joined(
 @click.argument("model", required=False)
 @bench_options
 def command(
-    asked: "ModelRequest",
-    options: "BenchOptions",
+    asked: ModelRequest,
+    options: BenchOptions,
     json_path: Path | None,
     html_path: Path | None,
     show_path: Path | None,
@@ -69,11 +71,6 @@ def command(
     MODEL defaults to the default model in the settings, else to the model used last. Ctrl+C stops
     the run and prints the results so far.
     """  # noqa: D301  click wants the backspace character itself
-    from app import bench, paths
-    from app.config import load_settings
-    from app.console import console
-    from engine.experiment.records import read_results
-
     if show_path is not None:
         if json_path is not None or preset_name is not None:
             raise click.UsageError("--show only prints a report: leave out --json and --write")
@@ -100,11 +97,7 @@ def command(
     return exit_code
 
 
-def _report(results: "Results", html_path: Path | None) -> None:
-    from app.console import console, html_page
-    from app.render.bench import report
-    from engine.experiment.records import write_text
-
+def _report(results: Results, html_path: Path | None) -> None:
     parts = tuple(report(results))
     screen = console()
     for part in parts:
@@ -123,15 +116,11 @@ class _Progress:
 
     def begin(self, n_prompts: int, n_replies: int) -> None:
         """Print how much is measured."""
-        from app.format import counted
-
         self._line.note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
         self._n_replies, self._start_s = n_replies, time.monotonic()
 
-    def reply_done(self, prompt: "Prompt", arm: str) -> None:
+    def reply_done(self, prompt: Prompt, arm: str) -> None:
         """Show the prompt, the arm and the time left."""
-        from app.format import seconds
-
         self._n_done += 1
         left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
         self._line.show(
@@ -139,11 +128,8 @@ class _Progress:
             f"{prompt.set_name} {prompt.name} · {arm}"
         )
 
-    def prompt_done(self, record: "PromptRecord", n_done: int) -> None:
+    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
         """Print the result of a prompt."""
-        from app.console import console
-        from app.render.bench import prompt_line
-
         self._line.clear()
         for text in (prompt_line(record), *record.notes):
             console(stderr=True).print(text, soft_wrap=True)

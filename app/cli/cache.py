@@ -1,27 +1,32 @@
 """`kvchat cache`: states of chats on disk, from which they continue without being read again."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 
 from app import paths
+from app.cache import (
+    CachedModel,
+    SnapshotCheck,
+    cached_models,
+    chat_numbers,
+    chat_titles,
+    chats_of,
+    find_snapshot,
+    verified,
+    with_continuations,
+)
 from app.cli.console import confirmed, print_json, redraws, say, tell, tell_over
 from app.cli.options import AGE, Size, json_option
+from app.config import CacheDefaults, load_settings, require_settings, save_setting
+from app.console import console, plain_table
 from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
 from app.sanitize import one_line
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from app.cache import CachedModel, SnapshotCheck
-    from app.config import CacheDefaults
-    from engine.cache.radix import StoredState
-    from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.radix import StoredState
+from engine.cache.snapshot_store import SnapshotStore
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "No states on disk yet."
@@ -54,9 +59,6 @@ def command(ctx: click.Context) -> None:
 @json_option
 def list_(*, as_json: bool = False) -> None:
     """List saved states by model, most recently used first."""
-    from app.cache import cached_models
-    from app.config import load_settings
-
     with _store() as store:
         models = cached_models(store)
     for line in store.take_notes():
@@ -75,8 +77,6 @@ def list_(*, as_json: bool = False) -> None:
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Check states and delete damaged ones; the exit code is 1 if a state was damaged."""
-    from app.cache import cached_models, verified
-
     with _store() as store:
         entries = _chosen(cached_models(store), keys)
         verdicts = verified(store, entries, tell=_progress)
@@ -103,8 +103,6 @@ def prune(*, older: float | None, limit: int | None) -> None:
     States of deleted models are deleted first, then states that save little time for their size and
     have not been used for long. Pinned states stay.
     """
-    from app.config import require_settings
-
     now = time.time()
     budget_bytes = require_settings().cache.cold
     with _store() as store:
@@ -124,8 +122,6 @@ def prune(*, older: float | None, limit: int | None) -> None:
 @click.option("--warm", type=SIZE, help="Maximum RAM for saved states, such as 1GiB.")
 def budget(disk: int | None, warm: int | None) -> None:
     """Print the budgets, or set the disk budget to SIZE; 0: save nothing on disk."""
-    from app.config import require_settings, save_setting
-
     require_settings()
     for key, size in (("cold", disk), ("warm", warm)):
         if size is not None:
@@ -144,9 +140,6 @@ def budget(disk: int | None, warm: int | None) -> None:
 @click.pass_context
 def clear(ctx: click.Context, *, yes: bool) -> None:
     """Delete all saved states, pinned ones included. Chats are not deleted."""
-    from app.cache import cached_models
-    from app.config import require_settings
-
     require_settings()
     with _store() as store:
         entries = [entry for model in cached_models(store) for entry in model.entries]
@@ -181,8 +174,6 @@ def unpin(keys: tuple[str, ...]) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states and the longer states that extend them."""
-    from app.cache import cached_models, with_continuations
-
     with _store() as store:
         models = cached_models(store)
         of = {model.namespace.key: model.entries for model in models}
@@ -197,8 +188,6 @@ def drop(keys: tuple[str, ...]) -> None:
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
-    from app.cache import cached_models
-
     with _store() as store:
         for entry in _chosen(cached_models(store), keys):
             store.pin(entry.key, is_pinned=is_pinned)
@@ -206,15 +195,11 @@ def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
 
 
 def _store() -> SnapshotStore:
-    from engine.cache.snapshot_store import SnapshotStore
-
     return SnapshotStore(paths.snapshots_dir(), may_lock=True)
 
 
 def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredState]:
     """The states that were named, each once; all where none is named."""
-    from app.cache import find_snapshot
-
     if not keys:
         return [entry for model in models for entry in model.entries]
     found = (find_snapshot(models, key) for key in keys)
@@ -223,8 +208,6 @@ def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredSt
 
 def _titles() -> dict[int, str]:
     """The titles of the chats, none where there is no database yet or it cannot be read."""
-    from app.cache import chat_titles
-
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
         tell(problem)
@@ -272,8 +255,6 @@ def _verdict_values(verdicts: Sequence[SnapshotCheck]) -> dict[str, object]:
 def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budget: int) -> None:
     """Print a table for each model and its settings."""
     from rich.text import Text
-
-    from app.console import console
 
     screen = console()
     for model in models:
@@ -331,8 +312,6 @@ def _removed_text(gone: Sequence[StoredState], left: int) -> str:
 
 
 def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
-    from app.console import plain_table
-
     titles = ("key", "tokens", "size", "uses", "last used", "pinned", "chats")
     rows = (
         (
@@ -357,8 +336,6 @@ def _tokens(entry: StoredState) -> str:
 
 
 def _chats_text(entry: StoredState, titles: Mapping[int, str]) -> str:
-    from app.cache import chats_of
-
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
         return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
@@ -375,8 +352,6 @@ def _settings_text(model: CachedModel) -> str:
 
 
 def _state_values(state: StoredState, titles: Mapping[int, str]) -> dict[str, object]:
-    from app.cache import chat_numbers
-
     return {
         "key": state.key,
         "start": state.start,

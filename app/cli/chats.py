@@ -1,7 +1,5 @@
 """`kvchat chats`: the chats of this user, without the screen."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,25 +8,37 @@ from dataclasses import asdict
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import click
 
 from app import format as fmt
 from app import paths
+from app.cache import forget_on_disk, owner_of
+from app.chat_files import (
+    MAX_CHAT_FILE_BYTES,
+    ChatFileFormat,
+    format_of,
+    imported,
+    read_chats,
+    text_of,
+    write_chats,
+)
+from app.chat_files.jsonl import ChatFileError
+from app.chat_files.markdown import n_left_out
 from app.cli.console import Part, SlowReading, confirmed, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
+from app.console import console, plain_table
+from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
+from app.store.chats import ChatStore
+from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
+from app.store.search import SearchHit
 from engine.errors import CacheStoreError, EngineError
+from engine.files import expanded, open_file
 from engine.memory.units import MIB
 from engine.model.ollama import model_title
 from engine.validation import nearest
-
-if TYPE_CHECKING:
-    from app.chat_files import ChatFileFormat
-    from app.store.chats import ChatStore
-    from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
-    from app.store.search import SearchHit
 
 MAX_SHOWN = 10_000
 STANDARD = "-"
@@ -172,8 +182,6 @@ def unarchive(chats: tuple[str, ...]) -> None:
 @click.pass_context
 def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
     """Delete chats and their saved states, except chats that are being answered."""
-    from app.store.records import ChatSize
-
     with _store() as store:
         found = _find_all(store, chats)
         sizes = store.sizes()
@@ -211,9 +219,6 @@ def export(
     force: bool,
 ) -> None:
     """Write chats as Markdown or JSON lines."""
-    from app.chat_files import format_of, text_of, write_chats
-    from engine.files import expanded
-
     if bool(chats) == all_chats:
         raise click.UsageError("specify the chats to export, or use --all")
     is_screen = output is None or str(output) == STANDARD
@@ -258,16 +263,11 @@ def import_(files: tuple[str, ...]) -> None:
 
 def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
     """A chat and its size as plain values."""
-    from app.store.records import ChatSize
-
     return {**asdict(chat), **sizes.get(chat.id, ChatSize())._asdict()}
 
 
 def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     """Print one line for each chat."""
-    from app.console import console, plain_table
-    from app.store.records import ChatSize
-
     in_folders = any(chat.folder for chat in chats)
     titles = ("id", "last used", "messages", "tokens", "model", *(["folder"] * in_folders), "title")
     rows = [_cells(chat, sizes.get(chat.id, ChatSize()), in_folders=in_folders) for chat in chats]
@@ -290,8 +290,6 @@ def print_chat(
     chat: Chat, path: Sequence[StoredMessage], size: ChatSize | None, *, with_stats: bool
 ) -> None:
     """Print a chat: what is known of it, and the messages of the branch that is shown."""
-    from app.store.records import ChatSize
-
     size = size or ChatSize()
     say((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"started {fmt.local_time(chat.created_at)}"]
@@ -330,8 +328,6 @@ def print_hits(hits: Sequence[SearchHit]) -> None:
 
 
 def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
-    from app.render.reply_stats import reply_stats_text
-
     speaker = SPEAKERS[message.role]
     if message.role == "assistant" and message.model_name:
         speaker = one_line(message.model_name)
@@ -391,8 +387,6 @@ def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
     Raises:
         StoreError: another kvchat process writes the chat, or the database cannot be written.
     """
-    from app.cache import forget_on_disk, owner_of
-
     store.delete_chat(chat.id)
     yield f"{_called(chat)} is deleted"
     try:
@@ -416,8 +410,6 @@ class _Exported:
         self._n_left_out = 0
 
     def trees(self, store: ChatStore, chats: Iterable[Chat]) -> Iterator[ChatTree]:
-        from app.chat_files.markdown import n_left_out
-
         for chat in chats:
             tree = store.tree(chat.id)
             self._n_left_out += 0 if self._branches else n_left_out([tree])
@@ -431,8 +423,6 @@ class _Exported:
 
 @contextmanager
 def _store() -> Iterator[ChatStore]:
-    from app.store.chats import ChatStore
-
     with ChatStore(paths.database_path()) as store:
         for notice in store.notices:
             tell(notice)
@@ -479,8 +469,6 @@ class _Imported:
         self._reading = reading
 
     def __iter__(self) -> Iterator[ChatTree]:
-        from app.chat_files import imported, read_chats
-
         self.n_messages.clear()
         for name, file in self._files:
             with _named_faults(name):
@@ -497,9 +485,6 @@ class _Imported:
 
 def _opened(name: str, reading: SlowReading) -> BinaryIO:
     """A file, or a copy of standard input: nobody waits for that while the chats are locked."""
-    from app.chat_files import MAX_CHAT_FILE_BYTES
-    from engine.files import expanded, open_file
-
     with _named_faults(name):
         if name != STANDARD:
             return BufferedReader(open_file(expanded(name)))
@@ -512,8 +497,6 @@ def _opened(name: str, reading: SlowReading) -> BinaryIO:
 
 @contextmanager
 def _named_faults(name: str) -> Iterator[None]:
-    from app.chat_files.jsonl import ChatFileError
-
     try:
         yield
     except OSError as error:

@@ -2,18 +2,20 @@
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.console import StatusLine, note, print_json, print_text, prompt_text
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
-
-if TYPE_CHECKING:
-    from app.opening import ModelRequest, OpenedModel
-    from engine.experiment.comparison import Comparison
-    from engine.process.blocking_client import BlockingClient
-    from engine.requests import GenerationRequest
+from app.config import load_settings
+from app.format import seconds
+from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
+from app.render.compare import comparison_text
+from engine.errors import WorkerError
+from engine.experiment.arm import check_available, drafting_arm, parse_arm
+from engine.experiment.comparison import SEED_BITS, Comparison, as_values
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
 
 EXIT_INTERRUPTED = 130
 
@@ -57,7 +59,7 @@ compare_options = joined(
 @click.argument("prompt", required=False)
 @compare_options
 def command(
-    asked: "ModelRequest",
+    asked: ModelRequest,
     question: Question,
     first: str,
     second: str | None,
@@ -76,13 +78,6 @@ def command(
     kvchat compare qwen2.5-7b --draft qwen2.5-0.5b --second draft:fixed:4 < a.txt
     kvchat compare smollm2 "..." --first lookup:auto --second suffix --blocks 16
     """  # noqa: D301  click wants the backspace character itself
-    from app.config import load_settings
-    from app.opening import loaded_engine, open_here
-    from app.render.compare import comparison_text
-    from engine.errors import WorkerError
-    from engine.experiment.arm import check_available, drafting_arm, parse_arm
-    from engine.experiment.comparison import Comparison, as_values
-
     text = prompt_text(question.prompt, 'kvchat compare MODEL "..."')
     opened = open_here(asked, load_settings().settings, "a comparison of drafts")
     if opened.types_note is not None:
@@ -109,10 +104,7 @@ def command(
     return 0
 
 
-def _request(text: str, question: Question, opened: "OpenedModel") -> "GenerationRequest":
-    from engine.experiment.comparison import SEED_BITS
-    from engine.requests import GenerationRequest, Message
-
+def _request(text: str, question: Question, opened: OpenedModel) -> GenerationRequest:
     system = opened.system_prompt if question.system is None else question.system
     sampling = opened.configuration.sampling
     if question.temperature is not None:
@@ -125,13 +117,11 @@ def _request(text: str, question: Question, opened: "OpenedModel") -> "Generatio
     )
 
 
-def _follow(engine: "BlockingClient", comparison: "Comparison") -> None:
+def _follow(engine: BlockingClient, comparison: Comparison) -> None:
     """Handle events until nothing runs; Ctrl+C stops it and keeps the whole blocks.
 
     A second Ctrl+C does not wait for the engine.
     """
-    from app.format import seconds
-
     n_shown = 0
     with StatusLine() as line:
         while (index := comparison.running_arm) is not None:

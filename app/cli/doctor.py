@@ -4,20 +4,27 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from app import paths
 from app.cli.console import note_waiting, print_json, say
 from app.cli.options import json_option, server_option
+from app.config import model_folders
+from app.doctor import (
+    Check,
+    Status,
+    check_build,
+    check_folders,
+    check_gpu,
+    check_terminal,
+    check_trial,
+)
 from app.sanitize import one_line
+from engine.model.library import ModelEntry, find_model, scan
+from engine.model.starter import STARTER
 
-if TYPE_CHECKING:
-    from app.doctor import Check, Status
-    from engine.model.library import ModelEntry
-
-WORDS: "dict[Status, tuple[str, str]]" = {
+WORDS: dict[Status, tuple[str, str]] = {
     "ok": ("ok", "green"),
     "note": ("note", "yellow"),
     "fail": ("FAIL", "red"),
@@ -45,11 +52,7 @@ def command(model: str | None, server: str | None, *, as_json: bool) -> None:
     sys.exit(any(check.status == "fail" for check in found))
 
 
-def _checks(model: str | None) -> "Iterator[Check]":
-    from app.config import model_folders
-    from app.doctor import check_build, check_folders, check_gpu, check_terminal, check_trial
-    from engine.model.library import find_model, scan
-
+def _checks(model: str | None) -> Iterator[Check]:
     folders = model_folders()
     named = None if model is None else find_model(model, folders)
     entries = scan(folders, cache_path=paths.header_cache_path())
@@ -62,22 +65,20 @@ def _checks(model: str | None) -> "Iterator[Check]":
         yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
 
 
-def _server_checks(server: str, model: str | None) -> "Iterator[Check]":
+def _server_checks(server: str, model: str | None) -> Iterator[Check]:
     from app.server_doctor import check_server
 
     yield from check_server(server, model, note_waiting)
 
 
-def _model_to_try(entries: "Sequence[ModelEntry]") -> Path | None:
+def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
     """The starter, else the smallest model."""
-    from engine.model.starter import STARTER
-
     usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
     starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
     return next((entry.path for entry in (*starters, *usable)), None)
 
 
-def _print(check: "Check") -> None:
+def _print(check: Check) -> None:
     word, color = WORDS[check.status]
     say((f"{word:<4}", f"bold {color}"), f"  {check.name}: {one_line(check.detail)}")
     if check.advice is not None:

@@ -3,16 +3,17 @@
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.console import print_json, print_text, say, tell
 from app.cli.options import FILE, joined, json_option
 from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
-
-if TYPE_CHECKING:
-    from engine.presets.export import Exported, ExportRequest, Format
+from app.planning import user_planner
+from engine.planning.report import export_request
+from engine.presets.export import Exported, ExportRequest, Format, install, write
+from engine.presets.formats import FORMATS, export_format
+from engine.presets.llama_server import PROGRAM, arguments
 
 LIST = "list"
 DEFAULT_FORMAT = "llama-server"
@@ -72,10 +73,6 @@ def command(
         return
     if as_json and (installs or output is not None):
         raise click.UsageError("--json prints the export: leave out -o and --install")
-    from app.planning import user_planner
-    from engine.planning.report import export_request
-    from engine.presets.formats import export_format
-
     format_ = export_format(format_name)
     planner = user_planner()
     plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
@@ -100,8 +97,6 @@ def command(
 
 
 def _show_formats(*, as_json: bool) -> None:
-    from engine.presets.formats import FORMATS
-
     if as_json:
         print_json([{"name": each.name, "title": each.title} for each in FORMATS.values()])
         return
@@ -110,25 +105,19 @@ def _show_formats(*, as_json: bool) -> None:
         say(f"{each.name:{width}}  {each.title}")
 
 
-def _install(exported: "Exported", format_: "Format", *, force: bool) -> None:
-    from engine.presets.export import install
-
+def _install(exported: Exported, format_: Format, *, force: bool) -> None:
     path, backup = install(exported, format_, replace_existing=force)
     say(str(path))
     if backup is not None:
         tell(f"# backup of the previous file: {backup}")
 
 
-def _write(exported: "Exported", output: Path, *, force: bool) -> None:
-    from engine.presets.export import write
-
+def _write(exported: Exported, output: Path, *, force: bool) -> None:
     for path in write(exported, output, replace_existing=force):
         say(str(path))
 
 
-def _show_json(format_: "Format", request: "ExportRequest", exported: "Exported") -> None:
-    from engine.presets.llama_server import PROGRAM, arguments
-
+def _show_json(format_: Format, request: ExportRequest, exported: Exported) -> None:
     configuration = request.configuration
     server = {
         "program": request.program,

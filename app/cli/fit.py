@@ -1,16 +1,24 @@
 """`kvchat fit`: the best configuration of a model for a goal, on a machine that is here or not."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import click
 
 from app.cli.console import SlowReading, print_json, print_text, tell
 from app.cli.options import Count, Size, draft_option, joined, json_option
 from app.cli.plan import machine_of, machine_options, slots_option, whole
-
-if TYPE_CHECKING:
-    from engine.planning.fit import FitResult
+from app.cli.plan_output import print_fit
+from app.planning import user_planner
+from engine.configuration import KVTypes
+from engine.planning.cache_types import AUTO
+from engine.planning.fit import FitResult, fit
+from engine.planning.offload import Offload
+from engine.planning.planner import Setup
+from engine.planning.report import export_request, fit_json
+from engine.planning.request import usual_configuration
+from engine.planning.search import Goal, SearchLimits
+from engine.presets.export import DEFAULT_MARGIN_BYTES
+from engine.presets.formats import export_format
 
 GOALS = ("context", "quality", "speed", "balanced")
 OFFLOADS = ("none", "partial", "any", "full")
@@ -64,26 +72,12 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     if format_name is not None:
         _print_export(fit, format_name)
     elif as_json:
-        from engine.planning.report import fit_json
-
         print_json(fit_json(fit))
     else:
-        from app.cli.plan_output import print_fit
-
         print_fit(fit)
 
 
-def _fitted(model: str, options: dict[str, object]) -> "FitResult":
-    from app.planning import user_planner
-    from engine.configuration import KVTypes
-    from engine.planning.cache_types import AUTO
-    from engine.planning.fit import fit
-    from engine.planning.offload import Offload
-    from engine.planning.planner import Setup
-    from engine.planning.request import usual_configuration
-    from engine.planning.search import Goal, SearchLimits
-    from engine.presets.export import DEFAULT_MARGIN_BYTES
-
+def _fitted(model: str, options: dict[str, object]) -> FitResult:
     kv, margin, draft = options["kv"], options["margin"], options["draft"]
     is_open = kv is None or str(kv).strip().lower() == AUTO
     limits = SearchLimits(
@@ -107,10 +101,7 @@ def _fitted(model: str, options: dict[str, object]) -> "FitResult":
         return fit(setup, Goal(str(options["goal"])), planner, limits)
 
 
-def _print_export(fit: "FitResult", format_name: str) -> None:
-    from engine.planning.report import export_request
-    from engine.presets.formats import export_format
-
+def _print_export(fit: FitResult, format_name: str) -> None:
     format_ = export_format(format_name)
     request = export_request(fit.plan)
     exported = format_.render(request)

@@ -2,15 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from app import paths
 from app.cli.console import print_json, print_text, tell
 from app.cli.options import json_option
-
-if TYPE_CHECKING:
-    from engine.presets.export import Imported
+from app.config import model_folders
+from engine.files import expanded, is_file, read_file_or_pipe
+from engine.model.architecture import read_model
+from engine.model.library import find_model
+from engine.presets.export import Imported, ImportedFileError
+from engine.presets.formats import read_text
+from engine.presets.library import preset_toml, save_preset
+from engine.presets.llama_server import read_words, server_index
 
 STANDARD_INPUT = "-"
 LARGEST_FILE = 2**20
@@ -54,28 +59,19 @@ def command(
     if as_json:
         _show_json(found)
     else:
-        from engine.presets.library import preset_toml
-
         print_text([preset_toml(found.preset).rstrip("\n")])
         for text in found.left_out:
             tell(f"# left out: {text}")
         for text in found.notes:
             tell(f"# {text}")
     if saves:
-        from app import paths
-        from engine.presets.library import save_preset
-
         path = save_preset(found.preset, paths.presets_dir(), replace_existing=force)
         tell(f"# saved as {path}")
 
 
 def _imported(
     words: tuple[str, ...], name: str | None, entry: str | None, model: str | None
-) -> "Imported":
-    from engine.files import is_file
-    from engine.presets.formats import read_text
-    from engine.presets.llama_server import read_words, server_index
-
+) -> Imported:
     is_flag = words[0].startswith("-") and words[0] != STANDARD_INPUT
     if len(words) > 1 or is_flag or (server_index(words) == 0 and not is_file(Path(words[0]))):
         return read_words(words, name=name)
@@ -86,9 +82,6 @@ def _imported(
 
 
 def _text_of(source: str) -> str:
-    from engine.files import expanded, read_file_or_pipe
-    from engine.presets.export import ImportedFileError
-
     try:
         if source == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_FILE + 1)
@@ -114,15 +107,11 @@ def _model(name: str | None) -> tuple[str | None, int | None]:
     """The path and the layers of the model that is named."""
     if name is None:
         return None, None
-    from app.config import model_folders
-    from engine.model.architecture import read_model
-    from engine.model.library import find_model
-
     path = find_model(name, model_folders())
     return str(path), read_model(path).architecture.n_blocks
 
 
-def _show_json(found: "Imported") -> None:
+def _show_json(found: Imported) -> None:
     shown = {
         "source": found.source,
         "preset": found.preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True),

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,16 +20,23 @@ from app.cli.console import (
     tell_over,
 )
 from app.cli.options import json_option
+from app.cli.plan_output import symbols_for
+from app.config import model_folders
+from app.console import console, plain_table
+from app.library import Favourites, HubOffer, read_offer, removal_of, repository_of, verdict_text
+from app.planning import user_planner, user_speeds
+from app.render.plan import speed_text
+from app.render.plan_lists import SPILLS, WORDS
 from app.sanitize import one_line
-from engine.model.identity import ModelKind
+from engine.errors import ModelFileError
+from engine.memory.cards import Card, all_cards
+from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, CatalogEntry, entries
+from engine.model.hub import HubModel, download, parse_hub_name, repository_projectors
+from engine.model.identity import ModelKind, is_projector_name, model_identity
 from engine.model.library import MAX_VISITED, ModelEntry, find_model, scan
-
-if TYPE_CHECKING:
-    from app.library import HubOffer
-    from engine.memory.cards import Card
-    from engine.model.catalog import CatalogEntry
-    from engine.model.hub import HubModel
-    from engine.planning.models import ModelOption
+from engine.model.starter import install_starter
+from engine.planning.models import ModelOption, fit_context, library_options
+from engine.planning.report import option_json
 
 JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
 """What JSON has of a verdict, beside the file's own facts."""
@@ -60,10 +66,6 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
 @json_option
 def list_models(*, as_json: bool) -> None:
     """List the models on this machine."""
-    from app.config import model_folders
-    from app.library import Favourites
-    from app.planning import user_speeds
-
     cut: list[Path] = []
     with SlowReading() as reading:
         entries = scan(
@@ -87,11 +89,8 @@ def list_models(*, as_json: bool) -> None:
         _print_where_to_put_models()
 
 
-def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
+def _judged(entries: Sequence[ModelEntry]) -> dict[Path, ModelOption]:
     """The verdict on each model that can be loaded, with the usual context on this machine."""
-    from app.planning import user_planner
-    from engine.planning.models import fit_context, library_options
-
     models = [each for each in entries if each.kind is ModelKind.MODEL and not each.problem]
     if not models:
         return {}
@@ -107,8 +106,6 @@ def _judged(entries: Sequence[ModelEntry]) -> "dict[Path, ModelOption]":
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
     """List the models that `plan`, `fit`, `pairs` and `export` accept without a file."""
-    from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, entries
-
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
     found.sort(key=lambda entry: entry.name)
     if as_json:
@@ -132,8 +129,6 @@ def catalogue(part: str, *, as_json: bool) -> None:
 @json_option
 def cards(part: str, *, as_json: bool) -> None:
     """List the GPUs and machines that --card accepts."""
-    from engine.memory.cards import all_cards
-
     found = [card for card in all_cards() if _holds(part, card.name, card.aliases)]
     if as_json:
         print_json([asdict(card) for card in found])
@@ -152,8 +147,6 @@ def cards(part: str, *, as_json: bool) -> None:
 @command.command(name="install-starter")
 def install() -> None:
     """Download the starter model, SmolLM2-135M-Instruct (98 MB), and verify its checksum."""
-    from engine.model.starter import install_starter
-
     is_terminal = redraws()
     install_starter(paths.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
     if is_terminal:
@@ -179,10 +172,6 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     kvchat models get qwen3-8b
     kvchat models get hf:owner/repository:Q5_K_M
     """  # noqa: D301  click wants the backspace character itself
-    from app.library import verdict_text
-    from engine.errors import ModelFileError
-    from engine.model.hub import repository_projectors
-
     with SlowReading().hub():
         projector = _projector(name)
     if projector is not None:
@@ -209,8 +198,6 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
 @click.option("--yes", "is_sure", is_flag=True, help="Do not ask for confirmation.")
 def remove(name: str, *, is_sure: bool) -> None:
     """Delete the files of a model, after confirmation."""
-    from app.library import removal_of
-
     found = removal_of(_path(name))
     if not is_sure:
         _agree(found.question, "--yes deletes it")
@@ -230,9 +217,6 @@ def where(name: str) -> None:
 @click.option("--off", is_flag=True, help="Remove the favourite mark.")
 def favourite(name: str, *, off: bool) -> None:
     """Mark a model as a favourite, so that lists show the model first."""
-    from app.library import Favourites
-    from engine.model.identity import model_identity
-
     path = _path(name)
     note = Favourites().mark(model_identity(path), is_favourite=not off)
     if note is not None:
@@ -247,7 +231,7 @@ def _tell(line: str, *, is_terminal: bool) -> None:
         tell(line)
 
 
-def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOption]") -> None:
+def _print_models(entries: Sequence[ModelEntry], options: Mapping[Path, ModelOption]) -> None:
     titles = ("name", "kind", "quant", "context", "size", "fits", "tok/s", "folder")
     _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
     for entry in entries:
@@ -259,8 +243,6 @@ def _print_models(entries: Sequence[ModelEntry], options: "Mapping[Path, ModelOp
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from app.console import console, plain_table
-
     numbers = (
         "context", "size", "parameters", "memory", "GB/s", "tok/s", "needs", "largest context",
     )  # fmt: skip
@@ -273,7 +255,7 @@ def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
     return any(wanted in known.casefold() for known in (name, *aliases))
 
 
-def _catalogue_cells(entry: "CatalogEntry") -> tuple[str, str, str, str]:
+def _catalogue_cells(entry: CatalogEntry) -> tuple[str, str, str, str]:
     return (
         entry.name,
         f"{entry.n_parameters / 1e9:.3g} B",
@@ -282,7 +264,7 @@ def _catalogue_cells(entry: "CatalogEntry") -> tuple[str, str, str, str]:
     )
 
 
-def _catalogue_json(entry: "CatalogEntry") -> dict[str, object]:
+def _catalogue_json(entry: CatalogEntry) -> dict[str, object]:
     return {
         "name": entry.name,
         "aliases": entry.aliases,
@@ -294,7 +276,7 @@ def _catalogue_json(entry: "CatalogEntry") -> dict[str, object]:
     }
 
 
-def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
+def _card_cells(card: Card) -> tuple[str, str, str, str, str]:
     return (
         card.name,
         card.vendor,
@@ -304,10 +286,7 @@ def _card_cells(card: "Card") -> tuple[str, str, str, str, str]:
     )
 
 
-def _cells(entry: ModelEntry, option: "ModelOption | None") -> tuple[str, ...]:
-    from app.cli.plan_output import symbols_for
-    from app.render.plan import speed_text
-
+def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
@@ -325,9 +304,7 @@ def _cells(entry: ModelEntry, option: "ModelOption | None") -> tuple[str, ...]:
     )
 
 
-def _verdict(option: "ModelOption") -> str:
-    from app.render.plan_lists import SPILLS, WORDS
-
+def _verdict(option: ModelOption) -> str:
     if option.verdict is None:
         return "-"
     return SPILLS if option.spills else WORDS[option.verdict]
@@ -339,8 +316,6 @@ def _short(folder: Path) -> str:
 
 
 def _print_where_to_put_models() -> None:
-    from app.config import model_folders
-
     tell("No GGUF model was found in these folders:")
     for folder in model_folders():
         tell(f"  {folder}")
@@ -351,9 +326,7 @@ def _print_where_to_put_models() -> None:
     )
 
 
-def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, object]:
-    from engine.planning.report import option_json
-
+def _as_json(entry: ModelEntry, option: ModelOption | None) -> dict[str, object]:
     of_pairs = ("vocabulary", "reads")
     shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
     judged = {} if option is None else option_json(option)
@@ -365,11 +338,8 @@ def _as_json(entry: ModelEntry, option: "ModelOption | None") -> dict[str, objec
     }
 
 
-def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
+def print_offer(offer: HubOffer, *, as_json: bool = False) -> None:
     """Print the models of a repository with size, verdict, largest context and speed."""
-    from app.render.plan import speed_text
-    from engine.planning.report import option_json
-
     if as_json:
         print_json([option_json(option) for option in offer.options])
         return
@@ -390,11 +360,8 @@ def print_offer(offer: "HubOffer", *, as_json: bool = False) -> None:
         tell(f"Recommended: `kvchat models get {best.address}`")
 
 
-def _projector(name: str) -> "HubModel | None":
+def _projector(name: str) -> HubModel | None:
     """The projector that a name of a file means."""
-    from engine.model.hub import parse_hub_name, repository_projectors
-    from engine.model.identity import is_projector_name
-
     asked = parse_hub_name(name)
     if asked is None or asked.file is None or not is_projector_name(asked.file):
         return None
@@ -402,10 +369,8 @@ def _projector(name: str) -> "HubModel | None":
     return next((each for each in found if each.name == asked.wanted), None)
 
 
-def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
+def _download(model: HubModel, folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
     """Download a file after a question, and print where it lies."""
-    from engine.model.hub import download
-
     say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
     if verdict:
         say(verdict)
@@ -420,11 +385,8 @@ def _download(model: "HubModel", folder: Path | None, verdict: str = "", *, is_s
     say(str(path))
 
 
-def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":
+def _offered(name: str) -> tuple[HubOffer, HubModel | None]:
     """The repository of a name, and the model of it that is meant or suits best."""
-    from app.library import read_offer, repository_of
-    from app.planning import user_planner
-
     with SlowReading().hub() as reading:
         asked = repository_of(name)
         offer = read_offer(asked, user_planner(), reading.header)
@@ -432,8 +394,6 @@ def _offered(name: str) -> "tuple[HubOffer, HubModel | None]":
 
 
 def _path(name: str) -> Path:
-    from app.config import model_folders
-
     return find_model(name, model_folders())
 
 

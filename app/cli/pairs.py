@@ -3,22 +3,30 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from app import paths
 from app.cli.console import SlowReading, print_json
 from app.cli.options import json_option
+from app.config import model_folders
 from app.console import console, plain_table
 from app.format import nbytes
+from app.planning import user_planner
 from app.sanitize import one_line
-from engine.planning.draft_advice import Advice, Worth
-from engine.planning.pairs import DraftOption, DraftOptions, server_options
-
-if TYPE_CHECKING:
-    from engine.planning.draft_advice import MachineKind
+from engine.memory.hardware import usable_devices
+from engine.model.library import (
+    HeaderFacts,
+    UnknownNameError,
+    find_model,
+    read_facts,
+    read_headers,
+)
+from engine.planning.draft_advice import Advice, MachineKind, Worth
+from engine.planning.pairs import DraftOption, DraftOptions, options_of, server_options
+from engine.planning.request import take_model
 
 
 @click.command(name="pairs")
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def command(
-    model: str, folders: tuple[Path, ...], machine: "MachineKind | None", *, as_json: bool
+    model: str, folders: tuple[Path, ...], machine: MachineKind | None, *, as_json: bool
 ) -> None:
     """List the models that can draft for MODEL, with the expected gain of each.
 
@@ -57,23 +65,10 @@ def command(
 def draft_options(
     model: str,
     folders: Sequence[Path],
-    machine: "MachineKind | None",
+    machine: MachineKind | None,
     reading: SlowReading,
 ) -> DraftOptions:
     """All that the folders hold, as drafts of a model."""
-    from app import paths
-    from app.config import model_folders
-    from app.planning import user_planner
-    from engine.model.library import (
-        HeaderFacts,
-        UnknownNameError,
-        find_model,
-        read_facts,
-        read_headers,
-    )
-    from engine.planning.pairs import options_of
-    from engine.planning.request import take_model
-
     planner, searched = user_planner(), list(folders) or model_folders()
     try:
         path = find_model(model, searched)
@@ -91,9 +86,7 @@ def draft_options(
     return options_of(target, models, own, machine or _machine())
 
 
-def _machine() -> "MachineKind":
-    from engine.memory.hardware import usable_devices
-
+def _machine() -> MachineKind:
     return "gpu" if any(device.kind == "gpu" for device in usable_devices()) else "cpu"
 
 

@@ -8,15 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from app import format as fmt
 from app.cli.console import print_text, read_line, say
-
-if TYPE_CHECKING:
-    from engine.events import Event, Finished
-    from engine.process.blocking_client import BlockingClient
-    from engine.requests import GenerationRequest
+from engine.errors import WorkerError
+from engine.events import Event, Finished, FinishReason, TokensCommitted
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
 
 HELP = (
     "Type a line and press enter. /new starts a new chat, /quit or Ctrl+D quits, Ctrl+C stops "
@@ -30,20 +28,18 @@ _END = re.compile(r"(?<=[.!?:;])\s|\n")
 class PlainChat:
     """Asks and answers in whole lines; it keeps what was said, so that each reply has it all."""
 
-    engine: "BlockingClient"
-    request: "GenerationRequest"
+    engine: BlockingClient
+    request: GenerationRequest
     """Everything of a request but its messages; where it has some, they come first."""
-    observe: "Callable[[Event], None]"
+    observe: Callable[[Event], None]
     """Sees every event."""
 
-    def ask(self, text: str) -> "Finished":
+    def ask(self, text: str) -> Finished:
         """Ask one question and print its reply.
 
         Raises:
             WorkerError: the engine refused it, or ended.
         """
-        from engine.requests import Message
-
         messages = (*self.request.messages, Message("user", text))
         say("Assistant:")
         finished = self._printed(replace(self.request, messages=messages))
@@ -52,10 +48,8 @@ class PlainChat:
         say(self._end(finished))
         return finished
 
-    def _printed(self, request: "GenerationRequest") -> "Finished":
-        from engine.events import TokensCommitted
-
-        def pieces(events: "Iterable[Event]") -> Iterator[str]:
+    def _printed(self, request: GenerationRequest) -> Finished:
+        def pieces(events: Iterable[Event]) -> Iterator[str]:
             for event in events:
                 self.observe(event)
                 if isinstance(event, TokensCommitted):
@@ -72,9 +66,7 @@ class PlainChat:
             say()
         return finished
 
-    def _end(self, finished: "Finished") -> str:
-        from engine.events import FinishReason
-
+    def _end(self, finished: Finished) -> str:
         stats = finished.stats
         parts = [fmt.counted(stats.n_emitted, "token")]
         if stats.decode_tps:
@@ -96,8 +88,6 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
         chat: What answers.
         lines: What is written, a question each; `asked_lines` of a terminal.
     """
-    from engine.errors import WorkerError
-
     begin, is_answered = chat.request, True
     for line in lines:
         match line.strip():

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import click
 
 from app.cli.console import SlowReading, print_json, tell
+from app.cli.models import print_offer
 from app.cli.options import (
     ADAPTER,
     GPUS,
@@ -27,15 +28,27 @@ from app.cli.options import (
     set_option,
     threads_option,
 )
+from app.cli.plan_output import print_plan
+from app.config import load_settings
+from app.library import read_offer
+from app.paths import presets_dir
+from app.planning import user_planner, with_settings
+from engine.memory.cards import find_card
 from engine.memory.hardware import Instructions
+from engine.memory.terms import Target
+from engine.model.hub import DownloadError, HubName, parse_hub_name
+from engine.model.remote import RemoteFileError
+from engine.planning.cache_types import open_types, type_rules, types_text
+from engine.planning.machine import PlannedMachine, named_gpus
+from engine.planning.measured import can_measure, measured_plan
+from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.report import plan_json
+from engine.planning.request import PlanRequest, setup_of
+from engine.planning.resolve import AUTO_N_CTX
 from engine.planning.values import AskedThreads, thread_rules
-
-if TYPE_CHECKING:
-    from engine.memory.terms import Target
-    from engine.model.hub import HubName
-    from engine.planning.machine import PlannedMachine
-    from engine.planning.planner import Plan, Planner, Setup
-    from engine.presets.preset import Preset
+from engine.planning.workers import workers_of
+from engine.presets.library import find_preset
+from engine.presets.preset import Preset
 
 CPUS = get_args(Instructions)
 OF_ONE_FILE = {
@@ -123,16 +136,14 @@ planner_options = joined(
 
 
 def setup_of_options(
-    model: str | None, target: "Target", planner: "Planner", options: Mapping[str, object]
-) -> "Setup":
+    model: str | None, target: Target, planner: Planner, options: Mapping[str, object]
+) -> Setup:
     """The setup that the machine's options and the options describe.
 
     Raises:
         UsageError: neither a model nor a preset is named.
         EngineError: the model, the preset or a card is not there, or cannot be read.
     """
-    from engine.planning.request import PlanRequest, setup_of
-
     if model is None and options["preset"] is None:
         raise click.UsageError("specify MODEL, or a --preset that contains a model")
     asked = PlanRequest(
@@ -147,22 +158,15 @@ def setup_of_options(
         return setup_of(asked, planner, _preset(options), progress=reading.header)
 
 
-def types_notes(plan: "Plan", options: Mapping[str, object]) -> tuple[str, ...]:
+def types_notes(plan: Plan, options: Mapping[str, object]) -> tuple[str, ...]:
     """Why the cache has its types and what that rests on; empty where they were named."""
-    from engine.planning.cache_types import open_types, types_text
-
     if open_types(_preset(options).model_copy(update=_rules(options))) is None:
         return ()
     return (types_text(plan.setup.configuration, plan.known),)
 
 
-def _preset(options: Mapping[str, object]) -> "Preset":
+def _preset(options: Mapping[str, object]) -> Preset:
     """The named preset, with what the settings say where it says nothing."""
-    from app.config import load_settings
-    from app.paths import presets_dir
-    from app.planning import with_settings
-    from engine.presets.library import find_preset
-
     name = options["preset"]
     rules = None if name is None else find_preset(str(name), presets_dir())
     return with_settings(rules, load_settings().settings)
@@ -170,8 +174,6 @@ def _preset(options: Mapping[str, object]) -> "Preset":
 
 def _rules(options: Mapping[str, object]) -> dict[str, object]:
     """What the options say, by the keys of a preset."""
-    from engine.planning.cache_types import type_rules
-
     named = {"preset", "draft", "kv", "kv_budget", "n_threads", "rules", *MACHINE}
     rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
     rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
@@ -183,16 +185,12 @@ def _rules(options: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def machine_of(options: Mapping[str, object]) -> "PlannedMachine":
+def machine_of(options: Mapping[str, object]) -> PlannedMachine:
     """The machine that the options describe.
 
     Raises:
         HardwareError: a card is not known.
     """
-    from engine.memory.cards import find_card
-    from engine.planning.machine import PlannedMachine, named_gpus
-    from engine.planning.workers import workers_of
-
     vram, cards, net = options["vram"], options["cards"], options.get("net")
     assert isinstance(vram, tuple)
     assert isinstance(cards, tuple)
@@ -246,7 +244,7 @@ plan_options = joined(
 def command(
     model: str,
     *,
-    target: "Target",
+    target: Target,
     dry_run: bool,
     as_json: bool,
     **options: object,
@@ -266,9 +264,6 @@ def command(
     kvchat plan qwen2.5-7b --target llama-server --slots 4 --type-k q8_0
     kvchat plan qwen3-32b --device host1:24GiB --device host2:2x24GiB --net 10
     """  # noqa: D301  click wants the backspace character itself
-    from app.planning import user_planner
-    from engine.model.hub import parse_hub_name
-
     planner = user_planner()
     repository = parse_hub_name(model)
     if repository is not None and repository.file is None:
@@ -283,10 +278,8 @@ def command(
         tell(note)
 
 
-def _dry_run(plan: "Plan") -> "Plan":
+def _dry_run(plan: Plan) -> Plan:
     """The plan with what llama.cpp itself says that it would allocate."""
-    from engine.planning.measured import can_measure, measured_plan
-
     if not can_measure(plan):
         raise click.UsageError(
             "--dry-run measures a local file on the devices of this machine: specify a file, and "
@@ -295,32 +288,22 @@ def _dry_run(plan: "Plan") -> "Plan":
     return measured_plan(plan)
 
 
-def _print(plan: "Plan", planner: "Planner", *, as_json: bool) -> None:
+def _print(plan: Plan, planner: Planner, *, as_json: bool) -> None:
     if as_json:
-        from engine.planning.report import plan_json
-
         print_json(plan_json(plan, planner))
     else:
-        from app.cli.plan_output import print_plan
-
         print_plan(plan, planner)
 
 
 def _print_repository(
-    asked: "HubName",
-    target: "Target",
-    planner: "Planner",
+    asked: HubName,
+    target: Target,
+    planner: Planner,
     *,
     as_json: bool,
     options: Mapping[str, object],
 ) -> None:
     """Print every model of a repository with its verdict by the options."""
-    from app.cli.models import print_offer
-    from app.library import read_offer
-    from engine.model.hub import DownloadError
-    from engine.model.remote import RemoteFileError
-    from engine.planning.resolve import AUTO_N_CTX
-
     n_slots = whole(options["n_slots"]) or 1
     n_ctx = whole(options["n_ctx"]) or AUTO_N_CTX * n_slots
     fixed = {**options, "n_ctx": n_ctx, "mmproj": "off"}

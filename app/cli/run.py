@@ -5,10 +5,11 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
+from app.batch import with_slots
 from app.cli import completion
 from app.cli.console import note, print_json, prompt_text
 from app.cli.options import (
@@ -30,6 +31,7 @@ from app.cli.options import (
     token_ids,
     with_answer,
 )
+from app.cli.plain import PlainChat, asked_lines, converse
 from app.cli.run_reply import (
     Outputs,
     answer,
@@ -40,13 +42,16 @@ from app.cli.run_reply import (
     watched,
     write,
 )
-from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType
-
-if TYPE_CHECKING:
-    from app.opening import ModelRequest, OpenedModel
-    from engine.configuration import Configuration
-    from engine.process.blocking_client import BlockingClient
-    from engine.requests import GenerationRequest, Message
+from app.config import load_settings
+from app.opening import ModelRequest, OpenedModel, open_model
+from engine.background import start_thread
+from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType, Configuration, ControllerName
+from engine.generation.cpu_load import ProcessorLoad, threads_beside
+from engine.images import read_image
+from engine.memory.hardware import thread_counts
+from engine.process.blocking_client import BlockingClient
+from engine.requests import GenerationRequest, Message
+from engine.speculation.predictor_pool import with_predictor
 
 SEED_BITS = 63
 OF_ONE_TEXT = frozenset(
@@ -114,8 +119,6 @@ class Question:
             UsageError: the ids cannot be read, or there are images, but no text of a message.
             ImageError: one cannot be read.
         """
-        from engine.images import read_image
-
         ids = None if self.tokens is None else token_ids(self.tokens)
         has_text = is_asked_now and ids is None and not self.preload
         text = prompt_text(self.prompt, USAGE) if has_text else ""
@@ -126,10 +129,8 @@ class Question:
         named = (f"{read_image(path, path.name).reference}\n" for path in self.images)
         return ids or "".join(named) + text
 
-    def request(self, prompt: str | tuple[int, ...], opened: "OpenedModel") -> "GenerationRequest":
+    def request(self, prompt: str | tuple[int, ...], opened: OpenedModel) -> GenerationRequest:
         """What an engine is asked for."""
-        from engine.requests import GenerationRequest
-
         text = prompt if isinstance(prompt, str) else None
         return GenerationRequest(
             messages=() if self.raw or text is None else _messages(opened.system_prompt, text),
@@ -243,7 +244,7 @@ run_options = joined(
 @click.argument("prompt", required=False)
 @run_options
 def command(
-    asked: "ModelRequest",
+    asked: ModelRequest,
     question: Question,
     batch: Batch,
     outputs: Outputs,
@@ -266,10 +267,6 @@ def command(
     kvchat run --image picture.png "What is on it?"
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
-    from app.batch import with_slots
-    from app.config import load_settings
-    from app.opening import open_model
-
     if manifest_path is not None:
         return repeat(manifest_path, asked.model, outputs)
     files = batch.files()
@@ -301,7 +298,7 @@ def command(
         )
         one = opened.configuration
 
-        def configure(n_at_once: int) -> "Configuration":
+        def configure(n_at_once: int) -> Configuration:
             if one.server is not None:
                 return one
             several = open_model(with_slots(asked, one, n_at_once), settings).configuration
@@ -321,7 +318,7 @@ def command(
 
 
 def _answer_once(
-    opened: "OpenedModel", request: "GenerationRequest", question: Question, outputs: Outputs
+    opened: OpenedModel, request: GenerationRequest, question: Question, outputs: Outputs
 ) -> int:
     """Print one reply, and write down what it is made of."""
     since, system = time.time(), opened.system_prompt
@@ -339,12 +336,9 @@ def _answer_once(
 
 
 def _chat_plainly(
-    opened: "OpenedModel", request: "GenerationRequest", question: Question, outputs: Outputs
+    opened: OpenedModel, request: GenerationRequest, question: Question, outputs: Outputs
 ) -> int:
     """Answer a prompt line by line, or, where there is none, every line of the input."""
-    from app.cli.plain import PlainChat, asked_lines, converse
-    from engine.requests import Message
-
     system = opened.system_prompt
     begin = (Message("system", system),) if system else ()
     asked = replace(request, messages=begin, owner=PLAIN_OWNER)
@@ -368,11 +362,8 @@ def _refuse_at_server(outputs: Outputs) -> None:
     refuse_typed("the settings of a running server cannot be changed", OF_A_MODEL_HERE.__contains__)
 
 
-def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
+def _typed_meanwhile(engine: BlockingClient, system: str) -> str:
     """The prompt from the input; the system prompt is read while it is typed."""
-    from engine.background import start_thread
-    from engine.requests import GenerationRequest, Message
-
     read: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
 
     def read_input() -> None:
@@ -391,20 +382,15 @@ def _typed_meanwhile(engine: "BlockingClient", system: str) -> str:
     return text
 
 
-def _messages(system: str, text: str) -> "tuple[Message, ...]":
-    from engine.requests import Message
-
+def _messages(system: str, text: str) -> tuple[Message, ...]:
     user = Message("user", text)
     return (Message("system", system), user) if system else (user,)
 
 
 def _overridden(
-    configuration: "Configuration", typed: dict[str, object], outputs: Outputs
-) -> "Configuration":
+    configuration: Configuration, typed: dict[str, object], outputs: Outputs
+) -> Configuration:
     """The configuration with what was typed of drafts and sampling, which cost no memory."""
-    from engine.configuration import ControllerName
-    from engine.speculation.predictor_pool import with_predictor
-
     if configuration.server is not None:
         _refuse_at_server(outputs)
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
@@ -422,11 +408,8 @@ def _overridden(
     return configured if outputs.written_path is None else _repeatable(configured)
 
 
-def _repeatable(configuration: "Configuration") -> "Configuration":
+def _repeatable(configuration: Configuration) -> Configuration:
     """Without drafts, and with threads that do not follow the load: both can flip near ties."""
-    from engine.generation.cpu_load import ProcessorLoad, threads_beside
-    from engine.memory.hardware import thread_counts
-
     usual = thread_counts(configuration.n_threads, configuration.n_threads_batch)
     if configuration.n_threads is None:
         free = ProcessorLoad().free_now()

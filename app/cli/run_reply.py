@@ -5,21 +5,32 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from app.batch import BatchProgress, BrokenLine, ResultsFile, answer_all, answering, read_requests
 from app.cli.console import SlowReading, note, print_json, print_text, say, tell
 from app.cli.options import refuse_typed
-
-if TYPE_CHECKING:
-    from app.batch import BrokenLine
-    from app.opening import OpenedModel
-    from engine.configuration import Configuration
-    from engine.events import Event, Finished, PromptReady
-    from engine.metrics import Metrics
-    from engine.process.blocking_client import BlockingClient
-    from engine.requests import GenerationRequest
+from app.config import load_settings
+from app.manifests import difference, open_manifest, recorded
+from app.opening import OpenedModel, loaded_engine
+from app.render.reuse import reuse_text
+from engine.configuration import Configuration
+from engine.events import (
+    Event,
+    Finished,
+    FinishReason,
+    PromptReady,
+    SpeculationChanged,
+    TokensCommitted,
+    Waiting,
+)
+from engine.files import replace_file
+from engine.generation.reasoning import Thought
+from engine.manifest import write_manifest
+from engine.metrics import Metrics
+from engine.process.blocking_client import BlockingClient, RequestFailedError
+from engine.requests import GenerationRequest
 
 EXIT_CANCELLED = 130
 EXIT_UNFINISHED = 1
@@ -29,22 +40,18 @@ EXIT_UNFINISHED = 1
 class Watch:
     """What is seen of replies: their figures, and where each prompt came from."""
 
-    metrics: "Metrics"
+    metrics: Metrics
     is_verbose: bool
     """Whether that is told on standard error."""
-    prompt: "PromptReady | None" = None
+    prompt: PromptReady | None = None
     """The last one."""
 
-    def observe(self, event: "Event") -> None:
+    def observe(self, event: Event) -> None:
         """Count an event."""
-        from engine.events import PromptReady
-
         self.metrics.observe(event)
         if isinstance(event, PromptReady):
             self.prompt = event
             if self.is_verbose:
-                from app.render.reuse import reuse_text
-
                 tell(reuse_text(event))
 
 
@@ -65,10 +72,8 @@ BESIDE_MANIFEST = ("manifest_path", "model", *(each.name for each in fields(Outp
 """What may be typed beside a manifest, which says all the rest."""
 
 
-def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, object]:
+def summary(finished: Finished, prompt: PromptReady | None) -> dict[str, object]:
     """What `--json` prints: the text, the counts kept apart, and the times in seconds."""
-    from engine.generation.reasoning import Thought
-
     thought = Thought.of(finished.text)
     return {
         "text": finished.text,
@@ -84,12 +89,12 @@ def summary(finished: "Finished", prompt: "PromptReady | None") -> dict[str, obj
 
 
 def answer(
-    engine: "BlockingClient",
-    request: "GenerationRequest",
-    watch: "Watch",
+    engine: BlockingClient,
+    request: GenerationRequest,
+    watch: Watch,
     *,
     shows_text: bool,
-) -> "Finished":
+) -> Finished:
     """The end of a reply that is printed as it comes; Ctrl+C stops it and keeps what there is."""
     watch.prompt = None
     try:
@@ -101,10 +106,8 @@ def answer(
     return engine.finished
 
 
-def exit_code(finished: "Finished") -> int:
+def exit_code(finished: Finished) -> int:
     """What the command ends with, and what is wrong with a reply that was cut."""
-    from engine.events import FinishReason
-
     if finished.reason is FinishReason.CANCELLED:
         return EXIT_CANCELLED
     if finished.reason is FinishReason.CONTEXT:
@@ -119,17 +122,12 @@ def exit_code(finished: "Finished") -> int:
 
 @contextmanager
 def watched(
-    configuration: "Configuration", outputs: Outputs
-) -> "Iterator[tuple[BlockingClient, Watch]]":
+    configuration: Configuration, outputs: Outputs
+) -> Iterator[tuple[BlockingClient, Watch]]:
     """An engine for the block, and what is seen of its replies.
 
     Counts are in their file however the block ends.
     """
-    from app.opening import loaded_engine
-    from engine.files import replace_file
-    from engine.metrics import Metrics
-    from engine.process.blocking_client import RequestFailedError
-
     with loaded_engine(configuration, note) as engine:
         metrics = Metrics()
         metrics.observe(engine.last_loaded)
@@ -145,18 +143,14 @@ def watched(
 
 def write(
     path: Path,
-    engine: "BlockingClient",
+    engine: BlockingClient,
     prompts: tuple[str, ...],
     system: str,
-    request: "GenerationRequest",
-    replies: "list[Finished]",
+    request: GenerationRequest,
+    replies: list[Finished],
     since: float,
 ) -> None:
     """Write the manifest of a run; one that was stopped has none."""
-    from app.manifests import recorded
-    from engine.events import FinishReason
-    from engine.manifest import write_manifest
-
     if any(reply.reason is FinishReason.CANCELLED for reply in replies):
         note(f"the run was stopped: {path} was not written")
         return
@@ -173,10 +167,6 @@ def write(
 
 def repeat(path: Path, model: str | None, outputs: Outputs) -> int:
     """Make the run of a manifest; 1 where a reply is another than the recorded one."""
-    from app.config import load_settings
-    from app.manifests import difference, open_manifest
-    from engine.events import FinishReason
-
     refuse_typed("--manifest sets all options of the run", lambda name: name not in BESIDE_MANIFEST)
     since = time.time()
     manifest, configuration = open_manifest(path, model, load_settings().settings)
@@ -205,12 +195,12 @@ def repeat(path: Path, model: str | None, outputs: Outputs) -> int:
 def answer_batch(
     path: Path,
     out: Path,
-    opened: "OpenedModel",
-    base: "GenerationRequest",
+    opened: OpenedModel,
+    base: GenerationRequest,
     outputs: Outputs,
     *,
     n_at_once: int,
-    configure: "Callable[[int], Configuration]",
+    configure: Callable[[int], Configuration],
 ) -> int:
     """Answer a file of prompts; 1 where a line could not be, 130 where it was stopped.
 
@@ -223,8 +213,6 @@ def answer_batch(
         n_at_once: Replies that are made at a time.
         configure: The configuration for so many replies at once.
     """
-    from app.batch import BatchProgress, ResultsFile, answer_all, answering, read_requests
-
     if out.exists() and path.exists() and out.samefile(path):
         raise click.UsageError("--out and --batch are the same file: choose another --out")
     one = opened.configuration
@@ -265,9 +253,7 @@ def answer_batch(
     return int(bool(broken or progress.failed))
 
 
-def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> None:
-    from engine.events import Finished, SpeculationChanged, TokensCommitted, Waiting
-
+def _follow(events: Iterator[Event], watch: Watch, *, shows_text: bool) -> None:
     shown = ""
     for event in events:
         watch.observe(event)
@@ -284,7 +270,7 @@ def _follow(events: "Iterator[Event]", watch: "Watch", *, shows_text: bool) -> N
                     say()
 
 
-def _tell_unanswered(lines: Sequence["BrokenLine"]) -> None:
+def _tell_unanswered(lines: Sequence[BrokenLine]) -> None:
     for line in lines[:N_NAMED]:
         note(f"line {line.number} has no reply: {line.reason}")
     if len(lines) > N_NAMED:

@@ -4,17 +4,33 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from app import paths
 from app.cli.console import note, note_waiting, say
 from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
-
-if TYPE_CHECKING:
-    from engine.planning.planner import Plan
-    from engine.process.server_process import ServerProcess
+from app.opening import ModelRequest
+from app.planning import user_planner
+from engine.backends.server.session import ServerSession
+from engine.configuration import Configuration
+from engine.errors import ServerError
+from engine.memory.dry_run import measured_bytes
+from engine.memory.server_log import LogError, read_buffers
+from engine.memory.terms import TermKind
+from engine.memory.units import format_bytes
+from engine.planning.planner import Plan
+from engine.planning.report import export_request
+from engine.presets.library import named_preset
+from engine.presets.llama_server import serving
+from engine.process.server_process import (
+    WILDCARDS,
+    ServerProcess,
+    address_of,
+    find_llama_server,
+    free_port,
+    is_exposed,
+)
 
 SHOW_EVERY_S = 10.0
 WATCHED = ("--log-verbosity", "4", "--metrics")
@@ -57,14 +73,6 @@ def command(
     kvchat serve balanced --model qwen2.5-7b
     kvchat serve qwen2.5-7b --ctx 32k --slots 4 --no-chat
     """  # noqa: D301  click wants the backspace character itself
-    from app.planning import user_planner
-    from engine.process.server_process import (
-        address_of,
-        find_llama_server,
-        free_port,
-        is_exposed,
-    )
-
     if name is not None and model is None and _is_model(name, options):
         name, model = None, name
     if name is not None and options.get("preset") is not None:
@@ -108,20 +116,14 @@ def command(
 
 def _is_model(name: str, options: dict[str, object]) -> bool:
     """Whether the argument is a model: the preset is an option, or no preset has that name."""
-    from engine.presets.library import named_preset
-
     if options.get("preset") is not None:
         return True
     is_file = name.endswith(".toml")
     return not is_file and named_preset(name, paths.presets_dir(), or_file=True) is None
 
 
-def _server_of(plan: "Plan", program: Path, host: str, port: int) -> "ServerProcess":
+def _server_of(plan: Plan, program: Path, host: str, port: int) -> ServerProcess:
     """The server of a plan, not started; what it does otherwise than the plan is noted."""
-    from engine.planning.report import export_request
-    from engine.presets.llama_server import serving
-    from engine.process.server_process import WILDCARDS, ServerProcess, address_of
-
     request = export_request(plan, host=host, port=port, server=str(program))
     for text in request.warnings:
         note(text)
@@ -149,18 +151,12 @@ def _end_in_order() -> None:
 
 def _chat(url: str) -> None:
     from app.application import open_chat
-    from app.opening import ModelRequest
 
     open_chat(ModelRequest(server=url))
 
 
-def _compare(plan: "Plan", server: "ServerProcess") -> None:
+def _compare(plan: Plan, server: ServerProcess) -> None:
     """Print what was planned beside what the server's log says."""
-    from engine.memory.dry_run import measured_bytes
-    from engine.memory.server_log import LogError, read_buffers
-    from engine.memory.terms import TermKind
-    from engine.memory.units import format_bytes
-
     devices = plan.estimate.devices
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
@@ -172,12 +168,8 @@ def _compare(plan: "Plan", server: "ServerProcess") -> None:
     say(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
 
 
-def _show(server: "ServerProcess") -> None:
+def _show(server: ServerProcess) -> None:
     """Print the server's figures every now and then, until Ctrl+C."""
-    from engine.backends.server.session import ServerSession
-    from engine.configuration import Configuration
-    from engine.errors import ServerError
-
     session = ServerSession(Configuration.at_server(server.url, is_trusted=True), emit=note_waiting)
     note("Ctrl+C stops the server")
     shown = ""

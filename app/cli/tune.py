@@ -1,7 +1,6 @@
 """`kvchat tune`: the fastest settings on this machine, measured, and a preset with them."""
 
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,10 +13,13 @@ from app.cli.options import (
     opens_model,
     preset_option,
 )
-
-if TYPE_CHECKING:
-    from app.opening import ModelRequest
-    from engine.experiment.tuner import Trial
+from app.config import load_settings
+from app.console import console
+from app.format import plural
+from app.opening import ModelRequest
+from app.render.tune import report, trial_text
+from app.tuning import Tuning
+from engine.experiment.tuner import Trial
 
 EXIT_INTERRUPTED = 130
 MINUTES = 3.0
@@ -40,7 +42,7 @@ MINUTES = 3.0
     "--write", "name", metavar="PRESET", help="Name of the preset to write. [tuned MODEL]"
 )
 @json_option
-def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json: bool) -> int:
+def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: bool) -> int:
     """Find the fastest settings of MODEL on this machine and save them as a preset.
 
     \b
@@ -53,12 +55,6 @@ def command(asked: "ModelRequest", *, minutes: float, name: str | None, as_json:
     programs first. Ctrl+C stops and saves the results so far.
     """  # noqa: D301  click wants the backspace character itself
     until_s = time.monotonic() + 60 * minutes
-    from app.config import load_settings
-    from app.console import console
-    from app.format import plural
-    from app.render.tune import report
-    from app.tuning import Tuning
-
     tuning = Tuning(asked, load_settings().settings, name)
     note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
     try:
@@ -90,11 +86,8 @@ class _Progress:
         self._doing = what
         self.waiting()
 
-    def report(self, trial: "Trial") -> None:
+    def report(self, trial: Trial) -> None:
         """Print a result."""
-        from app.console import console
-        from app.render.tune import trial_text
-
         self._line.clear()
         console(stderr=True).print(trial_text(trial), soft_wrap=True)
 

@@ -7,6 +7,7 @@ import click
 from app import paths
 from app.cli.console import Part, print_json, say
 from app.cli.options import json_option
+from app.config import model_folders
 from app.sanitize import one_line
 
 
@@ -20,8 +21,6 @@ def command(*, as_json: bool) -> None:
     width = max(map(len, files_and_folders()))
     for name, path in files_and_folders().items():
         say(f"{name:<{width}}  ", *_marked(path))
-    from app.config import model_folders
-
     say("\nfolders searched for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in model_folders():
         say("  ", *_marked(folder))
@@ -46,8 +45,6 @@ def _marked(path: Path) -> tuple[Part, ...]:
 
 
 def _as_json() -> dict[str, object]:
-    from app.config import model_folders
-
     return {
         "places": {name: str(path) for name, path in files_and_folders().items()},
         "model_folders": [

@@ -31,7 +31,7 @@ def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
 ) -> None:
     crash = "import os; os.abort()"
     check = llama_cpp.check_build((sys.executable, "-c", crash))
-    monkeypatch.setattr(llama_cpp, "check_build", lambda: check)
+    monkeypatch.setattr("app.cli.doctor.check_build", lambda: check)
     assert main.run(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "FAIL  llama.cpp: llama.cpp cannot be loaded: llama.cpp aborted" in out

@@ -13,7 +13,7 @@ from app.cli.main import run
 for command in json.loads(sys.argv[1]):
     exit_code = run(command)
     loaded = {name.partition(".")[0] for name in sys.modules}
-    found = sorted(loaded & {"textual", "torch", "llama_cpp", "numpy"})
+    found = sorted(loaded & {"textual", "torch", "llama_cpp"})
     print("\\nRAN", exit_code, *found, file=sys.stderr)
 """
 COMMANDS = (

@@ -110,7 +110,7 @@ def test_the_starter_is_installed_where_models_are_found(
         asked.append(starter.STARTER)
         return folder / starter.STARTER.file_name
 
-    monkeypatch.setattr(starter, "install_starter", install)
+    monkeypatch.setattr("app.cli.models.install_starter", install)
     assert run(["models", "install-starter"]) == 0
     assert asked
     assert paths.models_dir() in paths.model_folders(())
