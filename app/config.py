@@ -1,12 +1,11 @@
 """The user's settings: one strict TOML file, every key with a default."""
 
-import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from app import paths
 from app.paths import settings_path
@@ -35,13 +34,9 @@ from engine.policy.gates import PolicySettings
 from engine.validation import MAX_FAULTS, explain
 
 MAX_SLOTS = 16
-MOST_SEED = 2**63 - 1
+SIZE_FORMAT = "size"
+MAX_SEED = 2**63 - 1
 """What the database of chats can keep."""
-_TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
-_KEY = re.compile(r"\s*[\"']?([\w-]+)[\"']?\s*=")
-
-_QUOTES = re.compile(r"\"{3}|\'{3}")
-"""The marks around a text of several lines."""
 
 FolderPath = Annotated[Path, Field(strict=False)]
 StopText = Annotated[str, Field(min_length=1)]
@@ -64,8 +59,13 @@ def _read_size(value: object) -> object:
         raise ValueError(str(error)) from error
 
 
-Size = Annotated[int, BeforeValidator(_read_size), Field(ge=0)]
-"""Bytes, spelled with their unit."""
+Size = Annotated[
+    int,
+    BeforeValidator(_read_size),
+    Field(ge=0),
+    WithJsonSchema({"type": ["string", "integer"], "format": SIZE_FORMAT}),
+]
+"""Bytes, written with their unit."""
 
 
 class SettingsError(EngineError):
@@ -120,11 +120,11 @@ class ChatDefaults(_Section):
     """Maximum thinking tokens per reply, after which kvchat ends the thinking; 0: no limit."""
     system_prompt: str = ""
     """System prompt of new chats; empty: no system prompt."""
-    max_tokens: int | None = Field(default=None, gt=0)
+    max_tokens: Annotated[int, Bounds(ge=1, le=MAX_COUNT)] | None = None
     """Maximum tokens per reply; if unset, only the context size limits a reply."""
     stop: tuple[StopText, ...] = Field(default=(), strict=False)
     """Stop strings: a reply ends before the first stop string that the model writes."""
-    seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
+    seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
     """Seed of every reply, for reproducible text; if unset, each reply uses a new seed."""
     reopen: Literal["cut", "last", "never"] = "cut"
     """Whether kvchat opens the last chat at startup; `cut`: only if its reply was cut off;
@@ -191,9 +191,9 @@ class CacheDefaults(_Section):
     """RAM for saved states, such as `1GiB`; 0 saves no states in RAM."""
     cold: Size = 8192 * MIB
     """Disk space for the saved states of all models together; 0 saves no states on disk."""
-    min_tokens: int = Field(default=32, ge=1)
+    min_tokens: Annotated[int, Bounds(ge=1, le=MAX_COUNT)] = 32
     """Save a state only if it contains at least this many tokens that are not saved yet."""
-    checkpoint_tokens: int = Field(default=512, ge=0)
+    checkpoint_tokens: Count = 512
     """Save the state of a running reply every N tokens; 0: only at the end of the reply."""
     reserve: Size = 512 * MIB
     """RAM to leave free for other programs; if less is free, kvchat evicts states from RAM."""
@@ -243,8 +243,8 @@ class LoadedSettings:
     """One message that names every key that is not used, or why the file is not read."""
     faults: Mapping[Location, str] = field(default_factory=dict)
     """Why each key or table that is not used is not."""
-    lines: Mapping[Location, int] = field(default_factory=dict)
-    """The line of each key and table that the file has, from 1."""
+    given: frozenset[Location] = frozenset()
+    """Table and key of each setting that the file has."""
 
 
 def load_settings(path: Path | None = None) -> LoadedSettings:
@@ -267,7 +267,7 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
         return LoadedSettings(
             Settings(), f"{path} is not valid TOML ({error}): kvchat uses the defaults"
         )
-    return _validated(content, text, path)
+    return _validated(content, path)
 
 
 class UserSettings:
@@ -357,23 +357,22 @@ def write_atomically(path: Path, text: str) -> None:
         raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _validated(content: dict[str, object], text: str, path: Path) -> LoadedSettings:
+def _validated(content: dict[str, object], path: Path) -> LoadedSettings:
     """Validate, leaving out whatever is wrong."""
-    lines = _lines(text)
+    given = frozenset(
+        (name, key) for name, table in content.items() if isinstance(table, dict) for key in table
+    )
     try:
-        return LoadedSettings(Settings.model_validate(content), lines=lines)
+        return LoadedSettings(Settings.model_validate(content), given=given)
     except ValidationError as error:
         faults = _faults(error)
     for location in faults:
         _remove(content, location)
-    told = "; ".join(
-        f"{f'line {lines[location]}, ' if location in lines else ''}{_spell(location)}{reason}"
-        for location, reason in [*faults.items()][:MAX_FAULTS]
-    )
+    shown = [f"{_named(location)}{reason}" for location, reason in faults.items()][:MAX_FAULTS]
     if len(faults) > MAX_FAULTS:
-        told += f"; and {len(faults) - MAX_FAULTS:,} more"
-    remaining = Settings.model_validate(content)
-    return LoadedSettings(remaining, f"ignored in {path}: {told}", faults, lines)
+        shown.append(f"and {len(faults) - MAX_FAULTS:,} more")
+    problem = f"ignored in {path}: {'; '.join(shown)}"
+    return LoadedSettings(Settings.model_validate(content), problem, faults, given)
 
 
 def _faults(error: ValidationError) -> dict[Location, str]:
@@ -381,25 +380,8 @@ def _faults(error: ValidationError) -> dict[Location, str]:
     return {where[:2]: reason for where, reason in faults}
 
 
-def _spell(location: Location) -> str:
+def _named(location: Location) -> str:
     return f"[{location[0]}] {location[1]}" if len(location) == 2 else f"[{location[0]}]"
-
-
-def _lines(text: str) -> dict[Location, int]:
-    """The line of each table and key that is spelled in the usual way."""
-    found: dict[Location, int] = {}
-    table: Location = ()
-    is_in_text = False
-    for number, line in enumerate(text.splitlines(), 1):
-        was_in_text, is_in_text = is_in_text, is_in_text ^ bool(len(_QUOTES.findall(line)) % 2)
-        if was_in_text:
-            continue
-        if match := _TABLE.match(line):
-            table = (match[1],)
-            found.setdefault(table, number)
-        elif match := _KEY.match(line):
-            found.setdefault((*table, match[1]), number)
-    return found
 
 
 def _remove(content: MutableMapping[str, object], location: tuple[str, ...]) -> None:
@@ -421,7 +403,7 @@ def require_valid(section: str, key: str, value: Value | None) -> None:
         Settings.model_validate({section: {} if value is None else {key: value}})
     except ValidationError as error:
         location, reason = next(iter(_faults(error).items()))
-        raise SettingsError(f"{_spell(location)}{reason}") from error
+        raise SettingsError(f"{_named(location)}{reason}") from error
 
 
 def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> str:

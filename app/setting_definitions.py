@@ -4,20 +4,15 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from itertools import pairwise
-from textwrap import dedent
-from types import UnionType
-from typing import Annotated, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-
-from app.config import MOST_SEED, Settings, SettingsError, Size, Value, require_valid
+from app.config import SIZE_FORMAT, Settings, SettingsError, Value, require_valid
 from app.format import spelled_bytes
-from engine.configuration import MAX_COUNT, Bounds, PredictorName
+from engine.configuration import Bounds, PredictorName
 
 SECTIONS: Mapping[str, str] = {
     "ui": "screen",
@@ -53,6 +48,7 @@ _EFFECTS: Mapping[str, str] = {
 """When a change counts, by table, and by key where that differs."""
 
 _SWITCH = {"on": True, "off": False}
+A_SIZE = "a size such as 512MiB, or 0"
 _LONG_TEXTS = ("chat.system_prompt",)
 
 
@@ -133,92 +129,88 @@ class SettingDefinition:
 
 @cache
 def definitions() -> tuple[SettingDefinition, ...]:
-    """Every setting with a key of its own; the tables of prompts and keys hold what users name."""
+    """Every setting with a name of its own; users name the keys of the other tables."""
     return tuple(each for section in SECTIONS for each in _of_section(section))
 
 
-def _of_section(section: str) -> Iterator[SettingDefinition]:
-    table = Settings.model_fields[section].annotation
-    if not (isinstance(table, type) and (issubclass(table, BaseModel) or is_dataclass(table))):
-        return
-    meanings, defaults = _meanings(table), table()
-    hints = get_type_hints(table, include_extras=True)
-    fields = table.model_fields if issubclass(table, BaseModel) else {}
-    for key in fields or table.__dataclass_fields__:
-        kind = hints[key]
-        marks = tuple(fields[key].metadata) if fields else ()
-        choices, numbers = _possible(kind, marks)
-        yield SettingDefinition(
-            section,
-            key,
-            meanings.get(key, "").replace("`", ""),
-            getattr(defaults, key),
-            choices=() if numbers else choices,
-            allowed=", or ".join(filter(None, (", ".join(choices), numbers))),
-            is_list=isinstance(getattr(defaults, key), tuple),
-            is_size=kind == Size,
-            is_number=bool(numbers) or kind == Size,
-            is_long=f"{section}.{key}" in _LONG_TEXTS,
-            markdown=meanings.get(key, ""),
-        )
+@cache
+def settings_schema() -> dict[str, Any]:
+    """The JSON schema of the settings file, with the meaning of every key."""
+    schema = Settings.model_json_schema()
+    for each in schema["properties"].values():
+        each.pop("default", None)
+    for section, table in _tables(schema):
+        for key, meaning in _meanings(section).items():
+            table["properties"][key]["description"] = meaning
+    return schema
 
 
-def _meanings(table: type) -> dict[str, str]:
-    """The text under each field of a class and of those that it extends, on one line."""
-    found: dict[str, str] = {}
-    for kind in reversed(table.__mro__):
-        if not kind.__module__.startswith(("app.", "engine.")):
-            continue
-        [tree] = ast.parse(dedent(inspect.getsource(kind))).body
-        body = tree.body if isinstance(tree, ast.ClassDef) else []
-        for field, below in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-                text = ast.literal_eval(below.value)
-                found[ast.unparse(field.target)] = " ".join(text.split())
+def _tables(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The schemas of the tables with keys of kvchat's."""
+    for section, table in schema["properties"].items():
+        if "$ref" in table:
+            yield section, _resolved(schema, table)
+
+
+def _resolved(schema: Mapping[str, Any], each: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = schema["$defs"][each["$ref"].rpartition("/")[2]]
     return found
 
 
-def _possible(kind: object, marks: Sequence[object]) -> tuple[tuple[str, ...], str]:
-    """The words that a type takes, and the range of its numbers in words."""
-    origin = get_origin(kind)
-    if origin is Annotated:
-        inner, *own = get_args(kind)
-        return _possible(inner, (*marks, *own))
-    if origin in (Union, UnionType):
-        found = [_possible(each, marks) for each in get_args(kind)]
-        words = tuple(word for choices, _ in found for word in choices)
-        return words, next((numbers for _, numbers in found if numbers), "")
-    if origin is Literal:
-        return tuple(map(str, get_args(kind))), ""
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        # A custom predictor is Python code: a settings file cannot name one.
-        return tuple(str(each.value) for each in kind if each is not PredictorName.CUSTOM), ""
-    if kind is bool:
-        return tuple(_SWITCH), ""
-    return (), _range(marks, is_whole=kind is int) if kind in (int, float) else ""
+def _of_section(section: str) -> Iterator[SettingDefinition]:
+    schema = settings_schema()
+    table, defaults = dict(_tables(schema)).get(section), getattr(Settings(), section)
+    for key, each in table["properties"].items() if table else ():
+        meaning = each.get("description", "")
+        options = [
+            _resolved(schema, option) if "$ref" in option else option
+            for option in each.get("anyOf", [each])
+        ]
+        words = tuple(word for option in options for word in _words(option))
+        number = next((o for o in options if o.get("type") in ("integer", "number")), None)
+        is_size = each.get("format") == SIZE_FORMAT
+        numbers = A_SIZE if is_size else "" if number is None else _range(number)
+        yield SettingDefinition(
+            section,
+            key,
+            meaning.replace("`", ""),
+            getattr(defaults, key),
+            choices=() if number else words,
+            allowed=", or ".join(filter(None, (", ".join(words), numbers))),
+            is_list=each.get("type") == "array",
+            is_size=is_size,
+            is_number=number is not None or is_size,
+            is_long=f"{section}.{key}" in _LONG_TEXTS,
+            markdown=meaning,
+        )
 
 
-def _range(marks: Sequence[object], *, is_whole: bool) -> str:
-    limits: dict[str, float] = {}
-    for mark in _flat(marks):
-        if isinstance(mark, Bounds):
-            limits |= mark.limits
-        limits |= {n: getattr(mark, n) for n in ("ge", "gt", "le", "lt") if hasattr(mark, n)}
-    if is_whole and "gt" in limits:
-        limits["ge"] = limits.pop("gt") + 1
-    high = limits.get("le", limits.get("lt", MAX_COUNT))
-    if high in (MAX_COUNT, MOST_SEED):
-        low = limits.get("ge", limits.get("gt", 0))
-        return f"{low} or more" if "gt" not in limits else f"above {low}"
-    return str(Bounds(**limits))
+def _meanings(section: str) -> dict[str, str]:
+    """The docstring of each field of a table, on one line."""
+    table = Settings.model_fields[section].annotation
+    assert isinstance(table, type)
+    kinds = [kind for kind in table.__mro__ if kind.__module__.startswith(("app.", "engine."))]
+    trees = [ast.parse(inspect.getsource(kind)).body[0] for kind in kinds]
+    return {
+        ast.unparse(field.target): " ".join(ast.literal_eval(below.value).split())
+        for tree in trees
+        for field, below in pairwise(tree.body if isinstance(tree, ast.ClassDef) else ())
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr)
+    }
 
 
-def _flat(marks: Sequence[object]) -> Iterator[object]:
-    for mark in marks:
-        if isinstance(mark, FieldInfo):
-            yield from mark.metadata
-        else:
-            yield mark
+def _words(option: Mapping[str, Any]) -> Sequence[str]:
+    """The words that a schema allows, if it allows no others."""
+    if option.get("type") == "boolean":
+        return tuple(_SWITCH)
+    words = option.get("enum", [option["const"]] if "const" in option else [])
+    # A custom predictor is Python code: a settings file cannot name one.
+    return [word for word in words if word != PredictorName.CUSTOM]
+
+
+def _range(option: Mapping[str, Any]) -> str:
+    names = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+    return str(Bounds(**{name: option[key] for name, key in names.items() if key in option}))
 
 
 def _list(text: str) -> list[str]:

@@ -57,7 +57,7 @@ class Bounds:
     def __str__(self) -> str:
         """The range in words: `0 to 10`, `above 0, to 1`, `0 to below 1`, `0 or more`."""
         low = self.limits.get("ge", f"above {self.limits.get('gt')},")
-        if self.limits.get("le") == MAX_COUNT:
+        if self.limits.get("le", 0) >= MAX_COUNT:
             return f"{low} or more"
         high = self.limits.get("le", f"below {self.limits.get('lt')}")
         return f"{low} to {high}"

@@ -27,8 +27,11 @@ OPEN_TABLES = ("prompts", "keys")
     is_flag=True,
     help="Restore the default: remove the setting from the file.",
 )
+@click.option("--schema", is_flag=True, help="Print the JSON schema of the settings file.")
 @json_option
-def command(name: str | None, value: str | None, *, takes_default: bool, as_json: bool) -> None:
+def command(
+    name: str | None, value: str | None, *, takes_default: bool, schema: bool, as_json: bool
+) -> None:
     """List all settings, or explain or change a setting.
 
     \b
@@ -40,7 +43,11 @@ def command(name: str | None, value: str | None, *, takes_default: bool, as_json
     from app.config import UserSettings
     from app.render.lines import plain
     from app.render.settings import detail_lines
+    from app.setting_definitions import settings_schema
 
+    if schema:
+        print_json(settings_schema())
+        return
     if (value is not None or takes_default) and name is None:
         raise click.UsageError("specify a setting, such as chat.temperature")
     if value is not None and takes_default:

@@ -52,10 +52,10 @@ def value_of(
     if place in beside:
         text, source = beside[place]
         return SettingValue(definition, text, source, is_default=False, fault=fault)
-    is_said = place in loaded.lines and not fault
+    is_set = place in loaded.given and not fault
     text = definition.spell(definition.default if value is None else value)
-    source = f"{FILE}:{loaded.lines[place]}" if place in loaded.lines else "default"
-    is_default = not is_said and value in (None, definition.default)
+    source = FILE if place in loaded.given else "default"
+    is_default = not is_set and value in (None, definition.default)
     return SettingValue(definition, text, source, is_default=is_default, fault=fault.strip())
 
 

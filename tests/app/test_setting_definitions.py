@@ -104,5 +104,4 @@ def test_a_line_of_a_prompt_is_no_setting(tmp_path: Path) -> None:
     path.write_text('[prompts]\na = """\n[ui]\ntheme = "x"\n"""\n[ui]\nthemes = "x"\n')
     loaded = load_settings(path)
     assert loaded.faults == {("ui", "themes"): " is an unknown setting, did you mean theme?"}
-    assert loaded.lines[("ui", "themes")] == 7
-    assert ("ui", "theme") not in loaded.lines
+    assert loaded.given == {("prompts", "a"), ("ui", "themes")}

@@ -127,9 +127,9 @@ def settings(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[chat]\ntemprature = 1\n", "line 2, [chat] temprature"),
-        ("\n[cache]\ncold = '9 giraffes'\n", "line 3, [cache] cold"),
-        ("[cahce]\n", "line 1, [cahce]"),
+        ("[chat]\ntemprature = 1\n", "[chat] temprature"),
+        ("\n[cache]\ncold = '9 giraffes'\n", "[cache] cold"),
+        ("[cahce]\n", "[cahce]"),
         ("[models\n", "line 1, column 8"),
     ],
 )

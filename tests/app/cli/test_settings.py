@@ -19,10 +19,10 @@ def test_every_setting_is_listed_with_its_value_and_source() -> None:
     written('# mine\n[chat]\ntemperature = 0.3\ntop_p = 7\n[prompts]\nbrief = "Be brief."\n')
     done = kvchat("settings")
     lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
-    assert lines["chat.temperature"] == ["0.3", "config.toml:3"]
+    assert lines["chat.temperature"] == ["0.3", "config.toml"]
     assert lines["chat.top_p"][:3] == ["0.95", "ignored:", "is"]
     assert lines["chat.top_k"] == ["40", "default"]
-    assert lines["prompts.brief"] == ["Be", "brief.", "config.toml:6"]
+    assert lines["prompts.brief"] == ["Be", "brief.", "config.toml"]
     assert len(lines) == len(definitions()) + 1
     assert "top_p is 7" in done.stderr
     assert len(json.loads(kvchat("settings", "--json").stdout)) == len(lines)
@@ -33,7 +33,7 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     assert "0.5" in kvchat("settings", "chat.temperature", "0.5").stdout
     assert paths.settings_path().read_text() == "# mine\n[chat]\ntemperature = 0.5 # calm\n"
     said = kvchat("settings", "chat.temperature").stdout
-    for part in ("Sampling temperature", "default 0.7", "0.0 to 10.0", "config.toml:3"):
+    for part in ("Sampling temperature", "default 0.7", "0.0 to 10.0", "config.toml"):
         assert part in said
     assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
     assert "temperature" not in paths.settings_path().read_text()
@@ -41,6 +41,20 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     assert "custom" not in kvchat("settings", "speculation.predictor").stdout
     kvchat("settings", "keys.reply-stop", "f8")
     assert 'reply-stop = "f8"' in paths.settings_path().read_text()
+
+
+def test_the_schema_of_the_file_names_every_setting_with_its_meaning() -> None:
+    schema = json.loads(kvchat("settings", "--schema").stdout)
+    tables = {
+        name: schema["$defs"][each["$ref"].rpartition("/")[2]]["properties"]
+        for name, each in schema["properties"].items()
+        if "$ref" in each
+    }
+    named = {(table, key) for table, keys in tables.items() for key in keys}
+    assert named == {(each.section, each.key) for each in definitions()}
+    assert all(each["description"] for keys in tables.values() for each in keys.values())
+    assert tables["chat"]["top_p"]["maximum"] == 1.0
+    assert tables["cache"]["warm"]["type"] == ["string", "integer"]
 
 
 def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:

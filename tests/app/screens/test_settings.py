@@ -49,7 +49,7 @@ async def test_each_value_says_where_it_comes_from_and_what_is_wrong(tmp_path: P
             await opened(pilot)
             text = rows(app)
             [line] = [line for line in text.splitlines() if line.split()[:1] == ["temperature"]]
-            assert line.split() == ["temperature", "0.3", "config.toml:3"]
+            assert line.split() == ["temperature", "0.3", "config.toml"]
             [line] = [line for line in text.splitlines() if "top_p " in line]
             assert line.split() == ["top_p", "0.95", "ignored"]
             [line] = [line for line in text.splitlines() if "top_k " in line]
