@@ -185,7 +185,7 @@ def fill(store: ChatStore, n_messages: int) -> int:
     """A chat of N messages, question and reply by turns; gives its id."""
     chat = store.add_trees([ChatTree(Chat(title="long"), ())])[0]
     text, ids, parent = " ".join(f"w{i}" for i in range(150)), dump_tokens(range(200)), None
-    with store.writer._connection as db:
+    with sqlite3.connect(store.path) as db:
         for i in range(n_messages):
             kind = ("user", text, None, None) if i % 2 == 0 else ("assistant", text, ids, "end")
             parent = db.execute(ADD, (chat.id, parent, *kind)).lastrowid

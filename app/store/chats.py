@@ -333,7 +333,7 @@ class ChatStore:
 
     def flush(self) -> None:
         """Wait until every earlier write is done, or the writer's patience is over."""
-        self.writer.run_surely(lambda _: None)
+        self.writer.flush()
 
     # --- locks, end ---
 

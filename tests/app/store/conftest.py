@@ -1,6 +1,5 @@
 """A store in a folder of its own, and the shortest ways to fill it."""
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
 from tests.support.chats import add_chat, add_message
-from tests.support.waiting import PATIENCE_S, wait_until
 
 
 @pytest.fixture
@@ -22,15 +20,6 @@ def path(tmp_path: Path) -> Path:
 def store(path: Path) -> Iterator[ChatStore]:
     with ChatStore(path) as store:
         yield store
-
-
-def flushed(store: ChatStore) -> None:
-    """Wait until what was noted of replies is written, or was found not to be writable."""
-    writer = store.writer
-    wait_until(lambda: writer._flush_at is None)
-    is_behind = threading.Event()
-    writer._jobs.put(is_behind.set)
-    assert is_behind.wait(PATIENCE_S)
 
 
 def new_chat(store: ChatStore, title: str = "a chat") -> Chat:

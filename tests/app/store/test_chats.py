@@ -8,7 +8,7 @@ from app.store.chats import RECENT_REPLIES, ChatStore
 from app.store.errors import ChatGoneError, StoreError
 from app.store.records import Chat, StoredMessage, UnsentText
 from app.store.writer import FLUSH_S
-from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
+from tests.app.store.conftest import ask, finish, new_chat, reply
 from tests.support.chats import add_stored
 from tests.support.waiting import wait_until
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: Cha
     store.write_partial(answer.id, "partial", (1,))
     ended = finish(store, answer, "the whole reply")
     store.write_partial(answer.id, "late", (1,))
-    flushed(store)
+    store.flush()
     assert store.message(answer.id) == ended
     assert ended.content == "the whole reply"
     assert ended.stats == {"n_emitted": 3}

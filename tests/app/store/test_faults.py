@@ -21,7 +21,7 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import UnsentText
 from app.store.writer import BUSY_S
-from tests.app.store.conftest import ask, finish, flushed, new_chat, reply
+from tests.app.store.conftest import ask, finish, new_chat, reply
 
 
 def fill_disk(store: ChatStore) -> None:
@@ -123,16 +123,16 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     fill_disk(store)
     for size in (100_000, 200_000):
         store.write_partial(answer.id, "x" * size, ())
-        flushed(store)
+        store.flush()
     assert [str(error) for error in told] == [str(told[0])]
     assert "no space is left" in str(told[0])
     free_disk(store)
     store.write_partial(answer.id, "y", ())
-    flushed(store)
+    store.flush()
     assert store.message(answer.id).content == "y"
     fill_disk(store)
     store.write_partial(answer.id, "x" * 300_000, ())
-    flushed(store)
+    store.flush()
     assert [str(error) for error in told] == [str(told[0])] * 2
 
 
@@ -265,7 +265,7 @@ def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: Chat
     with pytest.raises(StoreError, match="U\\+D800"):
         ask(store, chat, answer, "half \ud800")
     store.write_partial(answer.id, "half \udcff", [])
-    flushed(store)
+    store.flush()
     assert ask(store, chat, answer, "goes on").content == "goes on"
     assert any("U+DCFF" in str(error) for error in told)
     assert any("ZeroDivisionError" in str(error) for error in told)
