@@ -8,7 +8,6 @@ from typing import cast, get_args
 import click
 
 from app.cli.console import SlowReading, print_json, tell
-from app.cli.models import print_offer
 from app.cli.options import (
     ADAPTER,
     GPUS,
@@ -317,6 +316,8 @@ def _print_repository(
             )
     except DownloadError as error:
         raise RemoteFileError(str(error)) from error
+    from app.cli.models import print_offer  # imports rich, which plans of one file do not need
+
     print_offer(offer, as_json=as_json)
 
 

@@ -5,8 +5,6 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomlkit
-
 from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError, PresetFileError
 from engine.files import replace_file
@@ -92,6 +90,8 @@ def preset_toml(preset: Preset) -> str:
 
     A type that was set stays fixed when a goal or a budget chooses the others.
     """
+    import tomlkit  # takes 0.02 s, and most commands write no preset
+
     data = preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     given = preset.model_dump(mode="json", include=preset.model_fields_set, exclude_none=True)
     data |= {name: value for name, value in given.items() if not isinstance(value, dict | list)}
