@@ -28,7 +28,7 @@ from tests.support.dry_run_answers import Answer, Truth, key_of, known_answers
 SCRATCH = Path(__file__).parents[1] / ".cache" / "accuracy"
 QUANTIZATION = "Q4_K_M"
 STATE_LIMIT_BYTES = 2 * 1024**3
-"""Recurrent state is really allocated in a dry run; larger ones are left out and said."""
+"""Largest recurrent state: a dry run allocates it; larger cases are left out and listed."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def rows_of(path: Path, truth: Truth, cases: Iterable[Case]) -> Iterator[Answer]:
-    """A row for each case of a model: what the formulas say, and what llama.cpp says."""
+    """A row for each case of a model: the bytes of the formulas and of llama.cpp."""
     try:
         model = read_model(path)
     except EngineError as error:
@@ -72,7 +72,7 @@ def rows_of(path: Path, truth: Truth, cases: Iterable[Case]) -> Iterator[Answer]
 def is_asked(case: Case, model: Model) -> bool:
     """Whether a case is of interest for a model.
 
-    Rows that take tokens back are asked for where there is a state, and no next-token head: with
+    Rows that take tokens back are asked for where there is a state, and no MTP head: with
     `draft-mtp` llama-server loads its weights too, which a dry run of the trunk leaves out.
     """
     if case.needs_experts:

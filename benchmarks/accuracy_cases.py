@@ -75,7 +75,7 @@ class Case:
 
 
 def cpu_cases() -> Iterator[Case]:
-    """Contexts, cache types, micro-batches, attention, slots, both programs."""
+    """Contexts, cache types, ubatch sizes, attention, slots, both programs."""
     server: Target = "llama-server"
     yield Case("4k", "kvchat", 4096)
     yield Case("4k ub128 off", "kvchat", 4096, n_ubatch=128, flash_attention="off")
@@ -101,7 +101,7 @@ def cpu_cases() -> Iterator[Case]:
 
 
 def gpu_cases() -> Iterator[Case]:
-    """Placements on one and two GPUs, those of one placement behind each other."""
+    """Placements on one and two GPUs, those of one placement in sequence."""
     server: Target = "llama-server"
     yield Case("GPU 4k", "kvchat", 4096, n_gpus=1)
     yield Case("GPU 32k q8_0", "kvchat", 32768, "q8_0", "q8_0", n_gpus=1)

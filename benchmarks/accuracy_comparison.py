@@ -1,4 +1,4 @@
-"""One case of the accuracy table: what the formulas say beside what llama.cpp says, in bytes."""
+"""One case of the accuracy table: bytes of the formulas and of llama.cpp."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -84,8 +84,8 @@ def _is_compared(row: Row) -> bool:
 def comparison_of(row: Row) -> Comparison:
     """Both sides of a row in the same terms.
 
-    State is logged with two decimals of a MiB and is told apart from the cache by that: where both
-    exist, their sum is exact and the state is taken as the formula's if it rounds to the same.
+    The state is logged with two decimals of a MiB, unlike the cache. If both exist, their sum is
+    exact, and the state is the formula's if it rounds to the same value.
     """
     formula, truth = part_of(row, "formula"), part_of(row, "truth")
     sizes = _by_device(truth)["CPU"]

@@ -22,7 +22,7 @@ Answer = dict[str, object]
 
 
 def formula_of(model: Model, configuration: Configuration, case: Case) -> Answer:
-    """What the formulas say: sums over all devices, and each device by its name."""
+    """Bytes of the formulas: sums over all devices, and each device by its name."""
     gpus = tuple(
         Device(f"GPU {index}", "gpu", STAND_IN_BYTES, STAND_IN_BYTES)
         for index in range(case.n_gpus)
@@ -54,7 +54,7 @@ def _terms(device: DeviceEstimate) -> Answer:
 
 
 def command_of(path: Path, configuration: Configuration, case: Case) -> str:
-    """The command that plans a case, for whoever looks into it."""
+    """The command that plans a case."""
     layers = configuration.n_gpu_layers
     words = [
         f"kvchat plan {path} --target {case.target} --ctx {configuration.n_ctx}",

@@ -148,14 +148,14 @@ def _plain(value: Value, kind: int) -> bytes:
 
 
 def check(path: Path, dry_run: DryRun) -> str:
-    """What llama.cpp says about a file: the bytes of its cache, or why it refuses it."""
+    """llama.cpp's result for a file: the bytes of its cache, or why it refuses the file."""
     configuration = Configuration(model_path=path, n_ctx=4096, n_gpu_layers=0)
     try:
         buffers = dry_run.measure(configuration)
     except EngineError as error:
         return f"REFUSED {error}"
-    kept = sum(buffer.nbytes for buffer in buffers if buffer.kind in ("KV", "RS"))
-    return f"ok, cache and state {kept / 2**20:.1f} MiB"
+    cached = sum(buffer.nbytes for buffer in buffers if buffer.kind in ("KV", "RS"))
+    return f"ok, cache and state {cached / 2**20:.1f} MiB"
 
 
 @click.command()

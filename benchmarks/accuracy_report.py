@@ -1,4 +1,4 @@
-"""The page of estimates beside what llama.cpp says, and what lies furthest off."""
+"""The page of estimates and llama.cpp's bytes, and the largest errors."""
 
 import platform
 from collections import defaultdict

@@ -126,15 +126,15 @@ def _print_figures(tool: Side, kvchat: Side, kinds: Sequence[str]) -> None:
             off = ours - theirs if name == "same top" else 100 * (ours / theirs - 1)
             unit = "points" if name == "same top" else "%"
             limit = LIMITS.get(name)
-            kept = "" if limit is None else f"  limit {limit:g}: {_kept(abs(off) <= limit)}"
-            print(f"{kind:>12} {name:>9} {theirs:12.6f} {ours:12.6f}  {off:+.3f} {unit}{kept}")
+            shown = "" if limit is None else f"  limit {limit:g}: {_verdict(abs(off) <= limit)}"
+            print(f"{kind:>12} {name:>9} {theirs:12.6f} {ours:12.6f}  {off:+.3f} {unit}{shown}")
 
 
 def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) -> None:
     ratios = [b.elapsed_s / a.elapsed_s for a, b in zip(tools, kvchats, strict=True)]
     ratio = median(ratios)
     print(f"\ntime: {ratio:.3f} of the tool's (pairs: {', '.join(f'{r:.3f}' for r in ratios)}),")
-    print(f"      limit 0.7: {_kept(ratio <= 0.7)}")
+    print(f"      limit 0.7: {_verdict(ratio <= 0.7)}")
     used = median(b.processor_s / a.processor_s for a, b in zip(tools, kvchats, strict=True))
     print(f"      in time of processors {used:.3f}; the tool's reference counts once in both,")
     n_more = len(tools[0].figures) - 1
@@ -142,7 +142,7 @@ def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) ->
         b.elapsed_s / (a.elapsed_s + n_more * a.reference_s)
         for a, b in zip(tools, kvchats, strict=True)
     )
-    print(f"      and where it is written anew for each of the kinds it is {each:.3f}")
+    print(f"      and where it is written again for each type it is {each:.3f}")
     theirs_s, ours_s = (median(side.decode_s for side in sides) for sides in (tools, kvchats))
     least = median(b.decode_s / a.elapsed_s for a, b in zip(tools, kvchats, strict=True))
     print(f"decoding alone: the tool's {theirs_s:.1f} s, kvchat's {ours_s:.1f} s, which", end="")
@@ -154,13 +154,13 @@ def _print_costs(tools: Sequence[Side], kvchats: Sequence[Side], model: Path) ->
     print(f"{theirs / MIB:.0f} MiB, kvchat's {ours / MIB:.0f} MiB")
     print(f"kvchat beyond the model's file: {beyond / MIB:.0f} MiB, {beyond / nbytes:.3f} of the ")
     n_rows = next(iter(kvchats[0].figures.values()))["rows"]
-    print(f"file of {n_rows:,.0f} rows; limit 0.05: {_kept(beyond <= nbytes / 20)}; ", end="")
+    print(f"file of {n_rows:,.0f} rows; limit 0.05: {_verdict(beyond <= nbytes / 20)}; ", end="")
     print("the file grows with the rows, and kvchat keeps the limit from ", end="")
     print(f"{20 * beyond / (nbytes / n_rows):,.0f} rows on")
 
 
-def _kept(is_kept: bool) -> str:
-    return "kept" if is_kept else "MISSED"
+def _verdict(is_within: bool) -> str:
+    return "within" if is_within else "MISSED"
 
 
 # --- the tool ---
@@ -174,9 +174,9 @@ def _tool(options: argparse.Namespace, text: Path, kinds: Sequence[str]) -> Side
     reference_s = time.perf_counter() - started
     figures, usages = {}, [used]
     for kind in kinds:
-        said, used = _run_tool(options, text, logits, kind, ["--kl-divergence"])
+        output_text, used = _run_tool(options, text, logits, kind, ["--kl-divergence"])
         usages.append(used)
-        figures[kind] = {name: float(_found(one, said)) for name, one in FIGURES.items()}
+        figures[kind] = {name: float(_found(one, output_text)) for name, one in FIGURES.items()}
     elapsed_s = time.perf_counter() - started
     nbytes = logits.stat().st_size
     logits.unlink()
@@ -209,10 +209,10 @@ def _run_tool(
     return _run([str(part) for part in command], {})
 
 
-def _found(pattern: "re.Pattern[str]", said: str) -> str:
-    match = pattern.search(said)
+def _found(pattern: "re.Pattern[str]", output_text: str) -> str:
+    match = pattern.search(output_text)
     if match is None:
-        sys.exit(f"the tool printed no {pattern.pattern}:\n{said[-2000:]}")
+        sys.exit(f"the tool printed no {pattern.pattern}:\n{output_text[-2000:]}")
     return match[1]
 
 
@@ -224,10 +224,10 @@ def _run(command: Sequence[str], environment: dict[str, str]) -> tuple[str, reso
         )
         _, status, usage = os.wait4(process.pid, 0)
         output.seek(0)
-        said = output.read().decode("utf-8", "replace")
+        output_text = output.read().decode("utf-8", "replace")
     if status:
-        sys.exit(f"{command[0]} failed:\n{said[-2000:]}")
-    return said, usage
+        sys.exit(f"{command[0]} failed:\n{output_text[-2000:]}")
+    return output_text, usage
 
 
 # --- kvchat ---
@@ -249,9 +249,9 @@ def _child(
     ]  # fmt: skip
     library = {"LLAMA_CPP_LIB_PATH": str(options.library)} if options.library else {}
     started = time.perf_counter()
-    said, used = _run([str(part) for part in command], library)
+    output_text, used = _run([str(part) for part in command], library)
     elapsed_s = time.perf_counter() - started
-    return json.loads(said.splitlines()[-1]), elapsed_s, used
+    return json.loads(output_text.splitlines()[-1]), elapsed_s, used
 
 
 def own(options: argparse.Namespace) -> None:

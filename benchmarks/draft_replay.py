@@ -10,7 +10,7 @@ missing is generated. The predictors and the rule are the real ones; what a batc
 of `tests/support/speculation_simulator.py`, with the noise of a clock. Nothing else is timed, so a
 busy machine gives the same table. `--busy` shakes and stalls that clock as other programs do.
 
-`auto` answers as the first reply of a model (cold), and behind other chats of the set (warm).
+`auto` answers as the first reply of a model (cold), and after other chats of the set (warm).
 """
 
 import argparse

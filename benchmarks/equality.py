@@ -3,9 +3,9 @@
     python benchmarks/equality.py MODEL [--draft GGUF] [--sets grounded chat] [--prompts 2]
         [--seeds 2] [--tokens 64] [--temperature 0.7] [--kernels reference fast] [--json FILE]
 
-`reference` decodes with micro-batches of one token, where llama.cpp computes each row of a batch as
-it computes it alone: every text must be that of plain decoding. `fast` decodes with micro-batches
-of 512, whose kernels round otherwise for several rows than for one: here the table says how many
+`reference` decodes with ubatches of one token, where llama.cpp computes each row of a batch as
+it computes it alone: every text must be that of plain decoding. `fast` decodes with ubatches
+of 512, whose kernels round otherwise for several rows than for one: here the table shows how many
 replies part, at which token, and how close the model's best two tokens were there. That margin is
 measured by decoding plain decoding's line once more, token by token; a line that does not come out
 again is counted as `unsteady`. Greedy replies need no seed, so they run once a prompt.
@@ -73,11 +73,11 @@ class Case:
     n_accepted: int = 0
     n_near_ties: int = 0
     decode_s: float = 0.0
-    partings: list[Parting] = field(default_factory=list)
+    divergences: list[Parting] = field(default_factory=list)
 
     @property
     def n_same(self) -> int:
-        return self.n_runs - len(self.partings)
+        return self.n_runs - len(self.divergences)
 
 
 class Machine:
@@ -142,11 +142,11 @@ def main() -> None:
         machine = Machine(options, kernels, log)
         found = run_all(machine, kernels, prompts, options)
         machine.close()
-        tell(found)
+        print_cases(found)
         cases += found
     if options.json is not None:
-        told = {"model": options.model.name, "cases": [asdict(case) for case in cases]}
-        options.json.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        text = {"model": options.model.name, "cases": [asdict(case) for case in cases]}
+        options.json.write_text(json.dumps(text, indent=1), encoding="utf-8")
 
 
 def parsed() -> argparse.Namespace:
@@ -199,7 +199,7 @@ def run_all(
                 at = first_divergence(plain.token_ids, drafted.token_ids)
                 if at is not None:
                     margin = machine.margin(request, plain, at)
-                    case.partings.append(Parting(prompt.name, request.seed or 0, at, margin))
+                    case.divergences.append(Parting(prompt.name, request.seed or 0, at, margin))
     return list(cases.values())
 
 
@@ -232,7 +232,7 @@ def add(case: Case, stats: GenerationStats, n_tokens: int) -> None:
     case.decode_s += stats.decode_s
 
 
-def tell(cases: list[Case]) -> None:
+def print_cases(cases: list[Case]) -> None:
     print(
         f"\n{'kernels':9} {'predictor':11} {'rule':7} {'drawn':6} {'runs':>4} "
         f"{'same':>4} {'tokens':>6} {'draft':>6} {'right':>6} {'ties':>4} {'s':>6}"
@@ -243,7 +243,7 @@ def tell(cases: list[Case]) -> None:
             f"{case.kernels:9} {case.predictor:11} {case.rule:7} {case.drawing:6} "
             f"{case.n_runs:4d} {case.n_same:4d} "
             f"{case.n_tokens:6d} {case.n_drafted:6d} {case.n_accepted:6d} {case.n_near_ties:4d} "
-            f"{case.decode_s:6.1f}  {placed(case.partings)}",
+            f"{case.decode_s:6.1f}  {placed(case.divergences)}",
             flush=True,
         )
     drafting = [case for case in cases if case.n_drafted]
@@ -251,30 +251,32 @@ def tell(cases: list[Case]) -> None:
         print(summary([case for case in drafting if case.drawing == drawing]))
 
 
-def placed(partings: list[Parting]) -> str:
-    return " ".join(f"{each.at} ({spelled(each.margin)})" for each in partings)
+def placed(divergences: list[Parting]) -> str:
+    return " ".join(f"{each.at} ({formatted(each.margin)})" for each in divergences)
 
 
-def spelled(margin: float | None) -> str:
+def formatted(margin: float | None) -> str:
     return "unsteady" if margin is None else f"{margin:.3f}"
 
 
 def summary(cases: list[Case]) -> str:
     one = cases[0]
-    partings = [parting for case in cases for parting in case.partings]
+    divergences = [divergence for case in cases for divergence in case.divergences]
     n_runs = sum(case.n_runs for case in cases)
-    margins = sorted(parting.margin for parting in partings if parting.margin is not None)
+    margins = sorted(
+        divergence.margin for divergence in divergences if divergence.margin is not None
+    )
     name = f"{one.kernels}, {one.drawing}"
-    told = f"{name}: {n_runs - len(partings)} of {n_runs} replies are plain decoding's"
+    text = f"{name}: {n_runs - len(divergences)} of {n_runs} replies are plain decoding's"
     if margins:
-        places = [parting.at for parting in partings]
-        told += (
-            f"; {len(partings) / n_runs:.1%} part, at token {statistics.median(places):.0f} in the "
-            f"median, margins {margins[0]:.3f} to {margins[-1]:.3f}, median "
+        places = [divergence.at for divergence in divergences]
+        text += (
+            f"; {len(divergences) / n_runs:.1%} diverge, at token {statistics.median(places):.0f} in "
+            f"the median, margins {margins[0]:.3f} to {margins[-1]:.3f}, median "
             f"{statistics.median(margins):.3f}, {sum(each < NEAR_TIE for each in margins)} of "
             f"{len(margins)} below {NEAR_TIE}"
         )
-    return told
+    return text
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def answered(model: Model, asked: Question) -> Estimate | None:
 
 
 def laid_out(model: Model, asked: Question, answer: Estimate, truth: Truth) -> Answer:
-    """What llama.cpp says: stand-ins are alike, so the share of each card is named."""
+    """The answer of llama.cpp: stand-ins are alike, so the share of each card is named."""
     now = answer.configuration
     if asked.n_gpus > 1 and not now.tensor_split:
         now = replace(now, tensor_split=tuple(float(d.free_bytes) for d in asked.devices[:-1]))
@@ -103,15 +103,18 @@ def laid_out(model: Model, asked: Question, answer: Estimate, truth: Truth) -> A
     return truth.ask(key_of(model.file.path, request, asked.n_gpus), request, asked.n_gpus)
 
 
-def least_left(answer: Estimate, said: Answer) -> int:
+def least_left(answer: Estimate, dry_run: Answer) -> int:
     """The bytes that stay free on the fullest device; negative where it does not fit."""
-    buffers, grown = said["buffers"], int(str(said["output_grown"])) - int(str(said["output"]))
+    buffers, grown = (
+        dry_run["buffers"],
+        int(str(dry_run["output_grown"])) - int(str(dry_run["output"])),
+    )
     assert isinstance(buffers, dict)
     used: Counter[str] = Counter()
     for name, parts in buffers.items():
         is_gpu = name.startswith("GPU") and name[3:].isdigit()
         used[f"GPU {name[3:]}" if is_gpu else "CPU"] += sum(parts.values())
-    used["CPU"] += int(str(said["output"])) + grown
+    used["CPU"] += int(str(dry_run["output"])) + grown
     return min(
         each.device.free_bytes - used[each.device.name] - each.term(TermKind.OVERHEAD).nbytes
         for each in answer.devices
@@ -119,9 +122,9 @@ def least_left(answer: Estimate, said: Answer) -> int:
     )
 
 
-def judged(model: Model, asked: Question, answer: Estimate, truth: Truth) -> dict[str, object]:
-    """A row: what was asked, what was recommended, and what llama.cpp says of it."""
-    said = laid_out(model, asked, answer, truth)
+def row_of(model: Model, asked: Question, answer: Estimate, truth: Truth) -> dict[str, object]:
+    """A row: what was asked, what was recommended, and llama.cpp's answer."""
+    dry_run = laid_out(model, asked, answer, truth)
     now = answer.configuration
     row: dict[str, object] = {
         "model": model.file.path.name,
@@ -137,9 +140,9 @@ def judged(model: Model, asked: Question, answer: Estimate, truth: Truth) -> dic
         "n_cpu_moe": now.n_cpu_moe,
         "tensor_split": now.tensor_split,
     }
-    if "error" in said:
-        return {**row, "verdict": "refused", "why": said["error"]}
-    left = least_left(answer, said)
+    if "error" in dry_run:
+        return {**row, "verdict": "refused", "why": dry_run["error"]}
+    left = least_left(answer, dry_run)
     verdict = "over" if left < 0 else "in the margin" if left < MARGIN_BYTES else "fits"
     return {**row, "verdict": verdict, "left_mib": round(left / MIB, 1)}
 
@@ -157,7 +160,7 @@ def rows_of(
         state = 0 if answer is None else sum(d.term(TermKind.STATE).nbytes for d in answer.devices)
         if answer is None or state > STATE_LIMIT_BYTES:
             continue
-        yield judged(model, asked, answer, truth)
+        yield row_of(model, asked, answer, truth)
         n_found += 1
         if n_found == ANSWERS_OF_MODEL:
             break

@@ -127,8 +127,8 @@ class Terminal:
 def measure_keys(n_messages: int, options: argparse.Namespace) -> None:
     keys = []
     with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "told.json")
-        command = f"{told} --play --messages {n_messages} --tps {options.tps}".split()
+        results = Path(folder, "results.json")
+        command = f"{results} --play --messages {n_messages} --tps {options.tps}".split()
         terminal = Terminal([sys.executable, __file__, *command], folder)
         terminal.ask("go")
         time.sleep(2.0)
@@ -138,19 +138,19 @@ def measure_keys(n_messages: int, options: argparse.Namespace) -> None:
             terminal.type("\x7f")  # a long line is another measurement
             time.sleep(0.06)
         terminal.type("\x1b")
-        wait_for(told.exists)
+        wait_for(results.exists)
         terminal.close()
         report(f"key to paint, {n_messages} messages", keys)
-        for what, (stop_s, work_s) in json.loads(told.read_text()).items():
+        for what, (stop_s, work_s) in json.loads(results.read_text()).items():
             print(f"  {what}: longest stop {1e3 * stop_s:.1f} ms, own work {1e3 * work_s:.1f} ms")
 
 
-async def play(told: Path, n_messages: int, tps: float) -> None:
+async def play(results: Path, n_messages: int, tps: float) -> None:
     """Run the application on a scripted engine; the stops of its loop are written at the end."""
     from tests.support.fakes_app import make_app
     from tests.support.fakes_client import Script
 
-    app, _ = make_app(told.parent, Script(replies=("word " * 40_000,), tps=tps))
+    app, _ = make_app(results.parent, Script(replies=("word " * 40_000,), tps=tps))
     chat = app.conversation
     chat.open_chat(fill(chat.history.store, n_messages))
 
@@ -161,8 +161,8 @@ async def play(told: Path, n_messages: int, tps: float) -> None:
             "streaming": await longest_stop(LIMIT_S, lambda: chat.is_replying),
             "saving": await longest_stop(0.5, lambda: True),
         }
-        told.with_suffix(".new").write_text(json.dumps(stops))
-        told.with_suffix(".new").replace(told)
+        results.with_suffix(".new").write_text(json.dumps(stops))
+        results.with_suffix(".new").replace(results)
 
     gc.freeze()  # as the program does before it runs
     await asyncio.gather(app.run_async(), watch())

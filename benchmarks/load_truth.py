@@ -7,7 +7,7 @@ than before. Without one each model is loaded at each context, which is then fil
 memory when it is first written to. Counted apart from `/proc/PID/smaps` of the worker: pages of the
 model's file, and memory of the process itself (`Anonymous`). What other files map is the code of
 Python and of its libraries, shared by all processes: the plan's overhead has it as a constant. Run
-it on an idle machine: what other programs take in between counts.
+it on an idle machine: memory that other programs allocate meanwhile counts.
 """
 
 import argparse
@@ -91,8 +91,8 @@ def main() -> None:
     if has_gpu:
         print(f"{sum(row.is_in_range for row in rows)} of {len(rows)} in the range that is printed")
     if options.out:
-        kept = [asdict(row) for row in rows]
-        options.out.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        saved = [asdict(row) for row in rows]
+        options.out.write_text(json.dumps(saved, indent=1) + "\n", encoding="utf-8")
 
 
 # --- GPUs ---

@@ -6,7 +6,7 @@
     ../.venv/bin/python speed_page.py peers.jsonl
 
 Every side is sent the token ids of kvchat's own prompt. For each prompt every configuration answers
-once, in an order that turns; a second pair starts all programs anew, since some learn from what
+once, in an order that turns; a second pair restarts all programs, since some learn from what
 they generated. Speed is decoded tokens over the time from the first token to the last; kvchat's is
 over the whole decoding, its first token too. An interrupted comparison goes on where it stopped.
 
@@ -18,7 +18,7 @@ The peers live in environments of their own:
                       (npm's prebuilt binaries, so its own build of llama.cpp)
     transformers      python -m venv hf
                       hf/bin/pip install torch==2.13.0 transformers==5.23.0 gguf accelerate
-A peer that is not named or cannot run is a row that says so. kvchat itself always runs.
+A peer that is not named or cannot run is a row with the reason. kvchat itself always runs.
 """
 
 import argparse
@@ -129,17 +129,17 @@ def run_all(
     pair: int,
     out: Path,
 ) -> None:
-    """Ask, write each reply down at once, and tell what is left."""
+    """Ask, write each reply down at once, and print what is left."""
     began = time.monotonic()
     for done, (mode, question) in enumerate(plan, 1):
         run = answer(sides[mode.peer], mode, question, sampling, pair)
         append(out, run)
         left_s = (time.monotonic() - began) / done * (len(plan) - done)
         speed = run.reply.tokens_per_second if run.reply else None
-        told = f"{speed:8.1f} tok/s" if speed else f"  {run.error or 'no speed'}"
+        result = f"{speed:8.1f} tok/s" if speed else f"  {run.error or 'no speed'}"
         print(
             f"{done}/{len(plan)}  {left_s / 60:5.1f} min left  {question.set_name:10.10} "
-            f"{question.name:28.28} {mode.key:32}{told}",
+            f"{question.name:28.28} {mode.key:32}{result}",
             flush=True,
         )
 
@@ -161,7 +161,7 @@ def key_of(pair: int, mode: Mode, question: Question, sampling: Sampling) -> tup
 def start(
     options: argparse.Namespace, setup: Setup, wanted: set[str]
 ) -> tuple[dict[str, Side], dict[str, str]]:
-    """Start the programs, and say of each that cannot run why."""
+    """Start the programs, and print why one cannot run."""
     libraries = () if options.own_libraries else (Path(llama_cpp.__file__).parent / "lib",)
     makers: dict[str, tuple[object, Callable[[], Side]]] = {
         KVCHAT: (True, lambda: Kvchat(setup)),

@@ -64,9 +64,7 @@ def compare(
         ours.append(tokens_per_second(reply))
         bare.append(len(generated) / seconds)
         ratios.append(ours[-1] / bare[-1])
-    print(
-        f"tokens: {len(reply.token_ids)} behind a prompt of {len(ids)}, {options.threads} threads"
-    )
+    print(f"tokens: {len(reply.token_ids)} after a prompt of {len(ids)}, {options.threads} threads")
     print(f"kvchat    {statistics.median(ours):7.2f} tokens/s (median of {len(ours)})")
     print(f"bare loop {statistics.median(bare):7.2f} tokens/s")
     print(

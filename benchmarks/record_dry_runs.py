@@ -1,4 +1,4 @@
-"""Keeps a part of an accuracy run as a test: what llama.cpp said about catalogue models.
+"""Stores a part of an accuracy run as a test: llama.cpp's answers for catalogue models.
 
 ../.venv/bin/python accuracy.py ... --out rows.jsonl
 ../.venv/bin/python record_dry_runs.py rows.jsonl ../tests/engine/memory/dry_runs.json
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 CASES = ("4k", "5000 3 slots", "32k off ub2048 4u", "32k q8_0", "128k q8_0 ub2048 4u")
-KEPT = (
+CONTEXT_FIELDS = (
     "n_ctx", "n_batch", "n_ubatch", "n_slots", "n_rows", "type_k", "type_v", "flash_attention",
     "kv_unified", "swa_full",
 )  # fmt: skip
@@ -23,8 +23,8 @@ def record(row: dict[str, object]) -> list[object] | None:
         return None
     parts = truth["buffers"].values()
     sums = [sum(part[name] for part in parts) for name in ("context", "model", "compute")]
-    told = {**request["configuration"], "n_rows": request["n_rows"]}
-    context = [told[name] for name in KEPT]
+    settings = {**request["configuration"], "n_rows": request["n_rows"]}
+    context = [settings[name] for name in CONTEXT_FIELDS]
     return [str(row["model"]).removesuffix(".Q4_K_M"), context, *sums]
 
 

@@ -1,7 +1,7 @@
 """Draws the keys of made-up models: sizes that such models have, and what an architecture needs.
 
 Nothing here comes from kvchat's catalogue or layouts. Which keys stay is for llama.cpp's loader to
-say: those that it does not ask for are dropped by `shapes.py`.
+list: those that it does not ask for are dropped by `shapes.py`.
 """
 
 from random import Random
@@ -112,7 +112,7 @@ class Drawing:
         }
 
     def _heads(self) -> Keys:
-        """Draw heads: their size often divides the width, else it is said."""
+        """Draw heads: their size often divides the width, else it is a key."""
         if self._is("no attention"):
             return {"attention.head_count": 0}
         width = self.number("embedding_length")

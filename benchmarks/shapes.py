@@ -35,7 +35,7 @@ MIXES = (
     "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ2_0", *PLAIN_MIXES,
 )  # fmt: skip
 MATRICES = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")
-KEPT_PARTS = ("_norm", "gate_inp", "conv", "time_mix", "altup", "laurel", "position_embd",
+F32_PARTS = ("_norm", "gate_inp", "conv", "time_mix", "altup", "laurel", "position_embd",
               "token_types", "hc_", "indexer.proj", "attn_rel_b")  # fmt: skip
 """Parts of names of tensors that converters leave in 32 bits."""
 NO_TEXT = (
@@ -173,8 +173,8 @@ def _choices(random: Random) -> dict[str, int]:
 def _base_type(name: str, operation: str, shape: tuple[int, ...], base: str) -> str:
     if name.endswith("tid2eid.weight"):
         return "i32"
-    is_kept = any(part in name for part in KEPT_PARTS) or not name.endswith(".weight")
-    return base if operation in MATRICES and len(shape) > 1 and not is_kept else "f32"
+    is_f32 = any(part in name for part in F32_PARTS) or not name.endswith(".weight")
+    return base if operation in MATRICES and len(shape) > 1 and not is_f32 else "f32"
 
 
 def _table(asked: Asked, types: dict[str, str]) -> Iterator[TensorInfo]:
@@ -232,7 +232,7 @@ def written(
     architecture: str, size: str, seed: int, folder: Path, loader: Loader, quantizer: Quantizer,
     dry_run: DryRun,
 ) -> bool:  # fmt: skip
-    """Write one model that llama.cpp loads, in some tries; say so where there is none."""
+    """Write one model that llama.cpp loads, in some tries; print that there is none otherwise."""
     numbers = range(seed, seed + N_TRIES)
     if any((folder / f"{architecture}-{size}-{number}.gguf").exists() for number in numbers):
         return True

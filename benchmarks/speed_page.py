@@ -39,7 +39,7 @@ READING = """\
   single row, so a near tie may fall the other way in every program here. Programs also
   cut a prompt into other batches, and transformers computes with other numbers, so that two plain
   texts may part, too.
-- **Accepted** is the share of drafted tokens that the model confirmed, where the program tells it;
+- **Accepted** is the share of drafted tokens that the model confirmed, if the program reports it;
   **per pass** is how many tokens a pass through the model brought.
 - Modes with two numbers (4/4) look for runs of up to the first length and draft the second, which
   suits processors; the others are the program's defaults, most of which draft long and suit GPUs.
@@ -93,14 +93,14 @@ def verdict_lines(
     """kvchat's automatic rule against the best peer, set by set and over all."""
     names = sets_of(runs)
     every = [verdict_of(runs, name, configurations, auto) for name in names]
-    kept = [verdict_of(runs, name, configurations, auto, without_loops=True) for name in names]
+    no_loops = [verdict_of(runs, name, configurations, auto, without_loops=True) for name in names]
     yield f"`{auto}` against the best peer configuration of each set:\n"
     yield (
         "| set | best peer configuration | over kvchat plain | kvchat auto over plain | "
         "auto over best peer | without looping replies |"
     )
     yield "|---|---|--:|--:|--:|--:|"
-    for name, verdict, rest in zip(names, every, kept, strict=True):
+    for name, verdict, rest in zip(names, every, no_loops, strict=True):
         if verdict is None:
             yield f"| {name} | no speeds yet | | | | |"
             continue
@@ -110,7 +110,7 @@ def verdict_lines(
             f"{bold(verdict.auto_to_best)}{span(verdict)} | "
             f"{number(rest and rest.auto_to_best)} |"
         )
-    yield (f"| median | | | | {bold(median_of(every))} | {number(median_of(kept))} |\n")
+    yield (f"| median | | | | {bold(median_of(every))} | {number(median_of(no_loops))} |\n")
     counts = ", ".join(f"{n_loops(runs, name)} in {name}" for name in names)
     yield (
         f"{n_prompts_of(head)} prompts a set by seed {head.settings['seed']}, "

@@ -1,10 +1,10 @@
-"""Tokens per second foretold before loading, and as measured: for each model and setting.
+"""Tokens per second predicted before loading, and as measured: for each model and setting.
 
     ../.venv/bin/python speeds.py MODEL [MODEL ...] [--tokens 64] [--page results/speeds.md]
 
-Two figures are foretold: the bound (bytes that a token reads over the bandwidth of memory, measured
-at the start), and what an earlier load of the same model and setting did, as `kvchat tune`, `bench`
-and chats keep it. Each setting is loaded twice; the first load is the earlier one. Nothing is
+Two predictions: the bound (bytes that a token reads over the bandwidth of memory, measured at the
+start), and the speed of an earlier load of the same model and setting, which `kvchat tune`, `bench`
+and chats save. Each setting is loaded twice; the first load is the earlier one. Nothing is
 drafted. With `--page` the table is written between the marks of that page.
 """
 
@@ -29,7 +29,7 @@ BEGIN, END = "<!-- measured by benchmarks/speeds.py -->", "<!-- end of what was 
 N_CTX = 4096
 SENTENCE = "The keeper of the archive counted the boats that came in before the storm. "
 DEPTHS = (64, 3000)
-"""Tokens that the measured ones are written behind, about."""
+"""Tokens that the measured ones follow, about."""
 N_REPLIES = 3
 SETTINGS: dict[str, dict[str, object]] = {
     "usual": {},
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 BANDWIDTH_S = 2.0
 TITLES = (
-    "model", "setting", "behind tokens", "measured", "bound", "error", "measured before", "error",
+    "model", "setting", "after tokens", "measured", "bound", "error", "measured before", "error",
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ class Row:
 
     model: str
     setting: str
-    n_behind: int
+    n_before: int
     bound: float
     before: float
     measured: float
@@ -56,7 +56,7 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         return (
-            self.model, self.setting, f"{self.n_behind:,}", f"{self.measured:.1f}",
+            self.model, self.setting, f"{self.n_before:,}", f"{self.measured:.1f}",
             f"≤ {self.bound:.1f}", error(self.bound, self.measured), f"{self.before:.1f}",
             error(self.before, self.measured),
         )  # fmt: skip
@@ -85,17 +85,17 @@ def rows_of(model: Path, bandwidths: Bandwidths, n_tokens: int) -> Iterator[Row]
         before = speeds(model, n_ctx, values, n_tokens)
         after = speeds(model, n_ctx, values, n_tokens)
         print(f"{model.name}, {setting}", file=sys.stderr)
-        for (n_behind, first), (_, second) in zip(before, after, strict=True):
-            foretold = bound.at_depth(n_behind)
-            if foretold is None:
+        for (n_before, first), (_, second) in zip(before, after, strict=True):
+            predicted = bound.at_depth(n_before)
+            if predicted is None:
                 sys.exit(f"there is no bound to compare with: {bound.doubt}")
-            yield Row(model_name(model), setting, n_behind, foretold, first, second)
+            yield Row(model_name(model), setting, n_before, predicted, first, second)
 
 
 def speeds(
     model: Path, n_ctx: int, values: dict[str, object], n_tokens: int
 ) -> list[tuple[int, float]]:
-    """Tokens of the prompt and the median speed behind it, for each depth."""
+    """Tokens of the prompt and the median speed after it, for each depth."""
     off = SpeculationSettings(predictor=PredictorName.OFF)
     engine = load(model, n_ctx=n_ctx, speculation=off, **values)
     found = []
@@ -111,9 +111,9 @@ def speeds(
     return found
 
 
-def error(foretold: float, measured: float) -> str:
+def error(predicted: float, measured: float) -> str:
     """How far a figure is off, as a share of what was measured."""
-    return f"{100 * (foretold / measured - 1):+.0f} %"
+    return f"{100 * (predicted / measured - 1):+.0f} %"
 
 
 def table(rows: list[Row], bandwidth: float) -> list[str]:
@@ -141,7 +141,7 @@ def write(page: Path, lines: list[str]) -> None:
     before, _, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        sys.exit(f"{page} has no {BEGIN} with {END} behind it")
+        sys.exit(f"{page} has no {BEGIN} followed by {END}")
     page.write_text(f"{before}{BEGIN}\n\n{chr(10).join(lines)}\n\n{END}{after}", encoding="utf-8")
 
 

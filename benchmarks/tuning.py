@@ -91,7 +91,7 @@ def measured(model: Path, minutes: float, n_busy: int) -> Iterator[str]:
 
 
 def agreed(one: Run, other: Run) -> bool:
-    """Whether two runs took the same, and say the same of what both of them decided."""
+    """Whether two runs chose the same settings and reached equal verdicts."""
     both = one.verdicts.keys() & other.verdicts.keys()
     is_same = all(one.verdicts[name] == other.verdicts[name] for name in both)
     return bool(one.found and other.found) and one.chosen == other.chosen and is_same

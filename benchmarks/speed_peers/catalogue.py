@@ -32,7 +32,7 @@ class Mode:
     peer: str
     name: str
     settings: dict[str, object] = field(default_factory=dict)
-    """What the peer's side is told; for llama-server `arguments` of its command line."""
+    """Options of the peer's side; for llama-server `arguments` of its command line."""
     needs_draft: bool = False
 
     @property
@@ -164,7 +164,7 @@ class Side(Protocol):
         """A reply of one mode.
 
         Raises:
-            PeerError: the program failed, with what it said.
+            PeerError: the program failed, with its message.
         """
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ class Child:
         """Start it and wait until it has loaded the model.
 
         Raises:
-            PeerError: it does not start, or says why it cannot go on.
+            PeerError: it does not start, or reports why it cannot continue.
         """
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the child
         pipe = subprocess.PIPE
@@ -32,7 +32,7 @@ class Child:
             )
         except OSError as error:
             raise PeerError(f"{command[0]} does not run: {error}") from error
-        said = self._talk(
+        answer = self._talk(
             {
                 "model": str(setup.model.resolve()),
                 "draft": None if setup.draft is None else str(setup.draft.resolve()),
@@ -41,15 +41,15 @@ class Child:
                 "end_tokens": setup.end_tokens,
             }
         )
-        versions = said["versions"]
+        versions = answer["versions"]
         assert isinstance(versions, dict)
         self.versions: dict[str, str] = versions
 
     def ask(self, mode: Mode, question: Question, sampling: Sampling) -> Reply:
-        said = self._talk(
+        answer = self._talk(
             {"settings": mode.settings, "tokens": question.tokens, **asdict(sampling)}
         )
-        return reply_of(said)
+        return reply_of(answer)
 
     def close(self) -> None:
         assert self._process.stdin
@@ -68,14 +68,14 @@ class Child:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
-            said: dict[str, object] = json.loads(line)
+            answer: dict[str, object] = json.loads(line)
         except (OSError, ValueError) as error:
             self._process.wait()
             code = self._process.returncode
             raise PeerError(f"it ended with {code}: {last_line(self._log)}") from error
-        if "error" in said:
-            raise PeerError(str(said["error"]))
-        return said
+        if "error" in answer:
+            raise PeerError(str(answer["error"]))
+        return answer
 
 
 def binding_child(python: Path, setup: Setup) -> Child:

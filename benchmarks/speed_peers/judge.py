@@ -1,4 +1,4 @@
-"""What the runs say: ratios of speeds prompt by prompt, and the verdict over sets. Pure."""
+"""Results of the runs: ratios of speeds prompt by prompt, and the verdict over sets. Pure."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -125,7 +125,7 @@ def row_of(runs: Sequence[Run], set_name: str, configuration: str) -> Row:
 
 
 def acceptance_of(replies: Sequence[Reply]) -> float | None:
-    """Accepted over judged tokens, None where none is known or none was drafted."""
+    """Accepted over verified tokens, None where none is known or none was drafted."""
     if any(reply.n_drafted is None or reply.n_accepted is None for reply in replies):
         return None
     drafted = sum(reply.n_drafted or 0 for reply in replies)

@@ -1,4 +1,4 @@
-"""What is kept of a comparison: a head that says how, and one JSON line for each reply."""
+"""The file of a comparison: a head with the setup, and one JSON line for each reply."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ NEXT_COMMAND = "; "
 
 
 class PeerError(Exception):
-    """A peer, or a file of results, cannot be used; the message says why and what to change."""
+    """A peer, or a file of results, cannot be used; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Reply:
     """Tokens that `elapsed_s` was spent on."""
     elapsed_s: float
     n_drafted: int | None = None
-    """Drafted tokens that the model judged; None where the peer does not tell."""
+    """Drafted tokens that the model verified; None if the peer does not report them."""
     n_accepted: int | None = None
     n_rounds: int | None = None
-    """Passes through the model; None where the peer does not tell."""
+    """Passes through the model; None if the peer does not report them."""
 
     @property
     def tokens_per_second(self) -> float | None:

@@ -53,12 +53,14 @@ class LlamaServer:
             )  # fmt: skip
         except OSError as error:
             raise PeerError(f"{self.binary.name} does not run: {error.strerror}") from error
-        said = (done.stderr + done.stdout).strip().splitlines()
+        answered = (done.stderr + done.stdout).strip().splitlines()
         if done.returncode:
             raise PeerError(
-                f"{self.binary.name} does not run: {said[-1] if said else 'no message'}"
+                f"{self.binary.name} does not run: {answered[-1] if answered else 'no message'}"
             )
-        version = next((line for line in said if line.startswith("version:")), "version unknown")
+        version = next(
+            (line for line in answered if line.startswith("version:")), "version unknown"
+        )
         self.versions["llama.cpp"] = version.removeprefix("version:").strip()
         self.versions["libraries"] = shared_with(self.binary, self._environment(), self.libraries)
 
@@ -73,8 +75,8 @@ class LlamaServer:
             "return_tokens": True,
             "cache_prompt": True,
         }
-        said = self._post(server, mode, body)
-        return reply_of(said, self.setup.end_tokens, n_prompt=len(question.tokens))
+        answered = self._post(server, mode, body)
+        return reply_of(answered, self.setup.end_tokens, n_prompt=len(question.tokens))
 
     def close(self) -> None:
         for server in self._servers.values():
@@ -131,15 +133,15 @@ class LlamaServer:
         )
         try:
             with urllib.request.urlopen(request, timeout=REPLY_S) as answer:
-                said: dict[str, object] = json.load(answer)
-                return said
+                answered: dict[str, object] = json.load(answer)
+                return answered
         except urllib.error.HTTPError as error:
             raise PeerError(f"{mode.key}: {error.read().decode(errors='replace')[:300]}") from error
         except OSError as error:
             raise PeerError(f"{mode.key}: {error}; {last_line(server.log)}") from error
 
 
-def reply_of(said: dict[str, object], ends: tuple[int, ...], *, n_prompt: int) -> Reply:
+def reply_of(answered: dict[str, object], ends: tuple[int, ...], *, n_prompt: int) -> Reply:
     """Read an answer of `/completion`.
 
     `predicted_ms` is counted from the first token, which the prefill brings (llama.cpp 0c1e570,
@@ -148,12 +150,12 @@ def reply_of(said: dict[str, object], ends: tuple[int, ...], *, n_prompt: int) -
     Raises:
         PeerError: the server read another number of tokens than it was sent.
     """
-    timings = said["timings"]
+    timings = answered["timings"]
     assert isinstance(timings, dict)
     n_read = timings["cache_n"] + timings["prompt_n"]
     if n_read != n_prompt:
         raise PeerError(f"llama-server read {n_read} tokens where it was sent {n_prompt}")
-    tokens = said["tokens"]
+    tokens = answered["tokens"]
     assert isinstance(tokens, list)
     n_drafted = timings.get("draft_n", 0)
     n_accepted = timings.get("draft_n_accepted", 0)
@@ -182,10 +184,10 @@ def free_port() -> int:
 
 
 def last_line(log: IO[bytes]) -> str:
-    """The last line of a log that says something."""
+    """The last line of a log that is not empty."""
     log.seek(0)
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "no message"
 
 
 def shared_with(binary: Path, environment: dict[str, str], folders: tuple[Path, ...]) -> str:

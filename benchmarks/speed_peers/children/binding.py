@@ -34,7 +34,7 @@ def open_model(setup, draft_model):
     return llama_cpp.Llama(
         setup["model"],
         n_ctx=setup["n_ctx"],
-        n_batch=setup["n_ctx"],  # 0.3.36 keeps no logits behind the first batch of a prompt
+        n_batch=setup["n_ctx"],  # 0.3.36 has no logits after the first batch of a prompt
         n_threads=setup["n_threads"],
         n_threads_batch=setup["n_threads"],
         flash_attn=True,

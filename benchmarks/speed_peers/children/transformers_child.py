@@ -81,8 +81,8 @@ def main():
         model = open_model(setup["model"])
         draft = open_model(setup["draft"]) if setup["draft"] else None
     except Exception as error:  # noqa: BLE001  # whatever it raises is the row's text
-        said = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print(json.dumps(said), file=talk, flush=True)
+        reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(reply), file=talk, flush=True)
         return
     versions = {
         "transformers": transformers.__version__,
@@ -93,10 +93,10 @@ def main():
     for line in lines:
         question = json.loads(line)
         try:
-            said = answer(model, draft, question, setup["end_tokens"])
+            reply = answer(model, draft, question, setup["end_tokens"])
         except Exception as error:  # noqa: BLE001  # as above
-            said = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print(json.dumps(said), file=talk, flush=True)
+            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps(reply), file=talk, flush=True)
 
 
 if __name__ == "__main__":
