@@ -271,8 +271,8 @@ def summary(cases: list[Case]) -> str:
     if margins:
         places = [divergence.at for divergence in divergences]
         text += (
-            f"; {len(divergences) / n_runs:.1%} diverge, at token {statistics.median(places):.0f} in "
-            f"the median, margins {margins[0]:.3f} to {margins[-1]:.3f}, median "
+            f"; {len(divergences) / n_runs:.1%} diverge, at token {statistics.median(places):.0f} "
+            f"in the median, margins {margins[0]:.3f} to {margins[-1]:.3f}, median "
             f"{statistics.median(margins):.3f}, {sum(each < NEAR_TIE for each in margins)} of "
             f"{len(margins)} below {NEAR_TIE}"
         )
