@@ -185,7 +185,7 @@ class KvchatApp(App[None]):
     ) -> None:
         """Show a notice letter by letter: it may hold titles, paths and texts of anybody.
 
-        Keys stand in it by their ids, as `with_keys` takes them.
+        Action ids in braces become keys; see `with_keys`.
         """
         super().notify(
             visible(with_keys(message, self)),
@@ -209,7 +209,7 @@ class KvchatApp(App[None]):
         self.faults.handle(error)
 
     def _take_from_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Report what a task of asyncio ended with that nobody waits for."""
+        """Report the exception of an asyncio task that nothing awaits."""
         error = context.get("exception")
         if isinstance(error, Exception):
             self.faults.report(error)
@@ -232,7 +232,7 @@ class KvchatApp(App[None]):
             if isinstance(error, EngineError)
             else "This action failed; the chat continues."
         )
-        notice = f"{what} ({report.whereabouts})"
+        notice = f"{what} ({report.location})"
         if self._has_begun:
             self.notify(notice, severity="error")
         else:
@@ -246,8 +246,8 @@ class KvchatApp(App[None]):
         """Save everything and end, with a sentence on standard error."""
         if self._exit_renderables or self._leaving is not None:
             return
-        said = f"kvchat ended because its screen could not be drawn ({report.whereabouts})"
-        self.exit(return_code=1, message=Text(said))
+        text = f"kvchat ended because its screen could not be drawn ({report.location})"
+        self.exit(return_code=1, message=Text(text))
         for save in (self.chat.outbox.save, self.conversation.begin_close):
             try:
                 save()
@@ -280,7 +280,7 @@ class KvchatApp(App[None]):
         self.leave()
 
     def leave(self, return_code: int = 0) -> None:
-        """Save and leave; where saving takes a moment, the screen says so until it is done."""
+        """Save and leave; while saving takes time, the screen shows that."""
         self._exit_code = return_code
         if self._leaving is not None:
             return
@@ -314,7 +314,7 @@ class KvchatApp(App[None]):
         try:
             planned = self.services.planned_bytes(configuration)
         except EngineError:
-            # The load itself tells what is wrong with the file; the panel shows a dash.
+            # The load itself reports what is wrong with the file; the panel shows a dash.
             planned = None
         call_if_open(self.chat, self.conversation.meters.set_planned, planned)
 
@@ -334,12 +334,12 @@ class KvchatApp(App[None]):
     def _configure(self, path: Path) -> None:
         try:
             configuration = self.services.configure(path)
-            said = (self.services.types_note(configuration), self.services.first_hint(path))
+            notes = (self.services.types_note(configuration), self.services.first_hint(path))
         except EngineError as error:
             call_if_open(self.chat, report, self, error)
             return
         call_if_open(self.chat, self.load, configuration)
-        for note in filter(None, said):
+        for note in filter(None, notes):
             call_if_open(self.chat, self.notify, note)
 
     def action_restart(self) -> None:
@@ -421,10 +421,10 @@ class KvchatApp(App[None]):
             self.notify("A draft model needs a local target model: load the target model first.")
             return
 
-        def take(path: Path) -> None:
+        def load(path: Path) -> None:
             self.load(with_draft(Setup(configuration), path).configuration)
 
-        ask(self.chat, file_list("draft", configuration, self.services.scan, user_planner()), take)
+        ask(self.chat, file_list("draft", configuration, self.services.scan, user_planner()), load)
 
     def action_presets(self) -> None:
         """List the presets."""
@@ -463,7 +463,7 @@ class KvchatApp(App[None]):
         self.push_screen(screen)
 
     def action_cache(self) -> None:
-        """Show what is kept of computed tokens."""
+        """Show the saved states."""
         from app.screens.cache import CacheScreen
 
         self.push_screen(CacheScreen(self.conversation))
@@ -536,7 +536,7 @@ class KvchatApp(App[None]):
         return ""
 
     def use_animation(self, level: AnimationLevel) -> None:
-        """Move as much as the settings say; `TEXTUAL_ANIMATIONS` of the environment comes first."""
+        """Set the amount of animation, unless `TEXTUAL_ANIMATIONS` is in the environment."""
         if "TEXTUAL_ANIMATIONS" not in os.environ:
             self.animation_level = level
 
@@ -601,7 +601,7 @@ def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
 
     opened = prepare(request)
     read_harmless_pastes()
-    # The engine decodes on every core: the screen must not take time from it. Its client starts
+    # The engine decodes on every core: the screen must not slow it down. Its client starts
     # the engine from a thread of its own, which keeps the priority that it has now.
     if sys.platform == "linux":
         os.nice(SCREEN_NICENESS)

@@ -227,7 +227,7 @@ class Command:
     """Something that can be asked for by its name."""
 
     name: str
-    """As it is written behind a slash: small letters, and blanks where it is one of several."""
+    """Its name after a slash: small letters, with blanks if it has several words."""
     title: str
     """As the palette shows it: `area: Verb`."""
     description: str
@@ -238,7 +238,7 @@ class Command:
     obstacle: str = ""
     """Why it can do nothing now; empty where it can."""
     run_with: Callable[[str], object] | None = None
-    """Does it with the words behind the name; None where it takes none."""
+    """Runs it with the words after the name; None if it accepts none."""
 
     @property
     def is_named(self) -> bool:
@@ -325,7 +325,7 @@ def conflicts(
 
 
 def completions(commands: Sequence[Command], typed: str) -> list[Command]:
-    """The commands that what stands behind the slash may become, the nearest first."""
+    """The commands that the text after the slash can become, the nearest first."""
     wanted = typed.casefold().strip()
     begin = [c for c in commands if any(n.startswith(wanted) for n in (c.name, *c.aliases))]
     others = [c for c in commands if c not in begin and len(wanted) > 1 and wanted in c.name]

@@ -22,7 +22,7 @@ _TIMEOUT_S = 2.0
 def copy(app: App[object], text: str, what: str = "") -> None:
     """Copy by the terminal's own sequence (OSC 52) and, locally, by a clipboard program too.
 
-    A terminal never says whether it obeyed the sequence, so the notice names the way out where
+    A terminal never reports whether it obeyed the sequence, so the notice names the way out where
     it is known to refuse.
     """
     text = without_controls(text)
@@ -31,7 +31,7 @@ def copy(app: App[object], text: str, what: str = "") -> None:
 
 
 def _copy_too(app: App[object], text: str, what: str) -> None:
-    """Copy by a program, which may take a moment, and say what came of it; a thread's work."""
+    """Copy by a program, which may take a moment, and report the result; called in a thread."""
     copied = _by_program(text)
     size = f"{what + ', ' if what else ''}{len(text):,} characters"
     if not copied and (hint := _hint()):
@@ -79,7 +79,7 @@ def _hint() -> str:
 
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 FAST_LETTERS = 64
-"""Letters in one read that nobody types: as keys each would wrap its line anew."""
+"""Letters of one read from which they count as a paste: nobody types that fast."""
 _FAST = re.compile(rf"\x1b[^\x00-\x1f\x7f]*|[^\x00-\x1f\x7f-\x9f]{{{FAST_LETTERS},}}")
 ESCAPE_SIGN = "\u241b"
 

@@ -1,7 +1,7 @@
 """What can be pressed now and what can be commanded: for the help, the palette and the composer.
 
 Every action that has a key is a command, called `area: Verb` in the palette after the id of its
-binding, and `/name` in the composer. Choices that have no key of their own come beside them.
+binding, and `/name` in the composer. Choices without a key are commands too.
 """
 
 import importlib
@@ -55,7 +55,7 @@ WIDGET_TITLES = {
 
 
 def every_action() -> list[Action]:
-    """What all keys on all screens do, which the settings may bind anew; in the order of the ids.
+    """What all keys on all screens do, which the settings may bind to other keys; ordered by id.
 
     The screens are imported for it.
     """

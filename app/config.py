@@ -288,7 +288,7 @@ class UserSettings:
         return self.loaded.settings
 
     def change(self, section: str, key: str, value: Value | None) -> None:
-        """Write one key, from now on it counts; None takes it out of the file.
+        """Write one key, which takes effect; None removes it from the file.
 
         Raises:
             SettingsError: As of `save_setting`.
@@ -322,7 +322,7 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
     Args:
         section: Name of the table, such as `ui`.
         key: Name of the key, such as `theme`.
-        value: What it becomes; None takes the key out, so that its default counts.
+        value: The new value; None removes the key, which restores its default.
         path: The file; None is the user's own. It is made when it is not there.
 
     Raises:
@@ -345,7 +345,7 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file whole, or leave it as it was; it is for its owner only.
 
-    A link is followed, so that settings kept in another folder stay there.
+    A link is followed, so that settings in another folder stay there.
 
     Raises:
         SettingsError: If the file cannot be written.
@@ -409,7 +409,7 @@ def require_valid(section: str, key: str, value: Value | None) -> None:
 def set_in_toml(text: str, section: str, values: Mapping[str, Value | None]) -> str:
     """A TOML text with keys of one table set, or taken out where they are None.
 
-    Comments, order and spelling of the rest stay.
+    Comments, order and format of the rest stay.
 
     Raises:
         ValueError: It is not valid TOML, or has something else than a table by that name.

@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from app.sanitize import behind_door, with_signs
+from app.sanitize import safe_stream, with_signs
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
@@ -64,7 +64,7 @@ def console(*, stderr: bool = False) -> Console:
     """A console for what a command prints."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PLAIN_WIDTH
-    return HarmlessConsole(behind_door(err=stderr), width, stderr=stderr)
+    return HarmlessConsole(safe_stream(err=stderr), width, stderr=stderr)
 
 
 def html_page(parts: Iterable[RenderableType]) -> str:

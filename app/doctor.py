@@ -233,7 +233,7 @@ def _size(*, is_terminal: bool) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class BuildFacts:
-    """What llama.cpp says about itself."""
+    """Version and features of llama.cpp."""
 
     version: str
     features: str
@@ -263,7 +263,7 @@ def check_trial(
     """Load a model and decode a few tokens, as the chat does when it opens.
 
     Args:
-        model: What to load; None says that there is nothing to try.
+        model: What to load; None if there is no model to try.
         log_path: Where llama.cpp's own lines go.
         command: How the engine's process is started.
     """

@@ -1,6 +1,6 @@
 """Textual's drivers of the terminal and of a browser's tab, which leave both usable.
 
-Textual 8.2.8 enters its mode a second time where a process that was stopped by SIGSTOP goes on,
+Textual 8.2.8 enters its mode a second time after a process was stopped by SIGSTOP and continued,
 and leaves the terminal as it is where a signal ends the process.
 """
 
@@ -46,7 +46,7 @@ class TerminalDriver(LinuxDriver):
     _loop: asyncio.AbstractEventLoop
     _handlers: Mapping[signal.Signals, Any]
     """Those of the signals before."""
-    _is_told_to_end = False
+    _must_end = False
 
     def start_application_mode(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -58,7 +58,7 @@ class TerminalDriver(LinuxDriver):
         super().run_input_thread()
 
     def _end_with_the_terminal(self) -> None:
-        """Wait until the terminal is gone; no signal says so where it does not control kvchat."""
+        """Wait until the terminal is gone: without job control, no signal reports that."""
         waiting = select.poll()
         waiting.register(self.fileno, 0)
         if any(happened & (select.POLLHUP | select.POLLERR) for _, happened in waiting.poll()):
@@ -96,11 +96,11 @@ class TerminalDriver(LinuxDriver):
             return True  # no shell controls this terminal
 
     def _end(self, number: int, _: FrameType | None) -> None:
-        if self._is_told_to_end:
-            if number != signal.SIGHUP:  # a terminal that closes says so in two ways
+        if self._must_end:
+            if number != signal.SIGHUP:  # a terminal that closes is reported twice
                 self._die(number)
             return
-        self._is_told_to_end = True
+        self._must_end = True
         self._call(cast(Endable, self._app).leave, SIGNALLED + number)
         after_a_while(self._die, number)
 
@@ -123,7 +123,7 @@ class TabDriver(WebDriver):
 
     def run_input_thread(self) -> None:
         super().run_input_thread()
-        if not self.exit_event.is_set():  # the server is gone: nobody sees or ends this tab
+        if not self.exit_event.is_set():  # the server is gone: this tab cannot be seen or closed
             code = SIGNALLED + signal.SIGHUP
             leave = cast(Endable, self._app).leave
             self._loop.call_soon_threadsafe(self._app.call_later, leave, code)
@@ -131,13 +131,13 @@ class TabDriver(WebDriver):
 
 
 def own_driver(usual: type[Driver]) -> type[Driver]:
-    """The driver of kvchat in the place of Textual's."""
+    """The driver that replaces Textual's."""
     own: dict[type[Driver], type[Driver]] = {LinuxDriver: TerminalDriver, WebDriver: TabDriver}
     return own.get(usual, usual)
 
 
 def after_a_while(end: Callable[[int], object], argument: int) -> None:
-    """Call `end` where the process has not ended by itself within `END_S`."""
+    """Call `end` if the process has not ended within `END_S`."""
     timer = threading.Timer(END_S, end, (argument,))
     timer.daemon = True
     timer.start()

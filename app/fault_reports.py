@@ -1,4 +1,4 @@
-"""Reports of faults that nobody foresaw: where each happened, and nothing of what was written."""
+"""Reports of unexpected exceptions: where each was raised, without any text of the user."""
 
 import hashlib
 import linecache
@@ -14,33 +14,33 @@ from app import __version__
 from engine.files import replace_file
 
 N_REPORTS = 20
-"""Reports that are kept, the newest."""
+"""Number of newest reports that stay in the folder."""
 N_FRAMES = 40
 """Calls of each exception that a report lists, the innermost."""
 N_NAMING = 3
-"""Calls, the innermost, that say which fault it is: what led to them may differ."""
+"""Innermost calls that identify a fault; the calls before them may differ."""
 N_CHAINED = 5
-"""Exceptions behind one another that a report lists."""
+"""Exceptions of a chain that a report lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultReport:
-    """A fault, and the file that says where it happened."""
+    """A fault and the file of its report."""
 
     reference: str
-    """The same for the same place, in every report and on every machine."""
+    """Equal for equal code locations, in every report and on every machine."""
     path: Path | None
     """None where the file could not be written."""
 
     @property
-    def whereabouts(self) -> str:
-        """How a user finds it."""
-        kept = "no report could be written" if self.path is None else f"report: {self.path}"
-        return f"fault {self.reference}, {kept}"
+    def location(self) -> str:
+        """Reference and path, for a notice."""
+        where = "no report could be written" if self.path is None else f"report: {self.path}"
+        return f"fault {self.reference}, {where}"
 
 
 def reference_of(error: BaseException) -> str:
-    """A short name of the place where an exception was raised."""
+    """Short hash of the code location where an exception was raised."""
     places = [place for place, _ in _places(error)][-N_NAMING:]
     named = "\n".join((type(error).__name__, *places))
     return hashlib.sha256(named.encode(errors="replace")).hexdigest()[:6]
@@ -49,16 +49,15 @@ def reference_of(error: BaseException) -> str:
 def write_report(
     folder: Path, error: BaseException, *, doing: str, reference: str | None = None
 ) -> FaultReport:
-    """Say in a file what failed where; an earlier report of the same place is replaced.
+    """Write the report of an exception; an earlier one of the same location is replaced.
 
-    Messages of exceptions are left out: they may hold what was written in a chat, names of files
-    or keys.
+    Messages of exceptions are left out: they may contain chat texts, file names or keys.
 
     Args:
-        folder: Where the reports are.
-        error: What was raised.
-        doing: What kvchat did then.
-        reference: The name that it was given already; None names its place.
+        folder: Folder of the reports.
+        error: The exception.
+        doing: What kvchat was doing.
+        reference: A reference that is shown already; None computes it.
     """
     reference = reference or reference_of(error)
     path = folder / f"{reference}.txt"
@@ -104,7 +103,7 @@ def _places(error: BaseException) -> Iterator[tuple[str, str]]:
 
 
 def _short(file: str) -> str:
-    """The path of a source file without the folders of whoever installed it."""
+    """Path of a source file, relative to its package."""
     parts = Path(file).parts
     roots = (n for n, part in enumerate(parts) if part in ("app", "engine", "site-packages"))
     return str(Path(*parts[next(roots, len(parts) - 1) :]))

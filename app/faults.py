@@ -169,8 +169,8 @@ def _outliving_faults(dispatch: Callable[..., Awaitable[None]]) -> Callable[...,
 def _closing_once(dismiss: Callable[..., AwaitComplete]) -> Callable[..., AwaitComplete]:
     """Let a screen that is dismissed be the one that goes.
 
-    Textual takes whichever lies on top: behind two quick answers to a dialog that is the screen
-    below it, and where help was opened over a screen that closes by itself it is the help.
+    Textual closes the screen on top: after two fast answers to a dialog that is the screen below,
+    and if help was opened over a screen that closes by itself it is the help.
     """
 
     def dismissed(self: Screen[Any], result: object = None) -> AwaitComplete:

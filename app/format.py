@@ -57,7 +57,7 @@ def nbytes_of(part: int, whole: int) -> str:
     return f"{number} of {of}" if of.endswith(f" {unit}") else f"{number} {unit} of {of}"
 
 
-def spelled_bytes(n: int) -> str:
+def exact_bytes(n: int) -> str:
     """A size so that reading it gives the very number again, such as `4GiB`."""
     for factor, unit in ((1024 * GIB, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
         if n and n % factor == 0:
@@ -72,7 +72,7 @@ def short_nbytes(n: int) -> str:
 
 
 def counted(n: int | None, noun: str) -> str:
-    """A count with its noun: `1 hit`, `2 misses`; a dash where nobody counted."""
+    """A count with its noun: `1 hit`, `2 misses`; a dash for None."""
     return f"{count(n)} {plural(0 if n is None else n, noun)}"
 
 
@@ -91,7 +91,7 @@ def plural(n: float, noun: str) -> str:
 
 
 def count(n: int | None) -> str:
-    """A count with thousands separated, a dash where nobody counted."""
+    """A count with thousands separated; a dash for None."""
     return NO_VALUE if n is None else f"{n:,}"
 
 
@@ -101,7 +101,7 @@ def percent(fraction: float | None) -> str:
 
 
 def plus_minus(spread: float) -> str:
-    """How far figures lie from their middle; beyond 100% is all that can be told."""
+    """Spread of values around their median, in per cent; above 100 % without digits."""
     return f"\N{PLUS-MINUS SIGN}{percent(spread)}" if spread <= 1 else ">\N{PLUS-MINUS SIGN}100%"
 
 
@@ -129,7 +129,7 @@ def short_seconds(value: float) -> str:
 
 
 def moment(seconds: float) -> datetime | None:
-    """A time of the epoch here; None where no calendar has it, whatever a file says."""
+    """A time of the epoch as a local time; None if no calendar has it."""
     try:
         return datetime.fromtimestamp(seconds).astimezone()
     except (OverflowError, OSError, ValueError, TypeError):
@@ -196,7 +196,7 @@ def speed(tps: float | None, spread: float | None) -> str:
 
 
 def is_noisy(spread: float | None) -> bool:
-    """Whether plain steps differ so much that a speed says little."""
+    """Whether plain steps differ too much for a precise speed."""
     return spread is not None and spread >= NOISY
 
 

@@ -77,7 +77,7 @@ def read_offer(
     *,
     setup_of: Callable[[str], Setup] | None = None,
 ) -> HubOffer:
-    """What a repository holds, judged on a machine by the header of one of its files.
+    """The files of a repository, with a verdict for this machine by the header of one of them.
 
     Args:
         asked: The repository; a quantisation leaves the others out.
@@ -143,24 +143,24 @@ def maker_of(source: str) -> str:
 
 
 def verdict_text(option: ModelOption) -> str:
-    """A verdict in words: whether it fits, at which context, how fast at most."""
+    """A verdict in words: whether the model fits, its context and its maximum speed."""
     if option.problem or option.verdict is None:
         return option.problem or "not computed"
     context = f"{option.n_ctx or 0:,} tokens of context"
     match option.verdict:
         case FitVerdict.FITS:
-            said = f"fits with {context}"
+            text = f"fits with {context}"
         case FitVerdict.TIGHT:
-            said = f"barely fits with {context}"
+            text = f"barely fits with {context}"
         case FitVerdict.NO if option.spills:
-            said = f"fits partly on the GPU and partly in RAM, with {context}"
+            text = f"fits partly on the GPU and partly in RAM, with {context}"
         case FitVerdict.NO:
-            said = f"does not fit with {context}"
+            text = f"does not fit with {context}"
     if option.max_n_ctx is not None and option.max_n_ctx != option.n_ctx:
-        said += f"; at most {option.max_n_ctx:,} tokens fit"
+        text += f"; at most {option.max_n_ctx:,} tokens fit"
     if option.bound is not None and option.bound.tps is not None:
-        said += f"; at most {fmt.rate(option.bound.tps)} tok/s (limited by memory bandwidth)"
-    return said
+        text += f"; at most {fmt.rate(option.bound.tps)} tok/s (limited by memory bandwidth)"
+    return text
 
 
 class Favourites:

@@ -84,7 +84,7 @@ class ChosenModel:
         return Configuration.at_server(self.server, name, self.sampling(settings), is_trusted=True)
 
     def sampling(self, settings: Settings) -> SamplingSettings:
-        """How tokens are drawn: as the preset says, else the settings."""
+        """Sampling of the preset, else of the settings."""
         return self.rules.sampling.settings() if self.rules else settings.chat.sampling()
 
     def system_prompt(self, settings: Settings) -> str:
@@ -124,7 +124,7 @@ class ChosenModel:
     def types_note(self, configuration: Configuration, settings: Settings) -> str | None:
         """Why the cache has its types and what that rests on, where they were left open.
 
-        What is wrong with kept plans, or old, follows on lines of its own.
+        Faults of saved plans, and old plans, follow on separate lines.
         """
         from app.planning import known_quality
         from engine.model.architecture import read_model
@@ -266,10 +266,10 @@ def remembered_server(address: str, sampling: SamplingSettings) -> Configuration
 
     The environment's key goes to it only where a preset of the user names it.
     """
-    kept = saved_server(address)
-    if kept is None:
+    found = saved_server(address)
+    if found is None:
         return None
-    url, model = kept
+    url, model = found
     is_named = any(origin_of(url) == origin_of(each) for each, _ in preset_servers())
     return Configuration.at_server(url, model, sampling, is_trusted=is_named)
 
@@ -335,7 +335,7 @@ def loaded_engine(
     Args:
         configuration: What to load.
         note: Called with what the user should know, such as a fallback that was taken.
-        cache: Where states are kept; None keeps none.
+        cache: Settings of saved states; None saves none.
 
     Raises:
         WorkerError: the model cannot be loaded.

@@ -94,7 +94,7 @@ def models_dir() -> Path:
 
 
 def header_cache_path() -> Path:
-    """The file that remembers what the headers of scanned models say."""
+    """The cache of the headers of scanned models."""
     return cache_dir() / "models.json"
 
 

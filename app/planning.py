@@ -30,7 +30,7 @@ from engine.policy.plans import PlanStore, age_days, is_due
 from engine.presets.preset import Preset, SamplingRules
 from engine.quality.records import Report
 
-MOST_OF_A_DEVICE = 100
+MAX_DEVICE_LENGTH = 100
 """Letters of a device's name in a report."""
 
 
@@ -39,7 +39,7 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
 
     Args:
         loaded: What this process's engine has allocated: another load would free it.
-        remembers: Whether estimates are kept, for a screen with a table.
+        remembers: Whether estimates are cached, for a screen with a table.
     """
     return Planner(
         sources=ModelSources(_model_folders, paths.remote_headers_dir()),
@@ -52,7 +52,7 @@ def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False
 
 
 def with_settings(rules: Preset | None, settings: Settings) -> Preset:
-    """A preset with what the settings say where it says nothing; without one they say all."""
+    """A preset completed by the settings; without a preset, the settings alone."""
     engine, cache = settings.engine, settings.cache
     if rules is None:
         rules = Preset.model_construct(
@@ -80,7 +80,7 @@ def user_speeds() -> Speeds:
 
 @cache
 def user_bandwidths() -> Bandwidths:
-    """How fast this machine's memory is read, kept from the first question on."""
+    """Bandwidth of this machine's memory, measured once."""
     return Bandwidths(paths.bandwidths_path())
 
 
@@ -92,7 +92,7 @@ def _speed(speeds: Speeds, model: Model) -> ModelSpeed | None:
 
 
 def speeds_of_chats() -> Mapping[str, ModelSpeed]:
-    """What replies in chats took; nothing where the chats cannot be read, which they say."""
+    """Speeds of replies in chats; empty if the chats cannot be read, which the chat reports."""
     from app.store.chats import ChatStore  # not needed where a model was tuned
     from app.store.errors import StoreError
 
@@ -147,14 +147,14 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
 
 @dataclass(frozen=True, slots=True)
 class KVVerdict:
-    """The cache types that a report says to run with, and why."""
+    """The cache types that a report recommends, and why."""
 
     pair: KVTypes
     text: str
 
 
 def keep_report(report: Report) -> Report:
-    """Keep a measurement as a plan; with what is kept of its other kinds.
+    """Save a measurement as a plan, joined with saved results of other types.
 
     Raises:
         PlanError: the plan cannot be written.
@@ -200,4 +200,4 @@ def _devices_here() -> tuple[str, str]:
     """This machine as reports name it: without its GPUs, and with them."""
     processor = this_processor().name
     both = ", ".join((processor, *(gpu.name for gpu in find_gpus())))
-    return processor[:MOST_OF_A_DEVICE].strip(), both[:MOST_OF_A_DEVICE].strip()
+    return processor[:MAX_DEVICE_LENGTH].strip(), both[:MAX_DEVICE_LENGTH].strip()

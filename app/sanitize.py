@@ -1,8 +1,8 @@
-"""Signs for harmful characters, and the one door to the terminal.
+"""Replace control characters in everything that reaches the terminal.
 
-Files, servers, logs and models say what they like, and a command prints it in many ways: by itself,
-in click's messages, in a traceback, in a warning of a library. All of it passes the door, and no
-text moves the cursor or changes the terminal's title.
+Texts of files, servers, logs and models are printed by kvchat, by click's messages, in tracebacks
+and in warnings of libraries. All of them pass one stream, so that no text moves the cursor or
+changes the terminal's title.
 """
 
 import io
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _INVISIBLE = "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-# Between Latin letters a joiner takes width in a terminal and none in our count.
+# Between Latin letters a joiner has a width in a terminal, and none in our count.
 _JOINER = "(?<=[\x00-\u02ff])\u200d|\u200d(?=[\x00-\u02ff])"
 _HARMFUL = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}{_INVISIBLE}\ud800-\udfff]|{_JOINER}")
 TAB_WIDTH = 4
@@ -42,7 +42,7 @@ def one_line(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""JSON text with every harmful character spelled as JSON spells it, such as `\u009b`."""
+    r"""JSON text with every harmful character as an escape, such as `\u009b`."""
     return _HARMFUL.sub(lambda match: json.dumps(match.group())[1:-1], text)
 
 
@@ -57,7 +57,7 @@ def harmless(text: str) -> str:
 
 
 class Door:
-    """Takes the place of a stream that is a terminal; harmful characters arrive as signs.
+    """Replaces the stream of a terminal; harmful characters are written as signs.
 
     It has no file descriptor, by which something could be written past it.
     """
@@ -83,7 +83,7 @@ class Door:
 def close_terminal() -> None:
     r"""Put a door before standard output and error, each where it is a terminal.
 
-    A character that the encoding lacks is spelled, in a pipe or file too, as `\u241b`.
+    A character that the encoding lacks is written as an escape, in a pipe or file too, as `\u241b`.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -93,7 +93,7 @@ def close_terminal() -> None:
             setattr(sys, name, cast(TextIO, Door(stream)))
 
 
-def behind_door(*, err: bool) -> TextIO | None:
+def safe_stream(*, err: bool) -> TextIO | None:
     """The terminal itself, for texts that are harmless and coloured; None where there is no door.
 
     The two consoles alone write to it, `app.cli.console` and `app.console`.

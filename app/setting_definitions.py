@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from app.config import SIZE_FORMAT, Settings, SettingsError, Value, require_valid
-from app.format import spelled_bytes
+from app.format import exact_bytes
 from engine.configuration import Bounds, PredictorName
 
 SECTIONS: Mapping[str, str] = {
@@ -78,15 +78,15 @@ class SettingDefinition:
         return _EFFECTS.get(f"{self.section}.{self.key}", _EFFECTS[self.section])
 
     def value(self, settings: Settings) -> object:
-        """What it is in some settings; None where it is not said."""
+        """The value in these settings; None if it is not set."""
         table = getattr(settings, self.section)
         return table.get(self.key) if isinstance(table, dict) else getattr(table, self.key)
 
     def read(self, text: str) -> Value | None:
-        """The value that a text spells; None is the default, which an empty text stands for.
+        """Parse a value; None for an empty text, which is the default.
 
         Raises:
-            SettingsError: It may not be that; the message says what is possible.
+            SettingsError: the value is not allowed; the message lists what is.
         """
         if not (text if self.is_long else text.strip()):
             return None
@@ -110,8 +110,8 @@ class SettingDefinition:
                 continue
         return text
 
-    def spell(self, value: object) -> str:
-        """A value as `read` takes it."""
+    def format(self, value: object) -> str:
+        """A value as text that `read` parses."""
         match value:
             case None | ():
                 return ""
@@ -120,7 +120,7 @@ class SettingDefinition:
             case Enum():
                 return str(value.value)
             case int() if self.is_size:
-                return spelled_bytes(value)
+                return exact_bytes(value)
             case tuple():
                 return json.dumps([str(each) for each in value], ensure_ascii=False)
             case _:

@@ -32,7 +32,7 @@ from engine.servers import saved_server
 if TYPE_CHECKING:
     from engine.planning.models import FitContext
 
-MOST_CHATS = 500
+MAX_CHATS = 500
 """Chats that are asked which server they were made with."""
 SCREEN_PATIENCE_S = 0.2
 """How long the screen stops for another program that writes the chats, in seconds."""
@@ -40,14 +40,14 @@ SCREEN_PATIENCE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """Functions that may take a moment; screens call those in threads."""
+    """Functions that may take a moment; screens call them in threads."""
 
     configure: Callable[[Path], Configuration]
     """The configuration that a model is opened with; raises `EngineError`."""
     fit_context: "Callable[[], FitContext | None]"
-    """What models are judged by on this machine; None judges none."""
+    """Computes whether models fit on this machine; None computes nothing."""
     planned_bytes: Callable[[Configuration], PlannedBytes | None]
-    """What the estimate says for it, None where there is no estimate."""
+    """Estimated bytes of a configuration; None without an estimate."""
     scan: Callable[[], Sequence[ModelEntry]]
     """The models in the folders."""
     folders: tuple[Path, ...]
@@ -55,12 +55,12 @@ class Services:
     servers: Callable[[], Sequence[str]]
     """Servers with a model each, as `Configuration.address` writes them: of chats and presets."""
     install_starter: Callable[[Callable[[str], None]], Path]
-    """Installs the starter model and says how far it is; raises `EngineError`."""
+    """Installs the starter model and reports progress; raises `EngineError`."""
     presets_dir: Path
     settings: UserSettings
     """What counts now; what is chosen by key, such as the theme, is remembered there."""
     first_hint: Callable[[Path], str | None] = lambda _: None
-    """What to say once when a model is opened that was never open before; raises `EngineError`."""
+    """A hint for the first time that a model is opened; raises `EngineError`."""
     types_note: Callable[[Configuration], str | None] = lambda _: None
     """Why the cache has its types, where they were left open; raises `EngineError`."""
     forget_on_disk: Callable[[str], object] = lambda _: None
@@ -166,7 +166,7 @@ def _types_note(
 
 def _servers(store: ChatStore) -> list[str]:
     """The servers that chats were made with, last used first, and those of presets."""
-    used = [chat.model_path or "" for chat in store.list_chats(limit=MOST_CHATS)]
+    used = [chat.model_path or "" for chat in store.list_chats(limit=MAX_CHATS)]
     found = dict.fromkeys(address for address in used if saved_server(address) is not None)
     of_presets = (Configuration.at_server(*each).address for each in preset_servers())
     return list(found | dict.fromkeys(of_presets))
@@ -219,7 +219,7 @@ def _fit_context() -> "FitContext | None":
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
-    """What the estimate says that the backend allocates, and what comes beside it.
+    """Estimated bytes that the backend allocates, and the overhead.
 
     Raises:
         EngineError: If a model file cannot be read.
@@ -232,9 +232,9 @@ def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
 
     planned = user_planner().estimator(Setup(configuration))(configuration)
     total = sum(device.total_bytes for device in planned.devices)
-    beside = [TermKind.OVERHEAD]
+    extra = [TermKind.OVERHEAD]
     if configuration.backend == "torch":  # whose buffers are the tensors that stay
-        beside.append(TermKind.COMPUTE)
-    overhead = sum(device.term(kind).nbytes for device in planned.devices for kind in beside)
+        extra.append(TermKind.COMPUTE)
+    overhead = sum(device.term(kind).nbytes for device in planned.devices for kind in extra)
     reclaimable = sum(device.reclaimable_bytes for device in planned.devices)
     return PlannedBytes(total - overhead, overhead, reclaimable)

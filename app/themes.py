@@ -77,7 +77,7 @@ class ThemeColors(BaseModel):
 
 
 class ThemeFile(BaseModel):
-    """One theme as a TOML file spells it."""
+    """One theme of a TOML file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -89,7 +89,7 @@ class ThemeFile(BaseModel):
     variables: dict[str, ColorText] = Field(default_factory=dict)
 
     def theme(self) -> Theme:
-        """The theme as Textual takes it."""
+        """The theme for Textual."""
         return Theme(
             name=self.name,
             dark=self.dark,
@@ -157,7 +157,7 @@ def read_theme(path: Path) -> Theme:
     except ValidationError as error:
         faults = explain(error, ThemeFile, unknown="not a theme key")
         raise ValueError(explain_faults(faults)) from error
-    # A variable that no style uses would be a spelling mistake that nobody notices.
+    # A variable that no style uses is probably a typing mistake.
     known = {*theme.to_color_system().generate(), *VARIABLES, *ANSI_VARIABLES}
     unknown = [
         (("variables", name), f" is not a theme key{did_you_mean(name, known)}")

@@ -16,14 +16,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 GRACE_S = 1.0
-"""How long calls may go on at the end, all together: an install removes what it began, say."""
+"""Seconds that all calls together may run at the end, for example to remove a partial install."""
 
 
 class DaemonExecutor(ThreadPoolExecutor):
     """Runs each call in a daemon thread of its own.
 
     asyncio takes a `ThreadPoolExecutor` only, whose own threads keep a program alive until the last
-    call is over: a download that nobody wants any more, for minutes.
+    call is over: a cancelled download, for minutes.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ def _run(future: "Future[T]", call: Callable[[], T]) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001  handed to whoever waits for the call
+    except BaseException as error:  # noqa: BLE001  handed to the caller
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -40,7 +40,7 @@ def with_tables(page: str) -> str:
 def settings_table() -> str:
     """Every setting: name, default, allowed values, meaning, and when a change takes effect."""
     rows = (
-        (f"`{each.section}.{each.key}`", _code(each.spell(each.default)), each.allowed,
+        (f"`{each.section}.{each.key}`", _code(each.format(each.default)), each.allowed,
          each.markdown, each.effect)
         for each in definitions()
     )  # fmt: skip

@@ -23,7 +23,7 @@ from app.cli.console import confirmed, print_json, redraws, say, tell, tell_over
 from app.cli.options import AGE, Size, json_option
 from app.config import CacheDefaults, load_settings, require_settings, save_setting
 from app.console import console, plain_table
-from app.format import count, counted, local_time, nbytes, nbytes_of, spelled_bytes
+from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
 from engine.cache.radix import StoredState
 from engine.cache.snapshot_store import SnapshotStore
@@ -125,7 +125,7 @@ def budget(disk: int | None, warm: int | None) -> None:
     require_settings()
     for key, size in (("cold", disk), ("warm", warm)):
         if size is not None:
-            save_setting("cache", key, spelled_bytes(size))
+            save_setting("cache", key, exact_bytes(size))
     settings = require_settings().cache
     with _store() as store:
         used = store.nbytes

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
-from app.sanitize import behind_door, escaped, one_line, with_signs
+from app.sanitize import escaped, one_line, safe_stream, with_signs
 
 if TYPE_CHECKING:
     from engine.events import Event
@@ -223,7 +223,7 @@ class SlowReading:
 
 
 def _write(text: str, *, err: bool = False, nl: bool = True) -> None:
-    click.echo(text, file=behind_door(err=err), err=err, nl=nl)
+    click.echo(text, file=safe_stream(err=err), err=err, nl=nl)
 
 
 def confirmed(question: str, otherwise: str) -> bool:

@@ -122,7 +122,7 @@ def _show(values: "list[SettingValue]", *, as_json: bool) -> None:
             {
                 "name": f"{each.definition.section}.{each.definition.key}",
                 "value": each.text,
-                "default": each.definition.spell(each.definition.default),
+                "default": each.definition.format(each.definition.default),
                 "source": each.source,
                 "fault": each.fault or None,
                 "meaning": each.definition.meaning,

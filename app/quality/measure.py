@@ -42,7 +42,7 @@ STYLES = {"muted": "dim", "strong": "bold", "good": "green", "bad": "red"}
 """What rich calls the styles of a report's lines."""
 LINE_EVERY_S = 10.0
 """Between two lines of progress where they go to a file or a pipe."""
-MOST_CHATS = 200
+MAX_CHATS = 200
 LEAST_LETTERS = 200
 """Of a chat; shorter ones say nothing about a long context."""
 _UNWRITABLE = "the HTML report {path} cannot be written ({reason}): use another file for --html"
@@ -302,7 +302,7 @@ def chat_texts() -> Iterator[Text]:
     found: list[Text] = []
     if paths.database_path().is_file():
         with ChatStore(paths.database_path()) as store:
-            for chat in store.list_chats(limit=MOST_CHATS):
+            for chat in store.list_chats(limit=MAX_CHATS):
                 messages = [] if chat.head_id is None else store.path_to(chat.head_id)
                 text = "\n\n".join(f"{each.role}: {each.content}" for each in messages)
                 if len(text) >= LEAST_LETTERS:

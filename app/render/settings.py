@@ -53,7 +53,7 @@ def value_of(
         text, source = beside[place]
         return SettingValue(definition, text, source, is_default=False, fault=fault)
     is_set = place in loaded.given and not fault
-    text = definition.spell(definition.default if value is None else value)
+    text = definition.format(definition.default if value is None else value)
     source = FILE if place in loaded.given else "default"
     is_default = not is_set and value in (None, definition.default)
     return SettingValue(definition, text, source, is_default=is_default, fault=fault.strip())
@@ -83,7 +83,7 @@ def detail_lines(setting: SettingValue | None, width: int) -> list[Line]:
     if setting is None:
         return [EMPTY]
     each = setting.definition
-    default = each.spell(each.default)
+    default = each.format(each.default)
     facts = [f"default {visible(default)}" if default else "no default"]
     facts += [each.allowed] if each.allowed else []
     where = (f"[{each.section}] {visible(each.key)}", setting.source, f"takes effect {each.effect}")

@@ -98,17 +98,17 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
 
 
 def _begun_again(path: Path) -> tuple[sqlite3.Connection, str]:
-    """The database restored from its backup, else a new one; and what the user is told of it."""
+    """The database restored from its backup, else a new one; and a notice about it."""
     connection = _restored(path) or _open_checked(path, is_whole=True)
     n, newest = connection.execute("SELECT count(*), max(updated_at) FROM chats").fetchone()
     if not n:
         return connection, "a new database was created"
-    said = f"restored {counted(n, 'chat')}, last used {local_time(newest)}, from {backup_of(path)}"
-    return connection, said
+    text = f"restored {counted(n, 'chat')}, last used {local_time(newest)}, from {backup_of(path)}"
+    return connection, text
 
 
 def _restored(path: Path) -> sqlite3.Connection | None:
-    """The database made anew from its backup; None where there is none that can be used."""
+    """The database restored from its backup; None without a usable backup."""
     try:
         with backup_of(path).open("rb") as backup:
             replace_file(path, iter(partial(backup.read, COPY_BYTES), b""), is_durable=True)
@@ -199,7 +199,7 @@ def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
 def _was_left_whole(path: Path, holder: int) -> bool:
     """Whether the file is as a kvchat left it, or open in one that has checked it.
 
-    A check of a large file takes long; it is for what a kill, a copy or a disk has done.
+    Checking a large file takes long: it is done after a kill, a copy or a fault of the disk.
     """
     if not _holds_alone(holder):
         return True

@@ -67,19 +67,19 @@ def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
 
 
 def busy_error(path: Path) -> StoreError:
-    """The error that says that the database at `path` cannot be written for the moment."""
+    """The error for a database that another program is writing."""
     return StoreError(
         f"{path} is busy: another program is writing to it, or the disk is slow; try again later"
     )
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Whether `error` says that another program writes the database."""
+    """Whether `error` means that another program writes the database."""
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether `error` says that the file is no (longer a) database."""
+    """Whether `error` means that the file is not a database, or is damaged."""
     return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 

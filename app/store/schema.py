@@ -54,7 +54,7 @@ CREATE INDEX IF NOT EXISTS messages_by_chat ON messages(chat_id);
 CREATE INDEX IF NOT EXISTS messages_by_parent ON messages(parent_id);
 """
 
-# A text without a chat is that of a new one; `place` tells apart the new chats of several kvchats.
+# A text without a chat is that of a new one; `place` numbers the new chats of several kvchats.
 UNSENT_TEXTS = """
 CREATE TABLE IF NOT EXISTS drafts (
     chat_id INTEGER UNIQUE REFERENCES chats(id) ON DELETE CASCADE,

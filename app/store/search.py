@@ -87,8 +87,8 @@ class Query:
 def parse_query(text: str) -> Query:
     r"""Read what a user typed; no text is an error.
 
-    Words are parts of words too, so the one that is being typed finds already. What stands in
-    double quotes is a phrase of whole words; a quote that is never closed reaches to the end.
+    A word is also found inside other words. A phrase in double quotes is whole words in sequence;
+    a quote that is not closed extends to the end.
     """
     wanted = []
     for match in _PIECE.finditer(text.replace("\0", " ")):

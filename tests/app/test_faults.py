@@ -298,7 +298,7 @@ def test_a_report_that_cannot_be_written_is_no_second_fault(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     report = write_report(tmp_path / "file", raised(fail), doing="test")
     assert report.path is None
-    assert report.reference in report.whereabouts
+    assert report.reference in report.location
 
 
 async def test_a_fault_of_a_thread_is_a_notice_with_its_reference(tmp_path: Path) -> None:

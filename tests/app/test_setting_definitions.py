@@ -27,7 +27,7 @@ def test_every_setting_is_listed_with_a_meaning() -> None:
 def test_a_default_reads_as_it_is_spelled(name: str) -> None:
     each = ALL[name]
     assert each.effect
-    value = each.read(each.spell(each.default))
+    value = each.read(each.format(each.default))
     table = {} if value is None else {each.key: value}
     assert each.value(Settings.model_validate({each.section: table})) == each.default
 
@@ -58,7 +58,7 @@ def test_what_is_typed_becomes_a_value_of_the_file(
     read = load_settings(tmp_path / "config.toml")
     assert read.problem is None
     assert read == settings.loaded
-    assert each.read(each.spell(each.value(read.settings))) == each.read(text)
+    assert each.read(each.format(each.value(read.settings))) == each.read(text)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_cannot_be_says_what_can(name: str, text: str, says: str) -> None:
 
 
 def test_sizes_are_spelled_with_their_unit() -> None:
-    assert ALL["cache.cold"].spell(8 * GIB) == "8GiB"
+    assert ALL["cache.cold"].format(8 * GIB) == "8GiB"
 
 
 @example("one\r\ntwo\rthree\n")
