@@ -1,8 +1,7 @@
-"""Many prompts from a file of lines, answered at once into another; a second run goes on.
+"""Answer a file of prompts in parallel; a second run continues where the first one stopped.
 
-Each line is a JSON object: a prompt or messages, and what it asks for of its own. Each result is a
-line too, appended whole as soon as its reply ends, so that a run which is stopped loses nothing but
-what was under way.
+Each line of the file is a JSON object with a prompt or messages, and settings of its own. Each
+result is one line, appended whole when its reply ends: a stopped run loses only running replies.
 """
 
 import fcntl
@@ -12,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -40,10 +39,11 @@ from engine.process.blocking_client import BlockingClient, EngineStoppedError
 from engine.requests import GenerationRequest, Grammar, Message
 from engine.validation import explain, explain_faults
 
-MOST_BYTES = 1 << 30
-"""Of a file of requests or results."""
+MAX_BYTES = 1 << 30
+"""Size of a file of prompts or results."""
 HASH_LENGTH = 16
-LINES_A_REPORT = 10_000
+REPORT_EVERY = 10_000
+"""Lines between two calls of `report`."""
 
 Natural = Annotated[int, Field(ge=0, lt=1 << 63)]
 Positive = Annotated[int, Field(ge=1, lt=1 << 31)]
@@ -63,7 +63,7 @@ class _BatchMessage(BaseModel):
 
 
 class _Line(BaseModel):
-    """What a line may say; what it leaves out is as the command says."""
+    """The keys of a line; a missing one has the value of the command."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -87,7 +87,7 @@ class _Line(BaseModel):
     repetition_window: Natural | None = None
 
     def fault(self) -> str | None:
-        """What of it does not go together."""
+        """Why keys of the line contradict each other; None if they do not."""
         if (self.prompt is None) == (self.messages is None):
             return "exactly one of `prompt` and `messages` must be set"
         if not (self.messages or (self.prompt or "").strip()):
@@ -99,11 +99,11 @@ class _Line(BaseModel):
         return None
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
-        """The request that the line makes of the command's.
+        """The command's request with the settings of the line.
 
         Raises:
             GrammarError: its schema or grammar is not valid.
-            ValueError: an adapter is not there.
+            ValueError: an adapter does not exist.
         """
         own = {name: getattr(self, name) for name in _SAMPLING}
         given = {name: value for name, value in own.items() if value is not None}
@@ -123,7 +123,7 @@ class _Line(BaseModel):
         )
 
     def _grammar(self) -> Grammar | None:
-        """What the reply may be, checked; None leaves it to the command."""
+        """The checked schema or grammar of the line; None if it has neither."""
         if self.json_schema is not None:
             grammar = Grammar(json.dumps(self.json_schema), name="of the line")
         elif self.grammar is not None:
@@ -143,19 +143,19 @@ class _Line(BaseModel):
 
 
 _ANSWER_RULES = {"json_schema", "grammar", "stop_tokens"}
-"""Settings that a line writes in another way than the command, which names files."""
+"""Settings whose keys in a line differ from those of the command, which names files."""
 _SAMPLING = _Line.model_fields.keys() & {
     each.name for each in fields(SamplingSettings) if each.name not in _ANSWER_RULES
 }
-"""The settings that a line may say as they are."""
+"""Sampling settings with the same key in a line."""
 
 
 _check = lru_cache(maxsize=64)(check_grammar)
-"""Lines of a file mostly have one schema."""
+"""Most lines of a file have the same schema."""
 
 
-def _adapter(spelled: str) -> Adapter:
-    adapter = Adapter.read(spelled)
+def _adapter(text: str) -> Adapter:
+    adapter = Adapter.read(text)
     if not is_file(adapter.path):
         raise ValueError(f"the adapter {adapter.path} does not exist")
     return adapter
@@ -166,11 +166,10 @@ class BatchRequest:
     """One line that can be answered."""
 
     number: int
-    """Of the line, from 1 on."""
+    """Number of the line, from 1."""
     id: str | int | None
-    """As the line has it."""
     digest: str
-    """Of the request and of what answers it."""
+    """Digest of the request and of the model."""
     request: GenerationRequest
 
     @property
@@ -192,7 +191,7 @@ def _key(id_: object, line: object, digest: object) -> tuple[str, str]:
 
 
 def answering(configuration: Configuration) -> str:
-    """Text that identifies what answers a batch: the model, and all settings that change its text.
+    """Identify the model of a batch and all of its settings that change a text.
 
     Raises:
         ModelFileError: the model cannot be read.
@@ -221,14 +220,14 @@ def read_requests(
     *,
     answered_by: str = "",
 ) -> tuple[list[BatchRequest], list[BrokenLine]]:
-    """The lines of a file, those that can be answered and those that cannot.
+    """Read a file: the lines that can be answered, and those that cannot.
 
     Args:
         path: The file.
-        base: What a line leaves out.
-        system: The instruction that each begins with, unless it has one; empty is none.
-        report: Gets the number of lines read, now and then.
-        answered_by: As `answering` returns it: results of another model do not count.
+        base: Settings that a line does not set.
+        system: System prompt of lines without one; empty for none.
+        report: Called with the number of lines read.
+        answered_by: Result of `answering`: results of another model do not count.
 
     Raises:
         BatchError: the file cannot be read.
@@ -237,7 +236,7 @@ def read_requests(
     broken: list[BrokenLine] = []
     seen: dict[str | int, int] = {}
     for number, line in enumerate(_lines(path), start=1):
-        if number % LINES_A_REPORT == 0:
+        if number % REPORT_EVERY == 0:
             report(number)
         if not line.strip():
             continue
@@ -258,34 +257,23 @@ def _read_line(
     number: int, line: bytes, base: GenerationRequest, system: str, answered_by: str
 ) -> BatchRequest:
     try:
-        said = _Line.model_validate(_object(line))
+        parsed = _Line.model_validate(_object(line))
     except ValidationError as error:
         raise ValueError(explain_faults(explain(error, _Line))) from error
-    fault = said.fault()
+    fault = parsed.fault()
     if fault is not None:
         raise ValueError(fault)
     try:
-        request = said.request(base, system)
+        request = parsed.request(base, system)
     except GrammarError as error:
         raise ValueError(str(error)) from error
-    asked = repr((_set_fields(request), answered_by))
-    digest = hashlib.sha256(asked.encode()).hexdigest()[:HASH_LENGTH]
-    return BatchRequest(number, said.id, digest, request)
-
-
-def _set_fields(value: object) -> object:
-    """A dataclass as its fields that are not at their defaults: a new field changes no digest."""
-    if isinstance(value, tuple):
-        return tuple(map(_set_fields, value))
-    if not is_dataclass(value) or isinstance(value, type):
-        return value
-    own = {each.name: getattr(value, each.name) for each in fields(value)}
-    defaults = {each.name: each.default for each in fields(value)}
-    return {name: _set_fields(given) for name, given in own.items() if given != defaults[name]}
+    identity = repr((request, answered_by))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:HASH_LENGTH]
+    return BatchRequest(number, parsed.id, digest, request)
 
 
 def _object(line: bytes) -> dict[str, object]:
-    """The JSON object of a line; a ValueError tells no line, which is always the first."""
+    """The JSON object of a line; `ValueError` has the position without JSON's own line number."""
     try:
         value = parse_json(line)
     except json.JSONDecodeError as error:
@@ -300,16 +288,16 @@ def _object(line: bytes) -> dict[str, object]:
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return read_bytes(path, limit=MOST_BYTES).split(b"\n")
+        return read_bytes(path, limit=MAX_BYTES).split(b"\n")
     except OSError as error:
         raise BatchError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 class ResultsFile:
-    """The file that results are appended to; nobody else appends to it meanwhile."""
+    """The file that results are appended to, locked against other runs."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, or make it.
+        """Open or create the file.
 
         Raises:
             BatchError: it cannot be written, or another run writes it.
@@ -341,13 +329,13 @@ class ResultsFile:
         os.close(self._descriptor)
 
     def done(self) -> set[tuple[str, str]]:
-        """The key of each result in it; other lines are ignored.
+        """The key of each result; other lines are ignored.
 
         Raises:
             BatchError: it cannot be read.
         """
         lines = _lines(self._path)
-        if lines[-1]:  # the end of a line that a power cut has torn
+        if lines[-1]:  # a power cut left a partial line
             self._write(b"\n")
         found: set[tuple[str, str]] = set()
         for line in filter(None, lines):
@@ -360,7 +348,7 @@ class ResultsFile:
         return found
 
     def append(self, values: dict[str, object]) -> None:
-        """Append a result as one line, all of it or nothing, and wait until the disk has it.
+        """Append a result as one line, whole or not at all, and wait until it is on disk.
 
         Raises:
             BatchError: it cannot be written.
@@ -373,7 +361,7 @@ class ResultsFile:
             if os.write(self._descriptor, data) < len(data):
                 os.ftruncate(self._descriptor, length)
                 raise BatchError(f"{self._path} cannot be written: the disk is full")
-            with suppress(OSError):  # a pipe or a device has nothing to wait for
+            with suppress(OSError):  # a pipe or a device cannot be synced
                 os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, length)
@@ -384,13 +372,13 @@ class ResultsFile:
 
 @dataclass(slots=True)
 class BatchProgress:
-    """How far a batch is."""
+    """Progress of a batch."""
 
     n_all: int
     n_done: int = 0
-    """Results that are in the file, those of earlier runs included."""
+    """Results in the file, including those of earlier runs."""
     n_tokens: int = 0
-    """That this run made."""
+    """Tokens of this run."""
     failed: list[BrokenLine] = field(default_factory=list)
     elapsed_s: float = 0.0
 
@@ -399,7 +387,7 @@ class BatchProgress:
 
     @property
     def tps(self) -> float:
-        """Tokens a second of all replies together."""
+        """Tokens per second of all replies together."""
         return self.n_tokens / self.elapsed_s if self.elapsed_s else 0.0
 
 
@@ -414,21 +402,21 @@ def answer_all(
     clock: Callable[[], float] = time.monotonic,
     observe: Callable[[Event], None] = lambda _: None,
 ) -> Iterator[BatchProgress]:
-    """Answer requests, and append each result as soon as it is there; the same progress each time.
+    """Answer requests and append each result; yields the same progress object after each.
 
     Args:
-        engine: With room for the replies.
-        requests: What is asked.
-        results: Where results go.
-        progress: What is counted.
-        n_at_once: Replies that are made at a time.
-        model: Name of the model, for the results.
-        clock: Seconds.
+        engine: Has a model with enough slots loaded.
+        requests: Unanswered requests.
+        results: Receives the results.
+        progress: Is updated.
+        n_at_once: Parallel replies.
+        model: Name of the model in the results.
+        clock: Monotonic seconds.
         observe: Called with each event of each reply, such as `Metrics.observe`.
 
     Raises:
         BatchError: a result cannot be written.
-        WorkerError: the engine cannot be started again; what was done before is in the file.
+        WorkerError: the engine cannot be restarted; earlier results are in the file.
     """
     began = clock()
     since: dict[int, float] = {}
@@ -460,7 +448,8 @@ def _events(
 ) -> Iterator[tuple[BatchRequest, Event]]:
     """The events of every reply.
 
-    A request during which the engine ends has failed; of several each is asked again alone.
+    If the engine ends during one request, that request failed; during several, each of them is
+    requested again alone.
     """
     suspects: list[BatchRequest] = []
     while True:
@@ -487,23 +476,23 @@ def _follow(
     n_at_once: int,
     running: dict[int, BatchRequest],
 ) -> Iterator[tuple[BatchRequest, Event]]:
-    """The events of the replies to `source`; `running` has those that have not ended."""
+    """The events of the replies to `source`; `running` holds the unfinished requests."""
 
     def asked() -> Iterator[tuple[int, GenerationRequest]]:
         for one in source:
             running[one.number] = one
             yield one.number, one.request
 
-    for told in engine.replies(asked(), n_at_once=n_at_once):
-        yield running[told.reply_id], told.event
-        if isinstance(told.event, Finished | Failed):
-            del running[told.reply_id]
+    for each in engine.replies(asked(), n_at_once=n_at_once):
+        yield running[each.reply_id], each.event
+        if isinstance(each.event, Finished | Failed):
+            del running[each.reply_id]
 
 
 def result_of(
     one: BatchRequest, finished: Finished, latency_s: float, model: str
 ) -> dict[str, object]:
-    """A result as its line has it; times in seconds."""
+    """The values of a result's line; times in seconds."""
     stats = finished.stats
     return {
         "id": one.id,
@@ -528,12 +517,12 @@ def result_of(
 
 
 def with_slots(request: ModelRequest, one: Configuration, n_at_once: int) -> ModelRequest:
-    """The request of a model that makes several replies at once.
+    """The request of a model for parallel replies.
 
     Args:
         request: For one reply; its `n_ctx` is the context of each reply.
-        one: Its configuration, whose context is shared out where the request has no `n_ctx`.
-        n_at_once: Replies.
+        one: Its configuration, whose context is divided if the request has no `n_ctx`.
+        n_at_once: Parallel replies.
     """
     each = max(one.n_ctx // n_at_once, 1) if request.n_ctx is None else request.n_ctx
     rules = {**request.rules, "n_slots": n_at_once}
