@@ -30,7 +30,7 @@ from engine.configuration import (
     SpeculationSettings,
 )
 from engine.events import Finished, GenerationStats
-from engine.experiment.prompts import Prompt, draw, read_set
+from engine.experiment.prompts import BenchPrompt, draw, read_set
 from engine.generation.prompt import chat_prompt
 from engine.generation.session import Session
 from engine.model.chat_template import ChatTemplate
@@ -182,7 +182,7 @@ def open_backend(
 
 
 def run_all(
-    machine: Machine, kernels: str, prompts: list[Prompt], options: argparse.Namespace
+    machine: Machine, kernels: str, prompts: list[BenchPrompt], options: argparse.Namespace
 ) -> list[Case]:
     """Every case, prompt by prompt, each reply beside plain decoding's of the same prompt."""
     cases: dict[tuple[str, str, str], Case] = {}

@@ -50,9 +50,9 @@ from speed_peers.records import Head, PeerError, Run, append, open_results
 from speed_peers.server import LlamaServer
 
 from engine.experiment.arm import ExperimentError
-from engine.experiment.prompts import Prompt, draw, read_set
+from engine.experiment.prompts import BenchPrompt, draw, read_set
 
-WARM_UP = Prompt("warm-up", "warm-up", "Count from one to thirty in words.")
+WARM_UP = BenchPrompt("warm-up", "warm-up", "Count from one to thirty in words.")
 WARM_UP_TOKENS = 24
 
 

@@ -14,7 +14,7 @@ from app.console import console, html_page
 from app.format import counted, seconds
 from app.opening import ModelRequest
 from app.render.bench import prompt_line, report
-from engine.experiment.prompts import Prompt
+from engine.experiment.prompts import BenchPrompt
 from engine.experiment.records import PromptRecord, Results, read_results, write_text
 
 bench_options = joined(
@@ -80,7 +80,7 @@ def command(
     with StatusLine() as line:
         settings = load_settings().settings
         benchmark = bench.Benchmark(options, asked, settings, json_path, line.note)
-        exit_code = benchmark.run(_Progress(line))
+        exit_code = benchmark.run(_BenchProgress(line))
     results = benchmark.results
     if results is None or not results.prompts:
         note("no prompt was measured completely")
@@ -106,7 +106,7 @@ def _report(results: Results, html_path: Path | None) -> None:
         write_text(html_path, html_page(parts))
 
 
-class _Progress:
+class _BenchProgress:
     """A line for what is measured and the time left, and a line for each prompt."""
 
     def __init__(self, line: StatusLine) -> None:
@@ -119,7 +119,7 @@ class _Progress:
         self._line.note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
         self._n_replies, self._start_s = n_replies, time.monotonic()
 
-    def reply_done(self, prompt: Prompt, arm: str) -> None:
+    def reply_done(self, prompt: BenchPrompt, arm: str) -> None:
         """Show the prompt, the arm and the time left."""
         self._n_done += 1
         left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)

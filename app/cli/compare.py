@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ComparePrompt:
     """The prompt with its conditions, as typed."""
 
     prompt: str | None
@@ -50,7 +50,7 @@ compare_options = joined(
     click.option("--text", "shows_text", is_flag=True, help="Print the text of the replies."),
     click.option("--json", "as_json", is_flag=True,
                  help="Print replies, figures and verdict as JSON."),
-    gathered("question", "app.cli.compare:Question"),
+    gathered("question", "app.cli.compare:ComparePrompt"),
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ compare_options = joined(
 @compare_options
 def command(
     asked: ModelRequest,
-    question: Question,
+    question: ComparePrompt,
     first: str,
     second: str | None,
     blocks: int,
@@ -104,7 +104,7 @@ def command(
     return 0
 
 
-def _request(text: str, question: Question, opened: OpenedModel) -> GenerationRequest:
+def _request(text: str, question: ComparePrompt, opened: OpenedModel) -> GenerationRequest:
     system = opened.system_prompt if question.system is None else question.system
     sampling = opened.configuration.sampling
     if question.temperature is not None:

@@ -37,7 +37,7 @@ EXIT_UNFINISHED = 1
 
 
 @dataclass(slots=True)
-class Watch:
+class ReplyWatch:
     """What is seen of replies: their figures, and where each prompt came from."""
 
     metrics: Metrics
@@ -91,7 +91,7 @@ def summary(finished: Finished, prompt: PromptReady | None) -> dict[str, object]
 def answer(
     engine: BlockingClient,
     request: GenerationRequest,
-    watch: Watch,
+    watch: ReplyWatch,
     *,
     shows_text: bool,
 ) -> Finished:
@@ -123,7 +123,7 @@ def exit_code(finished: Finished) -> int:
 @contextmanager
 def watched(
     configuration: Configuration, outputs: Outputs
-) -> Iterator[tuple[BlockingClient, Watch]]:
+) -> Iterator[tuple[BlockingClient, ReplyWatch]]:
     """An engine for the block, and what is seen of its replies.
 
     Counts are in their file however the block ends.
@@ -132,7 +132,7 @@ def watched(
         metrics = Metrics()
         metrics.observe(engine.last_loaded)
         try:
-            yield engine, Watch(metrics, outputs.is_verbose)
+            yield engine, ReplyWatch(metrics, outputs.is_verbose)
         except RequestFailedError as error:
             metrics.observe(error.event)
             raise
@@ -253,7 +253,7 @@ def answer_batch(
     return int(bool(broken or progress.failed))
 
 
-def _follow(events: Iterator[Event], watch: Watch, *, shows_text: bool) -> None:
+def _follow(events: Iterator[Event], watch: ReplyWatch, *, shows_text: bool) -> None:
     shown = ""
     for event in events:
         watch.observe(event)

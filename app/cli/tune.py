@@ -59,7 +59,7 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
     note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
     try:
         with StatusLine() as line:
-            shown = _Progress(line, until_s)
+            shown = _TuneProgress(line, until_s)
             tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
     except KeyboardInterrupt:
         note("stopped before the current settings were measured: no preset was written")
@@ -73,7 +73,7 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
     return EXIT_INTERRUPTED if tuning.was_stopped else 0
 
 
-class _Progress:
+class _TuneProgress:
     """What is measured and the time left; results are printed above."""
 
     def __init__(self, line: StatusLine, until_s: float) -> None:

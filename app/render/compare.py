@@ -6,7 +6,7 @@ from app.sanitize import visible
 from engine.experiment.arm import Arm
 from engine.experiment.comparison import Comparison, Divergence, divergences
 from engine.experiment.gain import MIN_GAIN, N_DECIDING, N_MAX, ORDER, PairedGain
-from engine.experiment.runner import Answer
+from engine.experiment.runner import ArmReply
 from engine.requests import GenerationRequest
 
 NEAR_TIE = 0.1
@@ -37,7 +37,7 @@ def comparison_text(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def figure_lines(answer: Answer | None, width: int) -> list[Line]:
+def figure_lines(answer: ArmReply | None, width: int) -> list[Line]:
     """The time, the speed and the counts of an arm's newest reply, two lines."""
     if answer is None:
         return [(Run("not answered yet", "muted"),), ()]
@@ -52,7 +52,7 @@ def figure_lines(answer: Answer | None, width: int) -> list[Line]:
     return [clipped(clock, width), clipped((second,), width)]
 
 
-def _counts(answer: Answer) -> str:
+def _counts(answer: ArmReply) -> str:
     stats = answer.stats
     if answer.arm.is_plain:
         return "no drafts: one token per round"

@@ -35,7 +35,7 @@ from engine.errors import EngineError
 from engine.experiment.arm import PLAIN, Arm, arm_of, drafting_arm
 from engine.experiment.comparison import MAX_TOKENS, Comparison
 from engine.experiment.gain import ORDER
-from engine.experiment.runner import Answer
+from engine.experiment.runner import ArmReply
 from engine.planning.values import step_round
 from engine.requests import GenerationRequest
 
@@ -330,11 +330,11 @@ class AnswerText:
     """The text of an arm's answer, of which only what is new is laid out."""
 
     def __init__(self) -> None:
-        self._answer: Answer | None = None
+        self._answer: ArmReply | None = None
         self._text = TintedText("source")
         self._n_events = 0
 
-    def take(self, answer: Answer | None, tint: TintMode) -> bool:
+    def take(self, answer: ArmReply | None, tint: TintMode) -> bool:
         """Hold an answer as it is now; False if nothing is new."""
         is_other = answer is not self._answer or tint != self._text.mode
         if is_other:

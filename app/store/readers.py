@@ -21,7 +21,7 @@ class Readers:
         """A read met damage in the file."""
         self._path = path
         self._lock = threading.Lock()
-        self._readers: dict[threading.Thread, _Reader] = {}
+        self._readers: dict[threading.Thread, _ReadConnection] = {}
         self._is_closed = False
 
     @contextmanager
@@ -49,14 +49,14 @@ class Readers:
             with reader.lock:
                 reader.connection.close()
 
-    def _of_thread(self) -> "_Reader":
+    def _of_thread(self) -> "_ReadConnection":
         with self._lock:
             self._check_open()
             thread = threading.current_thread()
             if thread not in self._readers:
                 for over in [each for each in self._readers if not each.is_alive()]:
                     self._readers.pop(over).connection.close()
-                self._readers[thread] = _Reader(self._path)
+                self._readers[thread] = _ReadConnection(self._path)
             return self._readers[thread]
 
     def _check_open(self) -> None:
@@ -64,7 +64,7 @@ class Readers:
             raise StoreError(f"{self._path} is closed")
 
 
-class _Reader:
+class _ReadConnection:
     def __init__(self, path: Path) -> None:
         self.connection = connect(path)
         self.lock = threading.Lock()

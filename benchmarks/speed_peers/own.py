@@ -16,7 +16,7 @@ from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration, DraftConfiguration, PredictorName, SamplingSettings
 from engine.configuration import SpeculationSettings as Speculation
 from engine.experiment.arm import parse_arm
-from engine.experiment.prompts import Prompt
+from engine.experiment.prompts import BenchPrompt
 from engine.generation.prompt import chat_prompt
 from engine.memory.hardware import this_processor
 from engine.model.chat_template import ChatTemplate
@@ -77,7 +77,7 @@ def settings_of(mode: Mode) -> Speculation:
 
 
 def make_questions(
-    model: Path, prompts: Iterable[Prompt]
+    model: Path, prompts: Iterable[BenchPrompt]
 ) -> tuple[tuple[Question, ...], tuple[int, ...]]:
     """The prompts as kvchat's ids, and the ids that end a turn in this vocabulary."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), NativeLog())

@@ -15,7 +15,7 @@ from engine.events import (
 from engine.experiment.arm import Arm, ExperimentError
 from engine.experiment.gain import N_LOSS, ORDER, PairedGain, gain_of
 from engine.experiment.records import check_speed
-from engine.experiment.runner import Answer
+from engine.experiment.runner import ArmReply
 from engine.experiment.verdict import block_of
 from engine.process.protocol import EngineClient
 from engine.requests import GenerationRequest
@@ -31,7 +31,7 @@ N_WORDS = 4
 """Words that are shown before and after the point where texts diverge."""
 
 
-AnswerBlock = tuple[Answer, ...]
+ReplyBlock = tuple[ArmReply, ...]
 """Four finished answers, of the arms in `ORDER`."""
 
 
@@ -46,8 +46,8 @@ class Comparison:
     arms: tuple[Arm, Arm]
     speculation: SpeculationSettings
     """What the arms leave out; the engine has these settings when nothing runs."""
-    blocks: list[AnswerBlock] = field(default_factory=list)
-    shown: list[Answer | None] = field(default_factory=lambda: [None, None])
+    blocks: list[ReplyBlock] = field(default_factory=list)
+    shown: list[ArmReply | None] = field(default_factory=lambda: [None, None])
     """The newest answer of each arm."""
     problem: str | None = None
     """Why it ended early."""
@@ -57,7 +57,7 @@ class Comparison:
     """Whether the user stopped it."""
     is_running: bool = False
     """Whether a reply is being made."""
-    _block: list[Answer] = field(default_factory=list)
+    _block: list[ArmReply] = field(default_factory=list)
     """Answers of the block that is not whole yet."""
 
     @property
@@ -145,12 +145,12 @@ class Comparison:
         if not self._block:
             self.shown = [None, None]
         self.client.set_speculation(self.arms[index].of(self.speculation))
-        answer = self.shown[index] = Answer(self.arms[index])
+        answer = self.shown[index] = ArmReply(self.arms[index])
         self._block.append(answer)
         self.is_running = True
         self.client.generate(self.request, REPLY_IDS[index])
 
-    def _next(self, answer: Answer) -> None:
+    def _next(self, answer: ArmReply) -> None:
         if self.was_stopped:
             self._end("stopped")
             return
@@ -198,7 +198,7 @@ def divergences(comparison: Comparison) -> list[Divergence | None]:
     return [_divergence(first, second) for first, second in pairs]
 
 
-def _divergence(first: Answer, second: Answer) -> Divergence | None:
+def _divergence(first: ArmReply, second: ArmReply) -> Divergence | None:
     token = first_divergence(first.token_ids, second.token_ids)
     if token is None:
         return None

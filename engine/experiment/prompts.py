@@ -19,7 +19,7 @@ PROMPTS_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class BenchPrompt:
     """One user message; the name is unique within its set."""
 
     set_name: str
@@ -32,7 +32,7 @@ class Prompt:
         return sha256(self.text.encode()).hexdigest()[:16]
 
 
-def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt, ...]:
+def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[BenchPrompt, ...]:
     """Prompts of several sets, one set after the other.
 
     Args:
@@ -52,7 +52,7 @@ def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[Prompt
     return tuple(prompt for prompts in sets for prompt in draw(prompts, n, seed=seed))
 
 
-def draw(prompts: Sequence[Prompt], n: int | None, *, seed: int) -> list[Prompt]:
+def draw(prompts: Sequence[BenchPrompt], n: int | None, *, seed: int) -> list[BenchPrompt]:
     """`n` prompts in the order of the set, the same ones for the same seed; None is all."""
     if n is None or n >= len(prompts):
         return list(prompts)
@@ -60,7 +60,7 @@ def draw(prompts: Sequence[Prompt], n: int | None, *, seed: int) -> list[Prompt]
     return [prompts[index] for index in sorted(drawn)]
 
 
-def read_set(name: str) -> list[Prompt]:
+def read_set(name: str) -> list[BenchPrompt]:
     """All prompts of a set, by its name or by the path of a JSONL file.
 
     Raises:
@@ -75,7 +75,7 @@ def read_set(name: str) -> list[Prompt]:
             return _file(expanded(name))
 
 
-def _grounded() -> list[Prompt]:
+def _grounded() -> list[BenchPrompt]:
     data = _packaged("grounded.toml")
     counts: dict[str, int] = {}
     prompts = []
@@ -84,13 +84,13 @@ def _grounded() -> list[Prompt]:
         counts[stem] = counts.get(stem, 0) + 1
         name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
         document = data["documents"][each["document"]]["text"].strip()
-        prompts.append(Prompt("grounded", name, f"{each['instruction']}\n\n{document}"))
+        prompts.append(BenchPrompt("grounded", name, f"{each['instruction']}\n\n{document}"))
     return prompts
 
 
-def _chat() -> list[Prompt]:
+def _chat() -> list[BenchPrompt]:
     return [
-        Prompt("chat", f"{each['task']}-{number:02d}", each["text"].strip())
+        BenchPrompt("chat", f"{each['task']}-{number:02d}", each["text"].strip())
         for number, each in enumerate(_packaged("chat.toml")["prompts"], 1)
     ]
 
@@ -99,7 +99,7 @@ def _packaged(name: str) -> dict[str, Any]:
     return tomllib.loads((PACKAGED / name).read_text(encoding="utf-8"))
 
 
-def _file(path: Path) -> list[Prompt]:
+def _file(path: Path) -> list[BenchPrompt]:
     if not is_file(path):
         raise ExperimentError(
             f"no prompt set or file is called {str(path)!r}: use {', '.join(SETS)} or the path of "
@@ -108,7 +108,7 @@ def _file(path: Path) -> list[Prompt]:
     named = read_jsonl(path)
     is_unique = len({name for name, _ in named}) == len(named)
     return [
-        Prompt(path.stem, name if is_unique else f"{index}-{name}", text)
+        BenchPrompt(path.stem, name if is_unique else f"{index}-{name}", text)
         for index, (name, text) in enumerate(named, 1)
     ]
 

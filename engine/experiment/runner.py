@@ -20,7 +20,7 @@ from engine.events import (
 )
 from engine.experiment.arm import PLAIN, Arm, ExperimentError
 from engine.experiment.gain import row_of
-from engine.experiment.prompts import Prompt
+from engine.experiment.prompts import BenchPrompt
 from engine.experiment.records import (
     BatchTime,
     Exclusion,
@@ -49,7 +49,7 @@ OTHER_PROMPT = "."
 class Unit(NamedTuple):
     """A prompt at a temperature."""
 
-    prompt: Prompt
+    prompt: BenchPrompt
     temperature: float
 
     @property
@@ -65,7 +65,7 @@ class Progress(Protocol):
         """So many prompts and replies will be measured."""
         ...
 
-    def reply_done(self, prompt: Prompt, arm: str) -> None:
+    def reply_done(self, prompt: BenchPrompt, arm: str) -> None:
         """A reply was made."""
         ...
 
@@ -74,7 +74,7 @@ class Progress(Protocol):
         ...
 
 
-class Answer:
+class ArmReply:
     """One reply of an arm, as far as it has come."""
 
     def __init__(self, arm: Arm) -> None:
@@ -191,7 +191,7 @@ class Runner:
         """
         self._reply(self._request(unit, self.seed, N_WARM_UP), PLAIN)
         rows: list[Row] = []
-        answers: list[Answer] = []
+        answers: list[ArmReply] = []
         for block in range(self.n_blocks):
             request = self._request(unit, self.seed + block, self.n_tokens)
             made = []
@@ -211,8 +211,8 @@ class Runner:
             notes=tuple(dict.fromkeys(each.note for each in answers if each.note is not None)),
         )
 
-    def _reply(self, request: GenerationRequest, arm: Arm) -> Answer:
-        answer = Answer(arm)
+    def _reply(self, request: GenerationRequest, arm: Arm) -> ArmReply:
+        answer = ArmReply(arm)
         for event in self.engine.reply(request, arm.of(self.configuration.speculation)):
             answer.handle(event)
         return answer
@@ -249,7 +249,7 @@ def row_order(arms: Sequence[Arm], shift: int) -> list[Arm]:
     return row_of(PLAIN, turned)
 
 
-def _row(answers: Sequence[Answer]) -> Row:
+def _row(answers: Sequence[ArmReply]) -> Row:
     plain = answers[0].token_ids
     for each in answers:
         check_speed(each.stats)
@@ -259,7 +259,7 @@ def _row(answers: Sequence[Answer]) -> Row:
     )
 
 
-def _exclusion(plain: Answer) -> Exclusion | None:
+def _exclusion(plain: ArmReply) -> Exclusion | None:
     if ends_in_loop(plain.token_ids):
         return "loop"
     is_ended = plain.finished is not None and plain.finished.reason is FinishReason.END
@@ -279,7 +279,7 @@ def ends_in_loop(token_ids: Sequence[int]) -> bool:
     return False
 
 
-def _batch_times(answers: Sequence[Answer]) -> tuple[BatchTime, ...]:
+def _batch_times(answers: Sequence[ArmReply]) -> tuple[BatchTime, ...]:
     seconds: dict[int, list[float]] = defaultdict(list)
     for n_rows, elapsed_s in (each for answer in answers for each in answer.rounds[1:]):
         seconds[n_rows].append(elapsed_s)

@@ -9,8 +9,8 @@ from app.render.lines import plain, width_of
 from engine.configuration import SpeculationSettings
 from engine.events import Finished
 from engine.experiment.arm import PLAIN, Arm, parse_arm
-from engine.experiment.comparison import AnswerBlock, Comparison
-from engine.experiment.runner import Answer
+from engine.experiment.comparison import Comparison, ReplyBlock
+from engine.experiment.runner import ArmReply
 from engine.requests import GenerationRequest, Message
 from tests.engine.experiment.answering_client import finished
 from tests.support.fakes_client import CONFIGURATION, ScriptedClient
@@ -20,9 +20,9 @@ REQUEST = GenerationRequest(messages=(Message("user", "Hello?"),), seed=5, max_t
 N_TOKENS = 60
 
 
-def answer(arm: Arm, tps: float, text: str = "", per_round: float = 4.0) -> Answer:
+def answer(arm: Arm, tps: float, text: str = "", per_round: float = 4.0) -> ArmReply:
     """Give a finished reply; one of an arm that drafts has this many tokens a round."""
-    made = Answer(arm)
+    made = ArmReply(arm)
     made.handle(ended(arm, tps, text, per_round))
     return made
 
@@ -35,12 +35,12 @@ def ended(arm: Arm, tps: float, text: str, per_round: float) -> Finished:
     return replace(end, stats=stats, text=text or end.text, token_ids=ids)
 
 
-def block(ratio: float, **changes: object) -> AnswerBlock:
+def block(ratio: float, **changes: object) -> ReplyBlock:
     slow, fast = answer(PLAIN, 100.0), answer(LOOKUP, 100.0 * ratio, **changes)  # type: ignore[arg-type]
     return slow, fast, fast, slow
 
 
-def compared(*blocks: AnswerBlock, request: GenerationRequest = REQUEST) -> Comparison:
+def compared(*blocks: ReplyBlock, request: GenerationRequest = REQUEST) -> Comparison:
     client = ScriptedClient()
     client.load(CONFIGURATION)
     comparison = Comparison(client, request, (PLAIN, LOOKUP), speculation=SpeculationSettings())

@@ -15,7 +15,7 @@ from engine.configuration import (
 from engine.errors import WorkerError
 from engine.events import Event, Failed, FinishReason, Loaded, WorkerStopped
 from engine.experiment.arm import Arm, ExperimentError, parse_arm
-from engine.experiment.prompts import Prompt
+from engine.experiment.prompts import BenchPrompt
 from engine.experiment.records import PromptRecord, Results
 from engine.experiment.runner import (
     OTHER_PROMPT,
@@ -36,8 +36,8 @@ from tests.engine.experiment.made_results import results
 
 LOOKUP, AUTO, DRAFT = map(parse_arm, ("lookup:fixed:2", "combined:auto", "draft:fixed:4"))
 SAMPLING = SamplingSettings(top_k=5)
-UNIT = Unit(Prompt("chat", "one", "Hello?"), 0.7)
-UNITS = [Unit(Prompt("chat", name, name), 0.0) for name in ("one", "two", "three", "four")]
+UNIT = Unit(BenchPrompt("chat", "one", "Hello?"), 0.7)
+UNITS = [Unit(BenchPrompt("chat", name, name), 0.0) for name in ("one", "two", "three", "four")]
 EMPTY = results(arms=[LOOKUP.name])
 DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)
 
