@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from app.cache import CachedModel, SnapshotCheck
     from app.config import CacheDefaults
-    from engine.cache.radix import StoredState
-    from engine.cache.snapshot_store import SnapshotStore
+    from engine.cache.segments import Segment
+    from engine.cache.store import SegmentStore
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "No states on disk yet."
@@ -205,13 +205,13 @@ def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
             tell(f"{entry.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
-def _store() -> SnapshotStore:
-    from engine.cache.snapshot_store import SnapshotStore
+def _store() -> SegmentStore:
+    from engine.cache.store import SegmentStore
 
-    return SnapshotStore(paths.snapshots_dir(), may_lock=True)
+    return SegmentStore(paths.snapshots_dir(), may_lock=True)
 
 
-def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredState]:
+def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[Segment]:
     """The states that were named, each once; all where none is named."""
     from app.cache import find_snapshot
 
@@ -314,7 +314,7 @@ def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
         yield "the states exceed the budget: `kvchat cache prune` deletes the excess"
 
 
-def _counted_text(entries: Sequence[StoredState]) -> str:
+def _counted_text(entries: Sequence[Segment]) -> str:
     """How many states there are and what they take."""
     size = nbytes(sum(entry.nbytes for entry in entries))
     n_pinned = sum(entry.is_pinned for entry in entries)
@@ -322,7 +322,7 @@ def _counted_text(entries: Sequence[StoredState]) -> str:
     return f"{counted(len(entries), 'state')}, {size}{pinned}"
 
 
-def _removed_text(gone: Sequence[StoredState], left: int) -> str:
+def _removed_text(gone: Sequence[Segment], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
         return f"Nothing to delete; {nbytes(left)} on disk."
@@ -351,12 +351,12 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     )
 
 
-def _tokens(entry: StoredState) -> str:
+def _tokens(entry: Segment) -> str:
     start, end = entry.start, entry.end
     return f"{count(start)} to {count(end)}" if start else count(end)
 
 
-def _chats_text(entry: StoredState, titles: Mapping[int, str]) -> str:
+def _chats_text(entry: Segment, titles: Mapping[int, str]) -> str:
     from app.cache import chats_of
 
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
@@ -374,7 +374,7 @@ def _settings_text(model: CachedModel) -> str:
     return ", ".join(map(one_line, shown))
 
 
-def _state_values(state: StoredState, titles: Mapping[int, str]) -> dict[str, object]:
+def _state_values(state: Segment, titles: Mapping[int, str]) -> dict[str, object]:
     from app.cache import chat_numbers
 
     return {

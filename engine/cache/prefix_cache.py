@@ -1,40 +1,47 @@
-"""Cached sequence states, looked up by the longest prefix of a prompt.
+"""Saved states in RAM and on disk, found by the longest prefix that a prompt shares with them.
 
-After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), for llama.cpp's states in RAM
-and on disk.
+After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), but with segments that are
+never split: a prompt that diverges within a segment restores it whole and crops.
 """
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import psutil
 
 from engine.background import PAUSES_S, ThreadFault, start_thread
-from engine.cache.catalog import (
-    CacheState,
-    Catalog,
-    Payload,
-    Split,
-    StateNode,
-    report,
-    slice_state,
-    value,
-)
-from engine.cache.disk_tier import DiskTier
+from engine.cache.eviction import eviction_order, worth
 from engine.cache.namespace import Namespace
-from engine.cache.radix import TOKEN_BYTES, StoredState, pack
-from engine.cache.report import CacheReport, CacheSettings, CacheStats
-from engine.cache.snapshot_store import SnapshotStore
-from engine.cache.warm_tier import WarmTier
+from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheStats, TierUse
+from engine.cache.segments import (
+    TOKEN_BYTES,
+    Entry,
+    Payload,
+    Segment,
+    SegmentIndex,
+    count_continuations,
+    new_segment,
+    pack,
+    unpack,
+)
+from engine.cache.store import SegmentStore
 from engine.errors import CacheBudgetError, CacheStoreError, StateError
+from engine.memory.units import MIB
 
 CHECK_S = 2.0
 """Interval of the background checks of memory, budgets and uses."""
+RETRY_S = 60.0
+"""Pause in writing after the disk refused an operation."""
+PENDING_BYTES = 256 * MIB
+"""Bytes of unwritten states that may exceed the RAM budget."""
 MAX_PREFETCHES = 4
 """Prefetch requests that may wait; a new one replaces the oldest."""
+MAX_ENTRIES = 200
+"""Most recently used entries per report, which is piped several times a second."""
 N_NEWEST = 4
 """Newest whole states cached per sequence: the ends of two prompts and two replies, so that the
 last two turns can be regenerated."""
@@ -47,27 +54,63 @@ def available_bytes() -> int:
 
 @dataclass(slots=True, eq=False)
 class Match:
-    """The longest prefix that can be restored; its states are not evicted until `release`."""
+    """The longest prefix that can be restored; its segments are not evicted until `release`."""
 
-    n_tokens: int
-    """Length of the prefix; after `PrefixCache.read`, the tokens of the states it returned."""
-    n_warm: int
-    """Of `n_tokens`, those whose state is in RAM."""
-    n_cold: int
-    """Of `n_tokens`, those whose state is on disk."""
-    line: bytes
+    sequence: bytes = b""
     """All tokens that were looked up, packed."""
-    node: StateNode | None
-    """The last node of the match, locked."""
-    unlock: Callable[[StateNode], None]
-    recompute_s: float | None = None
-    """Measured time of computing the `n_tokens`; None if a state has no measurement."""
+    entries: list[Entry] = field(default_factory=list)
+    """Consecutive segments; the last one may extend past the prefix."""
+    n_tokens: int = 0
+    """Length of the prefix; after `PrefixCache.read`, of what the returned states cover."""
+    n_known: int = 0
+    """Length of the longest prefix of any segment, whether it can be restored or not."""
+    unlock: Callable[[Iterable[Entry]], None] = lambda _: None
+    n_cold: int = 0
+    """Of `n_tokens`, those whose state is read from disk."""
+
+    @property
+    def n_warm(self) -> int:
+        """Of `n_tokens`, those whose state is in RAM."""
+        return self.n_tokens - self.n_cold
+
+    @property
+    def n_whole(self) -> int:
+        """Length of the prefix that ends with a segment: a new segment may begin there."""
+        if not self.entries:
+            return 0
+        last = self.entries[-1].segment
+        return last.end if last.end <= self.n_tokens else last.start
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Tokens of the last segment that extend past the prefix."""
+        if not self.entries:
+            return ()
+        last = self.entries[-1].segment
+        return unpack(last.packed[(self.n_tokens - last.start) * TOKEN_BYTES :])
+
+    @property
+    def recompute_s(self) -> float | None:
+        """Measured time of computing the `n_tokens`; None if a segment has no measurement."""
+        segments = [entry.segment for entry in self.entries]
+        if not segments or any(each.recompute_s <= 0.0 for each in segments):
+            return None
+        last = segments[-1]
+        n_beyond = max(last.end - self.n_tokens, 0)
+        share = n_beyond / (last.end - last.start)
+        return sum(each.recompute_s for each in segments) - share * last.recompute_s
+
+    def shorten(self, n_entries: int) -> None:
+        """Release all but the first segments."""
+        lost, self.entries = self.entries[n_entries:], self.entries[:n_entries]
+        self.unlock(lost)
+        end = self.entries[-1].segment.end if self.entries else 0
+        self.n_tokens = min(self.n_tokens, end)
 
     def release(self) -> None:
-        """Allow eviction of the matched states; a second call does nothing."""
-        node, self.node = self.node, None
-        if node is not None:
-            self.unlock(node)
+        """Allow eviction of the segments; a second call does nothing."""
+        entries, self.entries = self.entries, []
+        self.unlock(entries)
 
     def __enter__(self) -> "Match":
         return self
@@ -76,25 +119,21 @@ class Match:
         self.release()
 
 
-@dataclass(frozen=True, slots=True)
-class _Segment:
-    """A state to read: tokens `start` to `end` of a sequence."""
-
-    node: StateNode
-    start: int
-    end: int
-    n_known: int
-    """Leading tokens of the requested sequence that this state and its ancestors cover."""
-    payload: Payload | None
-    file: StoredState | None
-
-
 class PrefixCache:
-    """Sequence states in RAM and on disk, looked up by their tokens.
+    """Segments in RAM and on disk; each is written to disk in the background.
 
-    Every state is written to disk in the background, so its copy in RAM can be dropped without
-    loss. A state is only returned for exactly the tokens it was put with. All methods may be
-    called from any thread; none holds the lock while it reads, writes or splits a state.
+    A state is only returned for exactly the tokens it was put with. All methods may be called
+    from any thread; none holds the lock while it reads or writes a state.
+
+    Args:
+        namespace: Of the states; see `namespace_of`.
+        can_slice: `Backend.can_slice`; otherwise every segment begins at 0.
+        store: The segments on disk; None disables the cold tier.
+        settings: Budgets and thresholds.
+        now: Seconds since the epoch.
+        monotonic: Monotonic seconds.
+        available: Returns the available bytes of RAM.
+        in_background: If False, no thread is started and the caller calls `work`.
     """
 
     def __init__(
@@ -102,122 +141,83 @@ class PrefixCache:
         namespace: Namespace,
         *,
         can_slice: bool,
-        split_state: Split,
-        store: SnapshotStore | None,
+        store: SegmentStore | None,
         settings: CacheSettings,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         available: Callable[[], int] = available_bytes,
         in_background: bool = True,
     ) -> None:
-        """Load the store's index and start the background thread.
-
-        Args:
-            namespace: of the states; see `namespace_of`.
-            can_slice: `Backend.can_slice`.
-            split_state: `Backend.split_state`; called from several threads.
-            store: the states on disk; None disables the cold tier.
-            settings: budgets and thresholds.
-            now: seconds since the epoch.
-            monotonic: monotonic seconds.
-            available: returns the available bytes of RAM.
-            in_background: if False, no thread is started and the caller calls `work`.
-        """
-        self._catalog = catalog = Catalog(namespace.key, can_slice=can_slice)
-        self._ledger = CacheStats(now)
-        self._lock = threading.Lock()
-        self._settings = settings
-        cache = CacheState(catalog, self._ledger, self._lock, settings, split_state, now, monotonic)
-        self._cache = cache
-        disk = store if settings.cold_bytes > 0 else None
-        self._disk = None if disk is None else DiskTier(cache, disk, namespace)
-        self._warm = WarmTier(cache, available, self._can_write)
-        self._requests: deque[bytes] = deque(maxlen=MAX_PREFETCHES)
+        self._namespace, self.can_slice, self._settings = namespace, can_slice, settings
+        self._store = store if settings.cold_bytes > 0 else None
+        self._now, self._monotonic, self._available = now, monotonic, available
+        self._lock = threading.RLock()
+        """Guards index, counts and the sets of keys."""
+        self._index = SegmentIndex(can_slice=can_slice)
+        self._stats = CacheStats(now)
+        self._ram_limit = settings.warm_bytes
+        self._used: set[str] = set()
+        """Keys of segments whose use is not saved yet."""
+        self._garbage: set[str] = set()
+        """Keys of files to be deleted."""
+        self._requests: deque[Sequence[int]] = deque(maxlen=MAX_PREFETCHES)
+        self._paused_until, self._is_in_trouble = -math.inf, False
         self._check_at = monotonic()
         self._reported: tuple[object, ...] = ()
-        self._awake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = self._started() if in_background else None
+        self._awake, self._stopping = threading.Event(), threading.Event()
+        self._load_index()
+        self._thread = self._start() if in_background else None
 
-    def match(self, tokens: Sequence[int], *, owner: str = "") -> Match:
+    def match(self, tokens: Sequence[int], *, owner: str = "", max_end: float = math.inf) -> Match:
         """Find the longest prefix that can be restored, and lock it until it is released.
 
-        `owner` is added to the owners of the states wholly within it.
+        Args:
+            tokens: The prompt.
+            owner: Added to the owners of the segments wholly within the prefix.
+            max_end: Tokens that fit in a sequence; a longer segment is not restored.
         """
-        catalog, line = self._catalog, pack(tokens)
+        sequence = pack(tokens)
         with self._lock:
-            nodes, n_tokens = catalog.usable(line)
-            if nodes:
-                catalog.tree.lock(nodes[-1])
-                self._mark([node for node in nodes if node.end <= n_tokens], owner)
-            n_warm = sum(
-                min(node.end, n_tokens) - catalog.start(node)
-                for node in nodes
-                if value(node).payload is not None
-            )
-            recompute_s = self._recompute_s(nodes, n_tokens)
-        last = nodes[-1] if nodes else None
-        return Match(n_tokens, n_warm, n_tokens - n_warm, line, last, self._unlock, recompute_s)
+            match = Match(sequence, *self._index.longest(sequence, max_end), self._unlock)
+            for entry in match.entries:
+                entry.n_locks += 1
+                is_whole = entry.segment.end <= match.n_tokens
+                self._touch(entry, owner if is_whole else "")
+                if entry.payload is None:
+                    match.n_cold += min(entry.segment.end, match.n_tokens) - entry.segment.start
+            return match
 
     def read(self, match: Match) -> list[Payload]:
         """The states of a match in order; those from disk are also put in RAM.
 
-        Updates the match's token counts to the states returned: fewer than before if a file was
-        damaged or gone. The states must not be modified.
+        Updates the match to the states returned: fewer than before if a file was damaged or gone.
+        The states must not be modified.
         """
-        line = match.line[: match.n_tokens * TOKEN_BYTES]
         states: list[Payload] = []
-        n_done = n_cold = 0
-        while n_done < match.n_tokens and (segment := self._next_segment(line, n_done)):
+        n_cold = 0
+        for entry in list(match.entries):
+            is_cold = entry.payload is None
             try:
-                state = self._load(segment, is_guess=False)
-            except StateError:
-                continue
-            except CacheStoreError as error:
-                self.note(str(error), is_problem=True)
+                states.append(self._read(entry))
+            except (StateError, CacheStoreError) as error:
+                match.shorten(len(states))
+                if not states and isinstance(error, StateError):
+                    return self._read_another(match)
                 break
-            end = min(segment.end, segment.n_known)
-            # The segment starts before n_done if another thread dropped and re-put earlier states.
-            held = segment.start, segment.end
-            states.append(slice_state(state, held, (n_done, end), self._cache.split_state))
-            n_cold += end - n_done if segment.payload is None else 0
-            n_done = end
-            if not self._catalog.can_slice:
-                break
-        if match.recompute_s is not None and match.n_tokens:
-            match.recompute_s *= n_done / match.n_tokens
-        match.n_tokens, match.n_warm, match.n_cold = n_done, n_done - n_cold, n_cold
+            if is_cold:
+                n_cold += min(entry.segment.end, match.n_tokens) - entry.segment.start
+            self._count_use(entry)
+        match.n_cold = n_cold
         self._awake.set()
         return states
 
     def refuse(self, match: Match, reason: str) -> None:
-        """Drop the last state of a match because the backend could not load it."""
-        catalog, ledger = self._catalog, self._ledger
+        """Drop the last segment of a match because the backend could not load it."""
         with self._lock:
-            nodes, _ = catalog.usable(match.line[: match.n_tokens * TOKEN_BYTES])
-            if nodes:
-                ledger.count(n_refused=1)
-                ledger.note(reason, is_problem=True)
-                catalog.remove(nodes[-1])
+            self._stats.count(n_refused=1)
+            self._stats.note(reason, is_problem=True)
+            self._remove(match.entries[-1])
         self._awake.set()
-
-    def prefetch(self, tokens: Sequence[int]) -> None:
-        """Load the cached prefix of `tokens` from disk into RAM, in the background."""
-        with self._lock:
-            self._requests.append(pack(tokens))
-        self._awake.set()
-
-    def n_known(self, tokens: Sequence[int]) -> int:
-        """Number of leading tokens that are in the tree, with or without a state."""
-        with self._lock:
-            return self._catalog.tree.match(pack(tokens)).n_tokens
-
-    def keys_on(self, tokens: Sequence[int]) -> list[str]:
-        """Keys of the states of prefixes of `tokens`."""
-        with self._lock:
-            found = self._catalog.tree.match(pack(tokens))
-            ends_within = (node for node in found.nodes if node.end <= found.n_tokens)
-            return [node.value.state.key for node in ends_within if node.value is not None]
 
     def put(
         self,
@@ -230,41 +230,131 @@ class PrefixCache:
     ) -> bool:
         """Cache the state of `tokens[start:]`; return whether it was cached.
 
-        False if fewer than `CacheSettings.min_tokens` tokens are new, or no tier has space.
-
         Args:
-            tokens: the whole sequence, committed tokens only.
-            start: index of the state's first token; 0 if states cannot be sliced. At most the
-                length of a match, which must not be released before this call.
-            state: result of `Sequence.save(start)`; not copied.
-            recompute_s: measured time of computing `tokens[start:]`.
-            owner: the conversation of the tokens; empty for none.
+            tokens: The whole sequence, committed tokens only.
+            start: Index of the state's first token: 0, or `Match.n_whole` of a locked match.
+            state: Result of `Sequence.save(start)`; not copied.
+            recompute_s: Measured time of computing `tokens[start:]`.
+            owner: The conversation of the tokens; empty for none.
 
         Raises:
-            StateError: the tokens before `start` are not cached, or the state cannot be split.
+            StateError: no cached segment ends at `start`.
         """
-        line, catalog = pack(tokens), self._catalog
-        self._warm.check_memory()
-        while True:
+        self._check_memory()
+        sequence = pack(tokens)
+        with self._lock:
+            parent = self._index.ending_at(sequence, start)
+            segment = new_segment(
+                self._namespace.key,
+                sequence[start * TOKEN_BYTES :],
+                parent=None if parent is None else parent.segment,
+                nbytes=memoryview(state).nbytes,
+                recompute_s=recompute_s,
+            )
+            if segment.key in self._index.entries:
+                return False
+            entry = Entry(segment)
+            self._garbage.discard(segment.key)
+            self._index.add(entry)
+            self._index.add_payload(entry, state)
+            self._touch(entry, owner)
+            if not self.can_slice:
+                self._remove_older(segment)
+            self._shrink(newest=entry)
+            is_cached = self._is_cached(entry)
+        self._awake.set()
+        return is_cached
+
+    def prefetch(self, tokens: Sequence[int]) -> None:
+        """Load the cached prefix of `tokens` from disk into RAM, in the background."""
+        self._requests.append(tokens)
+        self._awake.set()
+
+    def keys_on(self, tokens: Sequence[int]) -> list[str]:
+        """Keys of the segments wholly within `tokens`, parents first."""
+        with self._lock:
+            shared = self._index.shared(pack(tokens))
+            return [each.segment.key for each, end in shared if end == each.segment.end]
+
+    def pin(self, key: str) -> None:
+        """Protect a segment and those before it from eviction.
+
+        Raises:
+            StateError: no segment has this key.
+            CacheBudgetError: the pinned segments would exceed the budget.
+            CacheStoreError: the pin could not be saved; the segment is not pinned.
+        """
+        with self._lock:
+            entry = self._entry(key)
+            self._check_pins(entry)
+            for each in self._index.chain(entry):
+                each.should_write = True
+        self._set_pin(entry, is_pinned=True)
+
+    def unpin(self, key: str) -> None:
+        """Allow a segment to be evicted again.
+
+        Raises:
+            StateError: no segment has this key.
+            CacheStoreError: it could not be saved; the segment stays pinned.
+        """
+        self._set_pin(self._entry(key), is_pinned=False)
+
+    def drop(self, key: str) -> None:
+        """Drop a segment, pinned or not, and those that continue it.
+
+        Raises:
+            StateError: no segment has this key.
+        """
+        with self._lock:
+            self._remove(self._entry(key))
+        self._delete_garbage(is_urgent=True)
+
+    def verify(self, key: str) -> None:
+        """Read a segment from disk and check its digest; one only in RAM is intact.
+
+        Raises:
+            StateError: no segment has this key, or its file is damaged and was dropped.
+            CacheStoreError: the file cannot be read.
+        """
+        entry = self._entry(key)
+        if entry.is_on_disk and self._store is not None:
+            self._read_file(entry, self._store)
+        self.note(f"State {key} is intact.")
+
+    def forget(self, owner: str) -> None:
+        """Drop the segments, pinned or not, that no other owner's prompts used."""
+        with self._lock:
+            entries = sorted(self._index.entries.values(), key=lambda each: -each.segment.end)
+            for entry in entries:
+                owners = entry.segment.owners
+                if owners == {owner} and not self._index.has_children(entry):
+                    self._remove(entry)
+                elif owner in owners:
+                    entry.change(owners=owners - {owner})
+                    self._used.add(entry.segment.key)
+        self._delete_garbage(is_urgent=True)
+
+    def clear(self) -> None:
+        """Drop every segment of this namespace, pinned ones and other processes' included.
+
+        Raises:
+            CacheStoreError: the folder cannot be read.
+        """
+        with self._lock:
+            for entry in list(self._index.entries.values()):
+                if not entry.segment.parent:
+                    self._remove(entry)
+        if self._store is not None:
+            segments = self._store.segments(self._namespace.key, has_tokens=False)
             with self._lock:
-                nodes, n_cached = catalog.usable(line)
-                _check_start(start, n_cached, can_slice=catalog.can_slice)
-                if not self._wants(len(tokens) - n_cached):
-                    self._mark([node for node in nodes if node.end <= n_cached], owner)
-                    return False
-                cut = self._node_to_split(nodes, n_cached)
-                whole = None if cut is None else value(cut).payload
-                n_upper = 0 if cut is None else n_cached - cut.start
-            halves = None if whole is None else self._cache.split_state(whole, n_upper)
-            tail, share = self._tail(state, n_cached - start, len(tokens) - start)
-            with self._lock:
-                if self._has_changed(line, nodes, n_cached, cut, whole):
-                    continue
-                if cut is not None:
-                    catalog.split(cut, n_cached, halves)
-                is_cached = self._place(line, tail, recompute_s * share, owner)
-            self._awake.set()
-            return is_cached
+                self._garbage.update(each.key for each in segments)
+        self._delete_garbage(is_urgent=True)
+
+    def note(self, text: str, *, is_problem: bool = False) -> None:
+        """Add a log message."""
+        with self._lock:
+            self._stats.note(text, is_problem=is_problem)
 
     def note_hit(
         self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float | None
@@ -276,7 +366,7 @@ class PrefixCache:
         """
         is_hit = n_warm + n_cold > 0
         with self._lock:
-            self._ledger.count(
+            self._stats.count(
                 n_hits=int(is_hit),
                 n_misses=int(not is_hit and n_computed > n_hot),
                 n_hot_tokens=n_hot,
@@ -285,145 +375,391 @@ class PrefixCache:
                 n_computed_tokens=n_computed,
             )
             if saved_s is not None:
-                self._ledger.save(saved_s)
-
-    def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a log message."""
-        self._cache.note(text, is_problem=is_problem)
-
-    def pin(self, key: str) -> None:
-        """Protect a state and the states it needs from eviction.
-
-        Raises:
-            StateError: no state has this key.
-            CacheBudgetError: the pinned states would exceed the budget.
-            CacheStoreError: the pin could not be saved; the state is not pinned.
-        """
-        with self._lock:
-            node = self._node(key)
-            cached = value(node)
-            if cached.state.is_pinned:
-                return
-            cached.change(is_pinned=True)
-            try:
-                self._check_pins()
-            except CacheBudgetError:
-                cached.change(is_pinned=False)
-                raise
-            self._catalog.queue_write(node)
-        self._awake.set()
-        try:
-            self._save_pin(node)
-        except CacheStoreError:
-            with self._lock:
-                cached.change(is_pinned=False)
-            raise
-
-    def unpin(self, key: str) -> None:
-        """Allow a state to be evicted again.
-
-        Raises:
-            StateError: no state has this key.
-            CacheStoreError: it could not be saved; the next start restores the pin.
-        """
-        with self._lock:
-            node = self._node(key)
-            value(node).change(is_pinned=False)
-        self._save_pin(node)
-
-    def drop(self, key: str) -> None:
-        """Drop a state, pinned or not, and the states that need it from every tier.
-
-        Raises:
-            StateError: no state has this key.
-        """
-        with self._lock:
-            self._catalog.remove(self._node(key))
-        self._delete_unreferenced()
-
-    def verify(self, key: str) -> None:
-        """Read a state from disk and check its digest; a state only in RAM is intact.
-
-        Raises:
-            StateError: no state has this key, or its file is damaged and was dropped.
-            CacheStoreError: the file cannot be read.
-        """
-        with self._lock:
-            file = value(self._node(key)).file
-        if file is not None and self._disk is not None:
-            self._disk.read(file, file.start, file.end)
-        self.note(f"State {key} is intact.")
-
-    def forget(self, owner: str) -> None:
-        """Drop the states, pinned or not, that no other owner's prompts used."""
-        with self._lock:
-            for node in reversed(list(self._catalog.nodes())):
-                owners = value(node).state.owners
-                if owner not in owners:
-                    continue
-                if owners != {owner} or (self._catalog.can_slice and node.children):
-                    value(node).change(owners=owners - {owner})
-                    self._catalog.used[node] = None
-                else:
-                    self._catalog.remove(node)
-        self._delete_unreferenced()
-
-    def clear(self) -> None:
-        """Drop every state of this namespace, including pinned ones.
-
-        Raises:
-            CacheStoreError: the folder cannot be read.
-        """
-        with self._lock:
-            for node in reversed(list(self._catalog.nodes())):
-                self._catalog.remove(node)
-        if self._disk is not None:
-            self._disk.release_all()
-        self._delete_unreferenced()
+                self._stats.save(saved_s)
 
     def has_news(self) -> bool:
         """Whether the tiers changed since the last call; cheap."""
         with self._lock:
-            catalog, ledger = self._catalog, self._ledger
-            now = (catalog.warm_bytes, len(catalog.unwritten), ledger.counts, ledger.n_notes)
-            was, self._reported = self._reported, now
-            return was != now
+            was, index = self._reported, self._index
+            counts = self._stats.counts, self._stats.n_notes
+            self._reported = index.ram_bytes, len(index.entries), counts
+            return was != self._reported
 
     def report(self) -> CacheReport:
         """Use of the tiers, their entries, counts, and the log messages since the last report."""
         with self._lock:
-            return report(self._catalog, self._ledger, self._settings)
+            entries = list(self._index.entries.values())
+            warm = [each.segment for each in entries if each.payload is not None]
+            cold = [each.segment for each in entries if each.is_on_disk]
+            return CacheReport(
+                tiers=(
+                    TierUse.of("warm", warm, self._settings.warm_bytes),
+                    TierUse.of("cold", cold, self._settings.cold_bytes),
+                ),
+                counts=self._stats.counts,
+                entries=tuple(map(CacheEntry.of, entries[: -MAX_ENTRIES - 1 : -1])),
+                notes=self._stats.take_notes(),
+            )
 
     def work(self) -> float:
         """Do one step of background work; return the seconds until the next."""
-        if self._cache.monotonic() >= self._check_at:
-            self._check()
-        if self._prefetch_one():
+        if self._monotonic() >= self._check_at:
+            self._check_at = self._monotonic() + CHECK_S
+            self._check_memory()
+            self._on_disk(lambda store: self._free_space(store, 0))
+            self._save_uses()
+        if self._requests:
+            self._prefetch(self._requests.popleft())
             return 0.0
-        if self._disk is not None and self._disk.write_one():
-            with self._lock:
-                self._warm.shrink()
+        if self._write_one():
             return 0.0
-        if self._disk is not None:
-            self._disk.delete_unreferenced()
-        return max(self._check_at - self._cache.monotonic(), 0.0)
+        self._delete_garbage()
+        return max(self._check_at - self._monotonic(), 0.0)
 
     def close(self, timeout_s: float) -> None:
-        """Stop the thread and write the unwritten states, for at most `timeout_s`."""
-        until = self._cache.monotonic() + timeout_s
+        """Stop the thread and write the unwritten segments, for at most `timeout_s`."""
+        until = self._monotonic() + timeout_s
         self._stopping.set()
         self._awake.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        is_stopped = self._thread is None or not self._thread.is_alive()
-        if is_stopped and self._disk is not None:
-            self._disk.retry()
-            while self._cache.monotonic() < until and self._disk.write_one():
-                pass
-            self._disk.delete_unreferenced()
-            self._disk.save_uses()
+            if self._thread.is_alive():
+                return
+        self._paused_until = -math.inf
+        while self._monotonic() < until and self._write_one():
+            pass
+        self._delete_garbage()
+        self._save_uses()
 
-    def _started(self) -> threading.Thread:
+    # Reading
+
+    def _read(self, entry: Entry, *, is_prefetch: bool = False) -> Payload:
+        """The state of a segment; one from disk is put in RAM."""
+        payload = entry.payload
+        if payload is not None:
+            return payload
+        if self._store is None:
+            raise StateError(f"the saved state {entry.segment.key} was dropped")
+        try:
+            payload = self._read_file(entry, self._store)
+        except CacheStoreError as error:
+            self.note(str(error), is_problem=True)
+            raise
+        with self._lock:
+            if entry.payload is None and self._is_cached(entry) and self._settings.warm_bytes:
+                self._index.add_payload(entry, payload)
+                entry.is_prefetched = is_prefetch
+                self._stats.count(n_promotions=1, n_prefetches=int(is_prefetch))
+                self._shrink()
+        return payload
+
+    def _read_file(self, entry: Entry, store: SegmentStore) -> bytes:
+        try:
+            return store.read(entry.segment)
+        except StateError as error:
+            with self._lock:
+                self._stats.count(n_refused=1)
+                self._stats.note(str(error), is_problem=True)
+                self._lose_file(entry)
+            raise
+
+    def _read_another(self, match: Match) -> list[Payload]:
+        """Read the longest prefix that is left after the first segment of a match was lost."""
+        other = self.match(unpack(match.sequence))
+        match.entries, match.n_tokens = other.entries, other.n_tokens
+        return self.read(match)
+
+    def _count_use(self, entry: Entry) -> None:
+        with self._lock:
+            self._stats.count(n_prefetches_used=int(entry.is_prefetched))
+            entry.is_prefetched = False
+            entry.change(n_uses=entry.segment.n_uses + 1)
+
+    def _prefetch(self, tokens: Sequence[int]) -> None:
+        """Read the segments of a sequence from its start while they fit in RAM."""
+        free = max(self._available() - self._settings.reserve_bytes, 0)
+        n_free_bytes = min(self._settings.warm_bytes, free)
+        with self.match(tokens) as match:
+            for entry in match.entries:
+                n_free_bytes -= entry.segment.nbytes
+                if n_free_bytes < 0:
+                    return
+                try:
+                    self._read(entry, is_prefetch=True)
+                except (StateError, CacheStoreError):
+                    return
+
+    # Index; the lock is held, except by `_load_index` and `_unlock`
+
+    def _load_index(self) -> None:
+        """Add the segments on disk; an unreadable store is logged."""
+        if self._store is None:
+            return
+        try:
+            self._store.add_namespace(self._namespace)
+            self._garbage = self._index.load(self._store.segments(self._namespace.key))
+        except CacheStoreError as error:
+            self._stats.note(str(error), is_problem=True)
+        for note in self._store.take_notes():
+            self._stats.note(note, is_problem=True)
+        if self._garbage:
+            self._stats.note(
+                f"{len(self._garbage)} saved states were deleted from disk because the earlier "
+                "states that they continue are missing."
+            )
+
+    def _entry(self, key: str) -> Entry:
+        entry = self._index.entries.get(key)
+        if entry is None:
+            raise StateError(
+                f"No state of the loaded model has the key {key}: it may have been evicted."
+            )
+        return entry
+
+    def _is_cached(self, entry: Entry) -> bool:
+        return self._index.entries.get(entry.segment.key) is entry
+
+    def _touch(self, entry: Entry, owner: str) -> None:
+        owners = entry.segment.owners | {owner} if owner else entry.segment.owners
+        self._index.touch(entry, used_at=self._now(), owners=owners)
+        self._used.add(entry.segment.key)
+
+    def _unlock(self, entries: Iterable[Entry]) -> None:
+        with self._lock:
+            for entry in entries:
+                entry.n_locks -= 1
+            self._shrink()
+
+    def _remove(self, entry: Entry) -> int:
+        """Remove a segment and its descendants from every tier; return how many."""
+        if not self._is_cached(entry):
+            return 0
+        removed = self._index.remove(entry)
+        self._garbage.update(each.segment.key for each in removed if each.is_on_disk)
+        return len(removed)
+
+    def _lose_file(self, entry: Entry) -> int:
+        """Record that a file is gone; return how many segments are lost with it."""
+        entry.is_on_disk = False
+        return self._remove(entry) if entry.payload is None else 0
+
+    def _remove_older(self, newest: Segment) -> None:
+        """Drop the older whole states of a sequence, unless it diverges there."""
+        segments = [entry.segment for entry in self._index.entries.values()]
+        n_next = count_continuations(segments)
+        older = [each for each in segments if newest.packed.startswith(each.packed)]
+        for segment in sorted(older, key=lambda each: -each.end)[N_NEWEST:]:
+            entry = self._index.entries[segment.key]
+            if not (entry.n_locks or segment.is_pinned or n_next[segment.key] > 1):
+                self._remove(entry)
+
+    def _superseded(self) -> set[str]:
+        """Keys of whole states with exactly one continuation."""
+        if self.can_slice:
+            return set()
+        n_next = count_continuations(each.segment for each in self._index.entries.values())
+        return {key for key, n in n_next.items() if n == 1}
+
+    # RAM
+
+    def _check_memory(self) -> None:
+        """Set the RAM limit by the available memory, and shrink to it."""
+        missing = self._settings.reserve_bytes - self._available()
+        with self._lock:
+            was_short = self._ram_limit < self._settings.warm_bytes
+            self._ram_limit = self._settings.warm_bytes
+            if missing > 0:
+                self._ram_limit = min(self._ram_limit, max(self._index.ram_bytes - missing, 0))
+                if not was_short and self._index.ram_bytes > self._ram_limit:
+                    self._stats.note(
+                        f"RAM is running low: the warm tier frees {missing / MIB:,.0f} MiB."
+                    )
+            self._shrink()
+
+    def _shrink(self, *, newest: Entry | None = None) -> None:
+        """Drop copies until RAM is within its limit, plus up to `PENDING_BYTES` of unwritten ones.
+
+        Locked copies stay, pinned segments are never lost, and the copy of `newest` goes last.
+        """
+        if self._index.ram_bytes <= self._ram_limit:
+            return
+        pending = PENDING_BYTES if self._can_write() else 0
+        waiting = (each for each in self._index.entries.values() if each.is_waiting)
+        limit = self._ram_limit + min(sum(each.segment.nbytes for each in waiting), pending)
+        for entry in self._ram_order(newest, can_wait=pending > 0):
+            if self._index.ram_bytes <= limit:
+                return
+            if entry.is_on_disk:
+                self._index.drop_payload(entry)
+                self._stats.count(n_demotions=1, n_prefetches_wasted=int(entry.is_prefetched))
+                entry.is_prefetched = False
+            else:
+                self._stats.count(n_evictions=self._remove(entry))
+
+    def _ram_order(self, newest: Entry | None, *, can_wait: bool) -> Iterator[Entry]:
+        """Copies in the order of eviction: those on disk, unwritten ones, those to be written."""
+        entries, now, superseded = self._index.entries, self._now(), self._superseded()
+        free = [each for each in entries.values() if each.payload is not None and not each.n_locks]
+
+        def rank(entry: Entry) -> tuple[bool, float]:
+            return entry.segment.key not in superseded, worth(entry.segment, now)
+
+        def order(group: Iterable[Entry]) -> Iterator[Entry]:
+            keys = {each.segment.key for each in group}
+            segments = eviction_order(
+                [each.segment for each in entries.values()],
+                may_go=lambda segment: segment.key in keys,
+                is_useless=lambda segment: segment.key in superseded,
+                now=now,
+            )
+            return (entries[segment.key] for segment in segments)
+
+        yield from sorted((each for each in free if each.is_on_disk), key=rank)
+        lossy = [each for each in free if not (each.is_on_disk or each.segment.is_pinned)]
+        older = [each for each in lossy if each is not newest]
+        yield from order(each for each in older if not (can_wait and each.is_waiting))
+        yield from order(each for each in older if can_wait and each.is_waiting)
+        yield from order(each for each in lossy if each is newest)
+
+    # Disk
+
+    def _can_write(self) -> bool:
+        return self._store is not None and self._monotonic() >= self._paused_until
+
+    def _on_disk(self, action: Callable[[SegmentStore], object]) -> bool:
+        """Run an action on the store unless writing is paused; pause it after an error."""
+        if self._store is None or not self._can_write():
+            return False
+        try:
+            action(self._store)
+        except CacheStoreError as error:
+            self._paused_until = self._monotonic() + RETRY_S
+            self._complain(f"{error} States are saved in RAM only.")
+            return False
+        return True
+
+    def _complain(self, text: str) -> None:
+        """Log a problem with the disk; of consecutive ones only the first."""
+        if not self._is_in_trouble:
+            self.note(text, is_problem=True)
+        self._is_in_trouble = True
+
+    def _write_one(self) -> bool:
+        """Write the next segment; return whether there was one."""
+        with self._lock:
+            entry = self._next_to_write() if self._can_write() else None
+            if entry is None:
+                return False
+            entry.n_locks += 1
+            segment, payload = entry.segment, entry.payload
+        try:
+            assert payload is not None
+            self._on_disk(lambda store: self._write(store, entry, segment, payload))
+        finally:
+            self._unlock([entry])
+        return True
+
+    def _next_to_write(self) -> Entry | None:
+        """The first unwritten segment before the most recently used one; the lock is held."""
+        for entry in reversed(self._index.entries.values()):
+            if not entry.is_waiting:
+                continue
+            unwritten = [each for each in self._index.chain(entry) if not each.is_on_disk]
+            if all(each.should_write for each in unwritten):
+                return unwritten[0]
+            entry.should_write = False  # a file without its parent's would be of no use
+        return None
+
+    def _write(self, store: SegmentStore, entry: Entry, segment: Segment, payload: Payload) -> None:
+        if not self._free_space(store, segment.nbytes):
+            entry.should_write = False
+            self._complain(
+                f"A state of {segment.nbytes:,} bytes does not fit on disk: the budget is "
+                f"{self._settings.cold_bytes:,} bytes, and the other states are pinned or in use."
+            )
+            return
+        store.write(self._namespace, segment, payload)
+        with self._lock:
+            entry.is_on_disk = True
+            if not self._is_cached(entry):
+                self._garbage.add(segment.key)
+            self._stats.count(n_written_bytes=segment.nbytes)
+            if self._is_in_trouble:
+                self._stats.note("States are saved on disk again.")
+            self._is_in_trouble = False
+            is_pinned = entry.segment.is_pinned
+        if is_pinned != segment.is_pinned:
+            store.pin(segment.key, is_pinned=is_pinned)
+
+    def _free_space(self, store: SegmentStore, nbytes: int) -> bool:
+        """Delete the segments of lowest worth of all namespaces; return whether `nbytes` fit."""
+        if nbytes > self._settings.cold_bytes:
+            return False
+        excess = store.nbytes + nbytes - self._settings.cold_bytes
+        if excess <= 0:
+            return True
+        self._save_uses()
+        with self._lock:
+            in_use, superseded = self._keys_in_use(), self._superseded()
+        gone = store.prune(excess, now=self._now(), in_use=in_use, superseded=superseded)
+        with self._lock:
+            for segment in gone:
+                entry = self._index.entries.get(segment.key)
+                if entry is not None:
+                    entry.should_write = False
+                    self._stats.count(n_evictions=self._lose_file(entry))
+        return sum(segment.nbytes for segment in gone) >= excess
+
+    def _keys_in_use(self) -> set[str]:
+        """Keys of segments that are locked, or that unwritten ones continue; the lock is held."""
+        entries = self._index.entries.values()
+        unwritten = [each for each in entries if each.is_waiting]
+        before = {each for entry in unwritten for each in self._index.chain(entry)}
+        return {each.segment.key for each in entries if each.n_locks or each in before}
+
+    def _save_uses(self) -> None:
+        """Save when, how often and by which owners segments were used."""
+        if not self._can_write():
+            return
+        with self._lock:
+            used, self._used = self._used, set()
+            found = (self._index.entries.get(key) for key in used)
+            segments = [each.segment for each in found if each is not None and each.is_on_disk]
+        self._on_disk(lambda store: store.save_uses(segments))
+
+    def _delete_garbage(self, *, is_urgent: bool = False) -> None:
+        """Delete the files that no segment uses; after an error they are tried again later."""
+        if is_urgent:
+            self._paused_until = -math.inf  # a full disk refuses writes, not deletions
+        with self._lock:
+            keys = set(self._garbage)
+        if keys and self._on_disk(lambda store: store.delete(keys)):
+            with self._lock:
+                self._garbage -= keys
+
+    # Pins and the background thread
+
+    def _check_pins(self, entry: Entry) -> None:
+        """Raise CacheBudgetError if the pinned segments and those before them exceed the budget."""
+        pinned = [each for each in self._index.entries.values() if each.segment.is_pinned]
+        held = {each for one in (*pinned, entry) for each in self._index.chain(one)}
+        nbytes = sum(each.segment.nbytes for each in held)
+        settings = self._settings
+        budget = settings.warm_bytes if self._store is None else settings.cold_bytes
+        if nbytes > budget:
+            raise CacheBudgetError(
+                f"Pinned states would take {nbytes:,} bytes, more than the cache budget of "
+                f"{budget:,}: unpin another state, or raise the budget."
+            )
+
+    def _set_pin(self, entry: Entry, *, is_pinned: bool) -> None:
+        if self._store is not None and entry.is_on_disk:
+            self._store.pin(entry.segment.key, is_pinned=is_pinned)
+        with self._lock:
+            entry.change(is_pinned=is_pinned)
+        self._awake.set()
+
+    def _start(self) -> threading.Thread:
         return start_thread(
             self._run,
             name="kvchat cache",
@@ -444,208 +780,3 @@ class PrefixCache:
             else "nothing more is written to disk until the model is reloaded"
         )
         self.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
-
-    def _check(self) -> None:
-        """Check RAM, trim the disk to its budget and save the uses."""
-        self._check_at = self._cache.monotonic() + CHECK_S
-        self._warm.check_memory()
-        if self._disk is not None:
-            self._disk.trim()
-            self._disk.save_uses()
-
-    def _can_write(self) -> bool:
-        return self._disk is not None and self._disk.can_write()
-
-    def _node(self, key: str) -> StateNode:
-        node = self._catalog.find(key)
-        if node is None:
-            raise StateError(
-                f"No state of the loaded model has the key {key}: it may have been evicted."
-            )
-        return node
-
-    def _check_pins(self) -> None:
-        """Raise CacheBudgetError if the pinned states and those they need exceed the budget."""
-        catalog, settings = self._catalog, self._settings
-        held: set[StateNode] = set()
-        for node in catalog.nodes():
-            if value(node).state.is_pinned:
-                held.update(catalog.tree.path(node) if catalog.can_slice else [node])
-        nbytes = sum(value(node).state.nbytes for node in held)
-        budget = settings.warm_bytes if self._disk is None else settings.cold_bytes
-        if nbytes > budget:
-            raise CacheBudgetError(
-                f"Pinned states would take {nbytes:,} bytes, more than the cache budget of "
-                f"{budget:,}: unpin another state, or raise the budget."
-            )
-
-    def _save_pin(self, node: StateNode) -> None:
-        cached = node.value
-        if self._disk is not None and cached is not None and cached.is_exact:
-            self._disk.save_pin(cached.state)
-
-    def _delete_unreferenced(self) -> None:
-        if self._disk is not None:
-            # A full disk refuses writes, not deletions.
-            self._disk.retry()
-            self._disk.delete_unreferenced()
-
-    def _mark(self, nodes: Sequence[StateNode], owner: str) -> None:
-        """Record a use of the nodes by `owner`; the lock is held."""
-        for node in nodes:
-            self._catalog.touch(node, self._cache.now(), owner=owner)
-
-    def _next_segment(self, line: bytes, n_done: int) -> _Segment | None:
-        """The state that continues the first `n_done` tokens of a sequence."""
-        catalog = self._catalog
-        with self._lock:
-            nodes, n_tokens = catalog.usable(line)
-            node = next((node for node in nodes if node.end > n_done), None)
-            if node is None or n_tokens <= n_done:
-                return None
-            cached = value(node)
-            start = catalog.start(node)
-            return _Segment(node, start, node.end, n_tokens, cached.payload, cached.file)
-
-    def _load(self, segment: _Segment, *, is_guess: bool) -> Payload:
-        if segment.payload is not None:
-            self._use(segment, segment.payload, is_guess=is_guess)
-            return segment.payload
-        assert segment.file is not None
-        assert self._disk is not None
-        payload = self._disk.read(segment.file, segment.start, segment.end)
-        self._use(segment, payload, is_guess=is_guess)
-        return payload
-
-    def _use(self, segment: _Segment, payload: Payload, *, is_guess: bool) -> None:
-        """Record a read of a state and put it in RAM."""
-        catalog, ledger, node = self._catalog, self._ledger, segment.node
-        with self._lock:
-            if node.value is None or (catalog.start(node), node.end) != (
-                segment.start,
-                segment.end,
-            ):
-                return
-            cached = node.value
-            if cached.payload is None and self._settings.warm_bytes > 0:
-                catalog.add_copy(node, payload, self._cache.now())
-                cached.is_prefetched = is_guess
-                ledger.count(n_promotions=1, n_prefetches=int(is_guess))
-            elif not is_guess and cached.is_prefetched:
-                cached.is_prefetched = False
-                ledger.count(n_prefetches_used=1)
-            if not is_guess:
-                catalog.touch(node, self._cache.now(), n_uses=1)
-            self._warm.shrink()
-
-    def _recompute_s(self, nodes: Sequence[StateNode], n_tokens: int) -> float | None:
-        total_s = 0.0
-        for node in nodes:
-            state = value(node).state
-            if state.recompute_s <= 0.0:
-                return None
-            share = (min(state.end, n_tokens) - state.start) / (state.end - state.start)
-            total_s += state.recompute_s * share
-        return total_s if nodes else None
-
-    def _prefetch_one(self) -> bool:
-        """Serve one prefetch request; return whether there was one."""
-        catalog = self._catalog
-        with self._lock:
-            if not self._requests:
-                return False
-            line = self._requests.popleft()
-            nodes, n_tokens = catalog.usable(line)
-            if not nodes:
-                return True
-            catalog.tree.lock(nodes[-1])
-        try:
-            self._prefetch_line(line[: n_tokens * TOKEN_BYTES])
-        finally:
-            self._unlock(nodes[-1])
-        return True
-
-    def _prefetch_line(self, line: bytes) -> None:
-        """Read the states of a sequence from its start while they fit in RAM."""
-        n_done, free_bytes = 0, self._warm.free_bytes()
-        while n_done * TOKEN_BYTES < len(line) and (segment := self._next_segment(line, n_done)):
-            if segment.payload is None:
-                free_bytes -= value(segment.node).state.nbytes
-                if free_bytes < 0:
-                    return
-                try:
-                    self._load(segment, is_guess=True)
-                except StateError:
-                    return
-                except CacheStoreError as error:
-                    self.note(str(error), is_problem=True)
-                    return
-            n_done = segment.end
-
-    def _unlock(self, node: StateNode) -> None:
-        with self._lock:
-            self._catalog.tree.unlock(node)
-            self._warm.shrink()
-
-    def _wants(self, n_new: int) -> bool:
-        """Whether a tier is enabled and `n_new` reaches `min_tokens`."""
-        takes_any = self._settings.warm_bytes > 0 or self._disk is not None
-        return takes_any and n_new >= max(self._settings.min_tokens, 1)
-
-    def _node_to_split(self, nodes: Sequence[StateNode], n_cached: int) -> StateNode | None:
-        """The node within whose edge a sequence diverges from the tree."""
-        is_inside = self._catalog.can_slice and nodes and nodes[-1].end > n_cached
-        return nodes[-1] if is_inside else None
-
-    def _tail(self, state: Payload, n_known: int, n_tokens: int) -> tuple[Payload, float]:
-        """The state of the new tokens, and their share of the tokens."""
-        if not self._catalog.can_slice or n_known == 0:
-            return state, 1.0
-        return self._cache.split_state(state, n_known)[1], 1 - n_known / n_tokens
-
-    def _has_changed(
-        self,
-        line: bytes,
-        nodes: Sequence[StateNode],
-        n_cached: int,
-        cut: StateNode | None,
-        whole: Payload | None,
-    ) -> bool:
-        """Whether another thread changed the nodes while the lock was released."""
-        if self._catalog.usable(line) != (list(nodes), n_cached):
-            return True
-        return cut is not None and value(cut).payload is not whole
-
-    def _place(self, line: bytes, state: Payload, recompute_s: float, owner: str) -> bool:
-        catalog, now = self._catalog, self._cache.now()
-        node = catalog.place(line, state, recompute_s=recompute_s, now=now)
-        self._mark([each for each in catalog.tree.path(node) if each.value is not None], owner)
-        if not catalog.can_slice:
-            self._drop_older(node)
-        self._warm.shrink(newest=node)
-        return node.value is not None
-
-    def _drop_older(self, newest: StateNode) -> None:
-        """Drop the older states of a sequence, unless they are branches, locked or pinned."""
-        catalog, n_seen = self._catalog, 0
-        for node in list(catalog.tree.path(newest)):
-            if node.value is None:
-                continue
-            n_seen += 1
-            if n_seen <= N_NEWEST or node.n_locks or node.value.state.is_pinned:
-                continue
-            if not catalog.is_branch(node):
-                catalog.remove(node)
-
-
-def _check_start(start: int, n_cached: int, *, can_slice: bool) -> None:
-    if start > n_cached:
-        raise StateError(
-            f"The state begins at token {start} but only {n_cached} tokens are cached: "
-            f"save from token {n_cached} on."
-        )
-    if start and not can_slice:
-        raise StateError(
-            f"The state begins at token {start}, but this model's states cannot be saved in "
-            "parts: save from token 0 on."
-        )

@@ -58,8 +58,7 @@ class Recalled:
     recompute_s: float | None = None
     """Measured time of computing the restored tokens; None if not measured."""
     n_branch: int = 0
-    """Length of the prefix shared with other prompts, where a whole state is worth saving; 0 if
-    states can be sliced."""
+    """Length of the prefix shared with other prompts if it is to be saved, else 0."""
 
     @property
     def sequence(self) -> Sequence:
@@ -117,6 +116,8 @@ class Recall:
         slot.is_busy = True
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
+        if recalled.n_branch and recalled.n_branch == recalled.n_reused:
+            self.save(slot)
         self.restoring.add(n_restored, restore_s)
         if self._tiers is not None and owner and adapters is None:
             self._tiers.note_hit(
@@ -155,11 +156,13 @@ class Recall:
             return
         slot.n_at_save = len(tokens)
         with tiers.match(tokens, owner=slot.owner) as match:
-            if len(tokens) - match.n_tokens < self._settings.min_tokens:
+            start = match.n_whole if self._backend.can_slice else 0
+            is_branch = self._backend.can_slice and match.n_tokens == len(tokens)
+            n_new = len(tokens) - (start if is_branch else match.n_tokens)
+            if n_new < max(self._settings.min_tokens, 1):
                 return
-            start = match.n_tokens if self._backend.can_slice else 0
             if not start:
-                match.release()  # a whole state needs no other; a lock would block its eviction
+                match.release()  # the state needs no other; a lock would block its eviction
             self._put(tiers, slot, start)
 
     def discard(self, slot: Slot) -> None:
@@ -243,23 +246,25 @@ class Recall:
     ) -> Recalled:
         best, n_hot = self._hot.best(tokens, adapters)
         n_uncut = self._hot.n_longest(tokens, adapters)
-        tiers = self._tiers if adapters is None else None
-        match = None if tiers is None else tiers.match(tokens, owner=owner)
-        n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
-            slot = self._hot.slot_for(best, n_hot, owner)
-            restored = self._restored(slot, tokens, match)
-            if restored is not None:
-                return replace(restored, n_uncut=n_uncut, n_branch=n_branch)
-        else:
-            if match is not None:
-                match.release()
-            slot = self._hot.slot_for(best, n_hot, owner)
-            if slot is not best and self._is_copy_faster(best, n_hot):
+        slot = self._hot.slot_for(best, n_hot, owner)
+        recalled = None
+        with self._match(tokens, owner, adapters) as match:
+            n_branch = self._n_branch(match)
+            if match.n_tokens >= n_hot + MIN_GAIN:
+                recalled = self._restored(slot, tokens, match)
+            elif slot is not best and self._is_copy_faster(best, n_hot):
                 self._copy(best, slot, n_hot)
-        n_held = self._rewound(slot, tokens, adapters)
-        n_copied = n_held if slot is not best else 0
-        return Recalled(slot, n_hot=n_held, n_copied=n_copied, n_uncut=n_uncut, n_branch=n_branch)
+        if recalled is None:
+            n_held = self._rewound(slot, tokens, adapters)
+            recalled = Recalled(slot, n_hot=n_held, n_copied=n_held if slot is not best else 0)
+        return replace(recalled, n_uncut=n_uncut, n_branch=n_branch)
+
+    def _match(
+        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
+    ) -> Match:
+        if self._tiers is None or adapters is not None:
+            return Match()
+        return self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
 
     def _is_copy_faster(self, source: Slot, n_common: int) -> bool:
         """Whether copying another slot's state is faster than computing the common prefix.
@@ -288,15 +293,13 @@ class Recall:
             states = self._tiers.read(match)
             if not states:
                 return None
-            slot.sequence.load(tokens[: match.n_tokens], states)
+            slot.sequence.load([*tokens[: match.n_tokens], *match.tail], states)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
         except ContextFullError as error:
             self._tiers.note(f"The saved state could not be restored: {error}", is_problem=True)
             return None
-        finally:
-            match.release()
         slot.adapters = None
         n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
@@ -307,9 +310,10 @@ class Recall:
             recompute_s=match.recompute_s,
         )
 
-    def _n_branch(self, tiers: PrefixCache, tokens: Tokens[int]) -> int:
-        """Length of the prefix shared with other prompts; 0 if states can be sliced."""
-        return 0 if self._backend.can_slice else tiers.n_known(tokens)
+    def _n_branch(self, match: Match) -> int:
+        """Where a prompt diverges within a segment that is long enough to be saved up to there."""
+        n_shared = match.n_known - match.n_whole
+        return match.n_known if n_shared >= max(self._settings.min_tokens, 1) else 0
 
     def _rewound(
         self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None

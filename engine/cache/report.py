@@ -1,11 +1,12 @@
 """Settings and report of the cache: budgets, counts, entries and use of the tiers."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from engine.cache.segments import Entry, Segment
 from engine.memory.units import MIB
 
 
@@ -44,6 +45,13 @@ class TierUse:
     budget_tokens: int | None = None
     """Cells of the hot tier; None for the tiers limited by bytes only."""
 
+    @classmethod
+    def of(cls, name: TierName, segments: Sequence[Segment], budget_bytes: int) -> "TierUse":
+        """The use of a tier by these segments."""
+        n_tokens = sum(each.end - each.start for each in segments)
+        nbytes = sum(each.nbytes for each in segments)
+        return cls(name, len(segments), n_tokens, nbytes, budget_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
@@ -65,6 +73,26 @@ class CacheEntry:
     """Seconds since the epoch."""
     recompute_s: float
     """Measured time of computing its tokens."""
+
+    @classmethod
+    def of(cls, entry: Entry) -> "CacheEntry":
+        """The report of a segment, which omits its tokens."""
+        segment = entry.segment
+        tiers: list[TierName] = ["warm"] if entry.payload is not None else []
+        if entry.is_on_disk:
+            tiers.append("cold")
+        return cls(
+            key=segment.key,
+            start=segment.start,
+            n_tokens=segment.end,
+            nbytes=segment.nbytes,
+            tiers=tuple(tiers),
+            owners=tuple(sorted(segment.owners)),
+            is_pinned=segment.is_pinned,
+            n_uses=segment.n_uses,
+            used_at=segment.used_at,
+            recompute_s=segment.recompute_s,
+        )
 
 
 @dataclass(frozen=True, slots=True)

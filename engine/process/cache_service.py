@@ -10,7 +10,7 @@ from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.namespace import HASHES, FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
@@ -155,7 +155,6 @@ class CacheService:
         self._tiers = tiers = PrefixCache(
             namespace,
             can_slice=backend.can_slice,
-            split_state=backend.split_state,
             store=store,
             settings=settings,
         )
@@ -177,12 +176,12 @@ class CacheService:
             tiers.note(str(error), is_problem=True)
 
 
-def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | None]:
+def _opened_store(settings: CacheSettings) -> tuple[SegmentStore | None, str | None]:
     """The store of states on disk, and the problem if it cannot be opened."""
     if settings.folder is None or settings.cold_bytes <= 0:
         return None, None
     try:
-        return SnapshotStore(settings.folder), None
+        return SegmentStore(settings.folder), None
     except CacheStoreError as error:
         return None, f"Nothing is saved on disk: {error}"
 

@@ -1,10 +1,6 @@
 """Writing behind: what goes to disk, when, and what happens when the disk refuses."""
 
-from dataclasses import replace
-
-import pytest
-
-from engine.cache.radix import StoredState, pack, unpack
+from engine.cache.segments import unpack
 from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, work
 from tests.support.clock import Clock
 
@@ -13,9 +9,9 @@ B = list(range(200, 250))
 C = list(range(300, 350))
 
 
-def lines(disk: MemoryDisk) -> set[int]:
-    """The first tokens of what lies on disk."""
-    return {unpack(state.packed)[0] for state in disk.states()}
+def first_tokens(disk: MemoryDisk) -> set[int]:
+    """The first tokens of the sequences on disk."""
+    return {unpack(state.packed)[0] for state in disk.segments()}
 
 
 def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
@@ -59,7 +55,7 @@ def test_over_budget_the_state_of_least_worth_leaves_the_disk():
     assert restored(cache, A) == 50
     put(cache, C)
     work(cache)
-    assert lines(disk) == {100, 300}
+    assert first_tokens(disk) == {100, 300}
     assert cache.report().counts.n_evictions == 1
     assert restored(cache, B) == 0
 
@@ -102,24 +98,7 @@ def test_what_lacks_the_start_of_its_line_is_deleted():
     second = make_cache(disk)
     assert second.report().notes
     work(second)
-    assert [state.end for state in disk.states()] == [20]
-
-
-@pytest.mark.parametrize(
-    "said", [{"line": "0" * 32}, {"parent": "0" * 32}, {"end": 51}, {"packed": pack(B)}]
-)
-def test_a_state_that_names_another_line_is_never_used(said):
-    disk = MemoryDisk()
-    first = make_cache(disk)
-    put(first, A)
-    first.close(1.0)
-    (key,) = disk.files
-    state, payload = disk.files[key]
-    disk.files[key] = (replace(state, **said), payload)
-    second = make_cache(disk)
-    assert restored(second, A) == restored(second, B) == 0
-    work(second)
-    assert not disk.files
+    assert [state.end for state in disk.segments()] == [20]
 
 
 def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
@@ -135,37 +114,6 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     put(cache, A, owner="chat:1")
     work(cache)
     assert disk.log == ["write 0-50", "delete 0-50"]
-
-
-def test_halves_and_whole_left_by_a_kill_are_sorted_out():
-    disk = MemoryDisk()
-    cache = make_cache(disk)
-    put(cache, A)
-    work(cache)
-    whole = dict(disk.files)
-    put(cache, [*A[:30], *B[:20]])
-    work(cache)
-    disk.files.update(whole)
-    disk.log.clear()
-    after = make_cache(disk)
-    assert restored(after, A) == 50
-    work(after)
-    assert disk.log == ["delete 0-50"]
-    assert disk.nbytes == 70 * 4
-    for left in (0, 30):
-        some = MemoryDisk()
-        some.files = {
-            key: kept for key, kept in disk.files.items() if not is_half(kept[0], A, left)
-        } | whole
-        after = make_cache(some)
-        assert restored(after, A) == 50
-        work(after)
-        assert restored(make_cache(some), A) == 50
-
-
-def is_half(state: StoredState, line: list[int], start: int) -> bool:
-    """Whether a state is the half of a line that begins at `start`."""
-    return state.start == start and unpack(state.packed) == tuple(line[start : state.end])
 
 
 def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
@@ -187,13 +135,13 @@ def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     put(cache, B)
     put(cache, C)
     work(cache)
-    assert lines(disk) == {100}
+    assert first_tokens(disk) == {100}
     assert restored(cache, B) == restored(cache, C) == 50
     assert len(cache.report().notes) == 1
     cache.unpin(entry.key)
     put(cache, [*range(400, 440)])
     work(cache)
-    assert lines(disk) == {400}
+    assert first_tokens(disk) == {400}
 
 
 def test_while_the_disk_refuses_memory_keeps_to_its_budget():

@@ -47,6 +47,6 @@ def test_a_full_disk_leaves_what_was_written_before_whole_and_can_be_pruned(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_read_only_folder_is_read_and_says_what_cannot_be_written(path: Path) -> None:
+def test_a_read_only_folder_is_reported_with_what_to_do_and_loses_nothing(path: Path) -> None:
     ended = run(sys.executable, "-m", MODULE, "read-only", str(path))
     assert ended.returncode == 0, ended.stderr

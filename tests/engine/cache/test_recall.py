@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> Prefix
     return PrefixCache(
         Namespace("test", "model.gguf", ()),
         can_slice=backend.can_slice,
-        split_state=backend.split_state,
         store=None,
         settings=settings,
         in_background=False,
@@ -113,6 +113,19 @@ def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> No
     third = finished(answer(session, asked(shared + "w", "chat:3")))
 
     assert third.stats.n_reused >= len(shared)
+
+
+@pytest.mark.parametrize("n_sequences", [1, 3])
+def test_a_common_prefix_is_saved_once_from_the_third_chat_on(n_sequences: int) -> None:
+    session = session_of(FakeBackend(LETTERS, n_sequences=n_sequences))
+    shared = "abcdefghijklmnopqrstuvwxyz" * 3
+    n_tokens = []
+    for number, letter in enumerate("vwxyz"):
+        answer(session, asked(shared + letter * 9, f"chat:{number}"))
+        n_tokens.append(session.cache_report().tiers[1].n_tokens)
+    n_new = [after - before for before, after in pairwise(n_tokens)]
+    assert n_new[0] > len(shared), "the second chat saves the common prefix by itself"
+    assert max(n_new[1:]) < len(shared)
 
 
 def test_a_long_reply_is_kept_on_the_way() -> None:

@@ -11,7 +11,6 @@ from tests.engine.cache.made_up import (
     work,
 )
 from tests.support.clock import Clock
-from tests.support.waiting import wait_until
 
 A = list(range(100, 150))
 B = [*range(100, 130), *range(200, 220)]
@@ -28,6 +27,7 @@ def key_of(cache, end: int, owner: str) -> str:
 
 def two_chats(disk: MemoryDisk | None = None, **settings):
     cache = make_cache(disk, **settings)
+    put(cache, A[:30])
     put(cache, A, owner="chat:1")
     put(cache, B, owner="chat:2")
     work(cache)
@@ -88,22 +88,11 @@ def test_forgetting_a_chat_drops_what_only_it_used():
     cache.forget("chat:1")
     assert restored(cache, A) == 30
     assert restored(cache, B) == 50
-    assert sorted(state.end for state in disk.states()) == [30, 50]
+    assert sorted(state.end for state in disk.segments()) == [30, 50]
     assert all(entry.owners == ("chat:2",) for entry in cache.report().entries)
     cache.forget("chat:2")
     assert not disk.files
     assert restored(cache, B) == 0
-
-
-def test_a_chat_is_forgotten_though_its_states_are_in_use():
-    disk = MemoryDisk()
-    cache = two_chats(disk)
-    match = cache.match(A)
-    cache.forget("chat:1")
-    assert match.n_tokens == 50
-    assert b"".join(cache.read(match)) == b"".join(cache.read(cache.match(A[:30])))
-    assert match.n_tokens == 30
-    match.release()
 
 
 def test_clearing_drops_all_pinned_or_unknown():
@@ -130,25 +119,3 @@ def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
     with pytest.raises(StateError, match="damaged"):
         cache.verify(key)
     assert restored(cache, A) == 30
-
-
-def test_a_fault_in_the_background_is_noted_and_the_next_state_is_written(thread_faults):
-    class Faulty(MemoryDisk):
-        n_faults = 1
-
-        def write(self, namespace, state, payload):
-            if self.n_faults:
-                self.n_faults -= 1
-                raise PermissionError("a folder that may not be looked into")
-            super().write(namespace, state, payload)
-
-    disk = Faulty()
-    cache = make_cache(disk, in_background=True)
-    put(cache, A)
-    wait_until(lambda: thread_faults)
-    put(cache, C)
-    wait_until(lambda: disk.files)
-    (fault,) = thread_faults
-    (note,) = [note for note in cache.report().notes if note.is_problem]
-    assert fault.reference in note.text
-    cache.close(1.0)

@@ -1,6 +1,6 @@
 """States that cannot be cut: snapshots at the ends of turns."""
 
-from tests.engine.cache.made_up import MemoryDisk, make_cache, n_kept, put, restored, work
+from tests.engine.cache.made_up import MemoryDisk, make_cache, n_cached, put, restored, work
 from tests.support.clock import Clock
 
 LINE = list(range(100, 200))
@@ -17,7 +17,7 @@ def test_the_latest_snapshot_that_a_line_passed_is_restored():
     assert restored(cache, LINE) == 60
     assert restored(cache, LINE[:59]) == 40
     assert restored(cache, LINE[:39]) == 0
-    assert n_kept(cache, LINE[:59]) == 40
+    assert n_cached(cache, LINE[:59]) == 40
 
 
 def test_of_one_line_the_newest_few_snapshots_are_kept():
@@ -29,7 +29,7 @@ def test_of_one_line_the_newest_few_snapshots_are_kept():
     assert ends(cache) == [40, 50, 60, 70]
     assert cache.report().counts.n_evictions == 0
     work(cache)
-    assert sorted(state.end for state in disk.states()) == [40, 50, 60, 70]
+    assert sorted(state.end for state in disk.segments()) == [40, 50, 60, 70]
 
 
 def test_a_snapshot_where_lines_part_is_kept_however_old():
@@ -51,7 +51,7 @@ def test_a_snapshot_that_a_newer_one_makes_idle_leaves_the_disk_first():
     clock.at += 1
     put(cache, list(range(300, 350)))
     work(cache)
-    assert sorted(state.end for state in disk.states()) == [50, 60]
+    assert sorted(state.end for state in disk.segments()) == [50, 60]
 
 
 def test_a_damaged_snapshot_gives_way_to_the_one_before():
@@ -61,7 +61,7 @@ def test_a_damaged_snapshot_gives_way_to_the_one_before():
     put(first, LINE[:60])
     first.close(1.0)
     second = make_cache(disk, can_slice=False)
-    disk.damaged = {state.key for state in disk.states() if state.end == 60}
+    disk.damaged = {state.key for state in disk.segments() if state.end == 60}
     assert restored(second, LINE) == 40
 
 
