@@ -13,12 +13,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.llama_cpp.state_edit import (
-    Cells,
-    cell_range,
-    first_position,
-    join,
-)
+from engine.backends.llama_cpp.state_edit import Cells, cells_from, join
 from engine.backends.llama_cpp.state_format import (
     COUNT,
     HEADER,
@@ -88,11 +83,13 @@ class States:
         """
         shape = self._needed()
         if shape.n_streams > 1:
-            return self.cut(self.read(sequence_id), start)
-        end = self._read_native_end(sequence_id, n_tokens - start, start, shape)
-        state = end.data.toreadonly()
-        piece = cell_range(state, shape, start, n_tokens)
-        return state if isinstance(piece.cells, slice) else join(shape, (piece,))
+            state = self.read(sequence_id)
+        else:
+            end = self._read_native_end(sequence_id, n_tokens - start, start, shape)
+            state = end.data.toreadonly()
+        cells = cells_from(state, shape, start)
+        is_exact = shape.n_streams == 1 and isinstance(cells.index, slice)
+        return state if is_exact else join(shape, (cells,))
 
     def write(
         self,
@@ -135,8 +132,8 @@ class States:
         parts: list[Cells] = []
         at = 0
         for state in states:
-            parts.append(cell_range(state, shape, at))
-            at += parts[-1].n_cells
+            parts.append(cells_from(state, shape, at))
+            at += len(parts[-1].records)
         if at != n_tokens:
             raise StateError(f"the saved states contain {at} tokens, but {n_tokens} were expected")
         if shape.n_streams > 1:
@@ -152,23 +149,6 @@ class States:
             f"llama.cpp refused to restore a saved state of {n_tokens} tokens: see the log for "
             "the reason"
         )
-
-    def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
-        """The state of tokens `start` to `end`, cut from a state.
-
-        Raises:
-            StateError: it is damaged, lacks the tokens, or cannot be split.
-        """
-        shape = self._needed()
-        return join(shape, (cell_range(state, shape, start, end),))
-
-    def first_position(self, state: State) -> int:
-        """Position of the first token of a state.
-
-        Raises:
-            StateError: it is damaged, or cannot be split.
-        """
-        return first_position(state, self._needed())
 
     def _needed(self) -> AttentionLayout:
         shape = self.slice_layout
