@@ -4,17 +4,18 @@ After SGLang's RadixAttention (Zheng et al. 2024, arXiv 2312.07104), but with se
 never split: a prompt that diverges within a segment restores it whole and crops.
 """
 
+import contextlib
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
 from engine.background import PAUSES_S, ThreadFault, start_thread
-from engine.cache.eviction import eviction_order, worth
+from engine.cache.eviction import ram_order
 from engine.cache.namespace import Namespace
 from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheStats, TierUse
 from engine.cache.segments import (
@@ -154,7 +155,7 @@ class PrefixCache:
         self._lock = threading.RLock()
         """Guards index, counts and the sets of keys."""
         self._index = SegmentIndex(can_slice=can_slice)
-        self._stats = CacheStats(now)
+        self.stats = CacheStats(now)
         self._ram_limit = settings.warm_bytes
         self._used: set[str] = set()
         """Keys of segments whose use is not saved yet."""
@@ -206,7 +207,8 @@ class PrefixCache:
                 break
             if is_cold:
                 n_cold += min(entry.segment.end, match.n_tokens) - entry.segment.start
-            self._count_use(entry)
+            with self._lock:
+                entry.change(n_uses=entry.segment.n_uses + 1)
         match.n_cold = n_cold
         self._awake.set()
         return states
@@ -214,8 +216,8 @@ class PrefixCache:
     def refuse(self, match: Match, reason: str) -> None:
         """Drop the last segment of a match because the backend could not load it."""
         with self._lock:
-            self._stats.count(n_refused=1)
-            self._stats.note(reason, is_problem=True)
+            self.stats.count(n_refused=1)
+            self.stats.note(reason, is_problem=True)
             self._remove(match.entries[-1])
         self._awake.set()
 
@@ -320,7 +322,7 @@ class PrefixCache:
         entry = self._entry(key)
         if entry.is_on_disk and self._store is not None:
             self._read_file(entry, self._store)
-        self.note(f"State {key} is intact.")
+        self.stats.note(f"State {key} is intact.")
 
     def forget(self, owner: str) -> None:
         """Drop the segments, pinned or not, that no other owner's prompts used."""
@@ -342,48 +344,18 @@ class PrefixCache:
             CacheStoreError: the folder cannot be read.
         """
         with self._lock:
-            for entry in list(self._index.entries.values()):
-                if not entry.segment.parent:
-                    self._remove(entry)
+            self._index = SegmentIndex(can_slice=self.can_slice)
         if self._store is not None:
             segments = self._store.segments(self._namespace.key, has_tokens=False)
             with self._lock:
                 self._garbage.update(each.key for each in segments)
         self._delete_garbage(is_urgent=True)
 
-    def note(self, text: str, *, is_problem: bool = False) -> None:
-        """Add a log message."""
-        with self._lock:
-            self._stats.note(text, is_problem=is_problem)
-
-    def note_hit(
-        self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float | None
-    ) -> None:
-        """Count a prompt's tokens by tier, and the time that restoring saved, if known.
-
-        A hit restored tokens from RAM or disk. A miss restored none and computed more tokens than
-        the context held. Other prompts are neither.
-        """
-        is_hit = n_warm + n_cold > 0
-        with self._lock:
-            self._stats.count(
-                n_hits=int(is_hit),
-                n_misses=int(not is_hit and n_computed > n_hot),
-                n_hot_tokens=n_hot,
-                n_warm_tokens=n_warm,
-                n_cold_tokens=n_cold,
-                n_computed_tokens=n_computed,
-            )
-            if saved_s is not None:
-                self._stats.save(saved_s)
-
     def has_news(self) -> bool:
         """Whether the tiers changed since the last call; cheap."""
-        with self._lock:
-            was, index = self._reported, self._index
-            counts = self._stats.counts, self._stats.n_notes
-            self._reported = index.ram_bytes, len(index.entries), counts
-            return was != self._reported
+        index, was = self._index, self._reported
+        self._reported = index.ram_bytes, len(index.entries), self.stats.counts, self.stats.n_notes
+        return was != self._reported
 
     def report(self) -> CacheReport:
         """Use of the tiers, their entries, counts, and the log messages since the last report."""
@@ -396,9 +368,9 @@ class PrefixCache:
                     TierUse.of("warm", warm, self._settings.warm_bytes),
                     TierUse.of("cold", cold, self._settings.cold_bytes),
                 ),
-                counts=self._stats.counts,
+                counts=self.stats.counts,
                 entries=tuple(map(CacheEntry.of, entries[: -MAX_ENTRIES - 1 : -1])),
-                notes=self._stats.take_notes(),
+                notes=self.stats.take_notes(),
             )
 
     def work(self) -> float:
@@ -433,7 +405,7 @@ class PrefixCache:
 
     # Reading
 
-    def _read(self, entry: Entry, *, is_prefetch: bool = False) -> Payload:
+    def _read(self, entry: Entry) -> Payload:
         """The state of a segment; one from disk is put in RAM."""
         payload = entry.payload
         if payload is not None:
@@ -443,13 +415,12 @@ class PrefixCache:
         try:
             payload = self._read_file(entry, self._store)
         except CacheStoreError as error:
-            self.note(str(error), is_problem=True)
+            self.stats.note(str(error), is_problem=True)
             raise
         with self._lock:
             if entry.payload is None and self._is_cached(entry) and self._settings.warm_bytes:
                 self._index.add_payload(entry, payload)
-                entry.is_prefetched = is_prefetch
-                self._stats.count(n_promotions=1, n_prefetches=int(is_prefetch))
+                self.stats.count(n_promotions=1)
                 self._shrink()
         return payload
 
@@ -458,8 +429,8 @@ class PrefixCache:
             return store.read(entry.segment)
         except StateError as error:
             with self._lock:
-                self._stats.count(n_refused=1)
-                self._stats.note(str(error), is_problem=True)
+                self.stats.count(n_refused=1)
+                self.stats.note(str(error), is_problem=True)
                 self._lose_file(entry)
             raise
 
@@ -468,12 +439,6 @@ class PrefixCache:
         other = self.match(unpack(match.sequence))
         match.entries, match.n_tokens = other.entries, other.n_tokens
         return self.read(match)
-
-    def _count_use(self, entry: Entry) -> None:
-        with self._lock:
-            self._stats.count(n_prefetches_used=int(entry.is_prefetched))
-            entry.is_prefetched = False
-            entry.change(n_uses=entry.segment.n_uses + 1)
 
     def _prefetch(self, tokens: Sequence[int]) -> None:
         """Read the segments of a sequence from its start while they fit in RAM."""
@@ -484,10 +449,10 @@ class PrefixCache:
                 n_free_bytes -= entry.segment.nbytes
                 if n_free_bytes < 0:
                     return
-                try:
-                    self._read(entry, is_prefetch=True)
-                except (StateError, CacheStoreError):
-                    return
+                if entry.payload is None:
+                    with contextlib.suppress(StateError, CacheStoreError):
+                        self._read(entry)
+                        self.stats.count(n_prefetches=1)
 
     # Index; the lock is held, except by `_load_index` and `_unlock`
 
@@ -499,11 +464,11 @@ class PrefixCache:
             self._store.add_namespace(self._namespace)
             self._garbage = self._index.load(self._store.segments(self._namespace.key))
         except CacheStoreError as error:
-            self._stats.note(str(error), is_problem=True)
+            self.stats.note(str(error), is_problem=True)
         for note in self._store.take_notes():
-            self._stats.note(note, is_problem=True)
+            self.stats.note(note, is_problem=True)
         if self._garbage:
-            self._stats.note(
+            self.stats.note(
                 f"{len(self._garbage)} saved states were deleted from disk because the earlier "
                 "states that they continue are missing."
             )
@@ -571,7 +536,7 @@ class PrefixCache:
             if missing > 0:
                 self._ram_limit = min(self._ram_limit, max(self._index.ram_bytes - missing, 0))
                 if not was_short and self._index.ram_bytes > self._ram_limit:
-                    self._stats.note(
+                    self.stats.note(
                         f"RAM is running low: the warm tier frees {missing / MIB:,.0f} MiB."
                     )
             self._shrink()
@@ -586,40 +551,21 @@ class PrefixCache:
         pending = PENDING_BYTES if self._can_write() else 0
         waiting = (each for each in self._index.entries.values() if each.is_waiting)
         limit = self._ram_limit + min(sum(each.segment.nbytes for each in waiting), pending)
-        for entry in self._ram_order(newest, can_wait=pending > 0):
+        order = ram_order(
+            self._index.entries,
+            superseded=self._superseded(),
+            newest=newest,
+            can_wait=pending > 0,
+            now=self._now(),
+        )
+        for entry in order:
             if self._index.ram_bytes <= limit:
                 return
             if entry.is_on_disk:
                 self._index.drop_payload(entry)
-                self._stats.count(n_demotions=1, n_prefetches_wasted=int(entry.is_prefetched))
-                entry.is_prefetched = False
+                self.stats.count(n_demotions=1)
             else:
-                self._stats.count(n_evictions=self._remove(entry))
-
-    def _ram_order(self, newest: Entry | None, *, can_wait: bool) -> Iterator[Entry]:
-        """Copies in the order of eviction: those on disk, unwritten ones, those to be written."""
-        entries, now, superseded = self._index.entries, self._now(), self._superseded()
-        free = [each for each in entries.values() if each.payload is not None and not each.n_locks]
-
-        def rank(entry: Entry) -> tuple[bool, float]:
-            return entry.segment.key not in superseded, worth(entry.segment, now)
-
-        def order(group: Iterable[Entry]) -> Iterator[Entry]:
-            keys = {each.segment.key for each in group}
-            segments = eviction_order(
-                [each.segment for each in entries.values()],
-                may_go=lambda segment: segment.key in keys,
-                is_useless=lambda segment: segment.key in superseded,
-                now=now,
-            )
-            return (entries[segment.key] for segment in segments)
-
-        yield from sorted((each for each in free if each.is_on_disk), key=rank)
-        lossy = [each for each in free if not (each.is_on_disk or each.segment.is_pinned)]
-        older = [each for each in lossy if each is not newest]
-        yield from order(each for each in older if not (can_wait and each.is_waiting))
-        yield from order(each for each in older if can_wait and each.is_waiting)
-        yield from order(each for each in lossy if each is newest)
+                self.stats.count(n_evictions=self._remove(entry))
 
     # Disk
 
@@ -641,7 +587,7 @@ class PrefixCache:
     def _complain(self, text: str) -> None:
         """Log a problem with the disk; of consecutive ones only the first."""
         if not self._is_in_trouble:
-            self.note(text, is_problem=True)
+            self.stats.note(text, is_problem=True)
         self._is_in_trouble = True
 
     def _write_one(self) -> bool:
@@ -683,9 +629,9 @@ class PrefixCache:
             entry.is_on_disk = True
             if not self._is_cached(entry):
                 self._garbage.add(segment.key)
-            self._stats.count(n_written_bytes=segment.nbytes)
+            self.stats.count(n_written_bytes=segment.nbytes)
             if self._is_in_trouble:
-                self._stats.note("States are saved on disk again.")
+                self.stats.note("States are saved on disk again.")
             self._is_in_trouble = False
             is_pinned = entry.segment.is_pinned
         if is_pinned != segment.is_pinned:
@@ -707,7 +653,7 @@ class PrefixCache:
                 entry = self._index.entries.get(segment.key)
                 if entry is not None:
                     entry.should_write = False
-                    self._stats.count(n_evictions=self._lose_file(entry))
+                    self.stats.count(n_evictions=self._lose_file(entry))
         return sum(segment.nbytes for segment in gone) >= excess
 
     def _keys_in_use(self) -> set[str]:
@@ -779,4 +725,4 @@ class PrefixCache:
             if fault.will_restart
             else "nothing more is written to disk until the model is reloaded"
         )
-        self.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
+        self.stats.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)

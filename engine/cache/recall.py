@@ -120,7 +120,7 @@ class Recall:
             self.save(slot)
         self.restoring.add(n_restored, restore_s)
         if self._tiers is not None and owner and adapters is None:
-            self._tiers.note_hit(
+            self._tiers.stats.count_prompt(
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
@@ -205,7 +205,7 @@ class Recall:
             state = slot.sequence.save(start)
             tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
         except StateError as error:
-            tiers.note(f"The computed state could not be saved: {error}", is_problem=True)
+            tiers.stats.note(f"The computed state could not be saved: {error}", is_problem=True)
 
     def _can_save(self, slot: Slot) -> bool:
         """Whether the slot has an owner and was computed with the tiers' adapters."""
@@ -298,7 +298,9 @@ class Recall:
             self._tiers.refuse(match, str(error))
             return None
         except ContextFullError as error:
-            self._tiers.note(f"The saved state could not be restored: {error}", is_problem=True)
+            self._tiers.stats.note(
+                f"The saved state could not be restored: {error}", is_problem=True
+            )
             return None
         slot.adapters = None
         n_held = self._rewound(slot, tokens, None)

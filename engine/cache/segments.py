@@ -121,8 +121,6 @@ class Entry:
     is_on_disk: bool = False
     should_write: bool = True
     """Whether it should be written to disk; False after it was evicted from there."""
-    is_prefetched: bool = False
-    """Whether it was prefetched and is still unused."""
     n_locks: int = 0
     """Readers that it must not be evicted from."""
 

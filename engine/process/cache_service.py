@@ -161,7 +161,7 @@ class CacheService:
         loaded.session.attach_cache(tiers, settings)
         self._opened()
         if problem is not None:
-            tiers.note(problem, is_problem=True)
+            tiers.stats.note(problem, is_problem=True)
 
     def _run(self, command: CacheCommand, tiers: PrefixCache, loaded: LoadedSession) -> None:
         try:
@@ -173,7 +173,7 @@ class CacheService:
                 case ManageCache(action, key):
                     _manage(tiers, action, key)
         except EngineError as error:
-            tiers.note(str(error), is_problem=True)
+            tiers.stats.note(str(error), is_problem=True)
 
 
 def _opened_store(settings: CacheSettings) -> tuple[SegmentStore | None, str | None]:
@@ -190,15 +190,15 @@ def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
     match action:
         case "pin":
             tiers.pin(key)
-            tiers.note(f"State {key} is pinned.")
+            tiers.stats.note(f"State {key} is pinned.")
         case "unpin":
             tiers.unpin(key)
-            tiers.note(f"State {key} is no longer pinned.")
+            tiers.stats.note(f"State {key} is no longer pinned.")
         case "drop":
             tiers.drop(key)
-            tiers.note(f"State {key} was deleted.")
+            tiers.stats.note(f"State {key} was deleted.")
         case "verify":
             tiers.verify(key)
         case "clear":
             tiers.clear()
-            tiers.note("All saved states of this model and these settings were deleted.")
+            tiers.stats.note("All saved states of this model and these settings were deleted.")
