@@ -126,6 +126,9 @@ class PrefixCache:
     A state is only returned for exactly the tokens it was put with. All methods may be called
     from any thread; none holds the lock while it reads or writes a state.
 
+    Commands on a key raise `StateError` if no segment has it, and `CacheStoreError` if the disk
+    refuses them.
+
     Args:
         namespace: Of the states; see `namespace_of`.
         can_slice: `Backend.can_slice`; otherwise every segment begins at 0.
@@ -282,9 +285,7 @@ class PrefixCache:
         """Protect a segment and those before it from eviction.
 
         Raises:
-            StateError: no segment has this key.
             CacheBudgetError: the pinned segments would exceed the budget.
-            CacheStoreError: the pin could not be saved; the segment is not pinned.
         """
         with self._lock:
             entry = self._entry(key)
@@ -294,20 +295,11 @@ class PrefixCache:
         self._set_pin(entry, is_pinned=True)
 
     def unpin(self, key: str) -> None:
-        """Allow a segment to be evicted again.
-
-        Raises:
-            StateError: no segment has this key.
-            CacheStoreError: it could not be saved; the segment stays pinned.
-        """
+        """Allow a segment to be evicted again."""
         self._set_pin(self._entry(key), is_pinned=False)
 
     def drop(self, key: str) -> None:
-        """Drop a segment, pinned or not, and those that continue it.
-
-        Raises:
-            StateError: no segment has this key.
-        """
+        """Drop a segment, pinned or not, and those that continue it."""
         with self._lock:
             self._remove(self._entry(key))
         self._delete_garbage(is_urgent=True)
@@ -316,8 +308,7 @@ class PrefixCache:
         """Read a segment from disk and check its digest; one only in RAM is intact.
 
         Raises:
-            StateError: no segment has this key, or its file is damaged and was dropped.
-            CacheStoreError: the file cannot be read.
+            StateError: its file is damaged and was deleted.
         """
         entry = self._entry(key)
         if entry.is_on_disk and self._store is not None:
@@ -338,11 +329,7 @@ class PrefixCache:
         self._delete_garbage(is_urgent=True)
 
     def clear(self) -> None:
-        """Drop every segment of this namespace, pinned ones and other processes' included.
-
-        Raises:
-            CacheStoreError: the folder cannot be read.
-        """
+        """Drop every segment of this namespace, pinned ones and other processes' included."""
         with self._lock:
             self._index = SegmentIndex(can_slice=self.can_slice)
         if self._store is not None:

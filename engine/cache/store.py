@@ -52,15 +52,13 @@ Found = TypeVar("Found")
 class SegmentStore:
     """The segments of a folder, safe for threads and processes.
 
-    A table that is damaged or of another version is recreated, and all segments are deleted.
+    A table that is damaged or of another version is recreated, and all segments are deleted. All
+    methods raise `CacheStoreError` if the folder cannot be read or written.
 
     Args:
         path: The folder.
         may_lock: Whether to lock the table exclusively if a full disk has no space for the
             shared-memory file: for short commands that free space.
-
-    Raises:
-        CacheStoreError: the folder cannot be created, read or written.
     """
 
     def __init__(self, path: Path, *, may_lock: bool = False) -> None:
@@ -90,11 +88,7 @@ class SegmentStore:
 
     @property
     def nbytes(self) -> int:
-        """Total size of the segments of all namespaces, in bytes.
-
-        Raises:
-            CacheStoreError: the table cannot be read.
-        """
+        """Total size of the segments of all namespaces, in bytes."""
         total = "SELECT TOTAL(nbytes) FROM segments"
         return int(self._run(lambda rows: rows.execute(total).fetchone()[0]))
 
@@ -104,40 +98,24 @@ class SegmentStore:
         return notes
 
     def add_namespace(self, namespace: Namespace) -> None:
-        """Save a namespace and the path of its model.
-
-        Raises:
-            CacheStoreError: the table cannot be written.
-        """
+        """Save a namespace and the path of its model."""
         self._change(lambda rows: insert_namespace(rows, namespace))
 
     def namespaces(self) -> list[Namespace]:
-        """All namespaces; some may have no segments.
-
-        Raises:
-            CacheStoreError: the table cannot be read.
-        """
+        """All namespaces; some may have no segments."""
         return self._run(
             lambda rows: list(map(namespace_of_row, rows.execute("SELECT * FROM namespaces")))
         )
 
     def segments(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[Segment]:
-        """The segments of a namespace, or of all, in any order; faster without their tokens.
-
-        Raises:
-            CacheStoreError: the table cannot be read.
-        """
+        """The segments of a namespace, or of all, in any order; faster without their tokens."""
         where, values = ("", ()) if namespace is None else (" WHERE namespace = ?", (namespace,))
         query = f"SELECT {NAMES if has_tokens else NAMES_WITHOUT_TOKENS} FROM segments{where}"
         read = partial(segment_of_row, has_tokens=has_tokens)
         return self._run(lambda rows: list(map(read, rows.execute(query, values))))
 
     def write(self, namespace: Namespace, segment: Segment, payload: Payload) -> None:
-        """Write a segment atomically, replacing one with the same key.
-
-        Raises:
-            CacheStoreError: the disk is full or the folder cannot be written; nothing was saved.
-        """
+        """Write a segment atomically, replacing one with the same key."""
         path = self.file_of(segment.key)
 
         def insert(rows: sqlite3.Connection) -> None:
@@ -179,11 +157,7 @@ class SegmentStore:
         return payload
 
     def delete(self, keys: Collection[str]) -> None:
-        """Delete segments; unknown keys are ignored.
-
-        Raises:
-            CacheStoreError: the folder cannot be written.
-        """
+        """Delete segments; unknown keys are ignored."""
         if keys:
             self._change(lambda rows: self._delete(rows, keys))
 
@@ -204,9 +178,6 @@ class SegmentStore:
             used_before: Delete only segments last used before this time.
             in_use: Keys of segments to protect; pinned ones are protected too.
             superseded: Keys of segments to delete first; so are those whose model file is gone.
-
-        Raises:
-            CacheStoreError: the folder cannot be read or written.
         """
         orphaned = {each.key for each in self.namespaces() if each.is_orphaned}
 
@@ -231,9 +202,6 @@ class SegmentStore:
         """Delete and return the segments, pinned or not, that only this owner used.
 
         The owner is removed from segments that others use as well.
-
-        Raises:
-            CacheStoreError: the folder cannot be read or written.
         """
         found = [segment for segment in self.segments() if owner in segment.owners]
         gone = [segment for segment in found if segment.owners == {owner}]
@@ -250,11 +218,7 @@ class SegmentStore:
         return gone
 
     def save_uses(self, segments: Iterable[Segment]) -> None:
-        """Save last use, number of uses and owners of segments.
-
-        Raises:
-            CacheStoreError: the table cannot be written.
-        """
+        """Save last use, number of uses and owners of segments."""
         update = "UPDATE segments SET used_at = ?, n_uses = ?, owners = ? WHERE key = ?"
         uses = [
             (each.used_at, each.n_uses, owners_text(each.owners), each.key) for each in segments
@@ -263,11 +227,7 @@ class SegmentStore:
             self._change(lambda rows: rows.executemany(update, uses))
 
     def pin(self, key: str, *, is_pinned: bool) -> None:
-        """Pin or unpin a segment.
-
-        Raises:
-            CacheStoreError: the table cannot be written.
-        """
+        """Pin or unpin a segment."""
         update = "UPDATE segments SET is_pinned = ? WHERE key = ?"
         self._change(lambda rows: rows.execute(update, (is_pinned, key)))
 
@@ -368,20 +328,9 @@ def remove_leftovers(folder: Path) -> None:
         drafts = [Path(entry.path) for entry in found if entry.name.endswith(DRAFT_SUFFIX)]
     for draft in drafts:
         process = drafting_process(draft)
-        if process is not None and not _is_writing(process, draft):
+        if process is not None and not psutil.pid_exists(process):
             with contextlib.suppress(OSError):  # it only takes space
                 draft.unlink(missing_ok=True)
-
-
-def _is_writing(process: int, draft: Path) -> bool:
-    """Whether a process may be writing a file: it runs, and was started before the file was."""
-    try:
-        began = psutil.Process(process).create_time()
-        return began <= draft.stat().st_mtime + 1.0
-    except (psutil.NoSuchProcess, FileNotFoundError):
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 def _digest(key: str, payload: Payload) -> bytes:
