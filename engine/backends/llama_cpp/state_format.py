@@ -140,17 +140,12 @@ def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
     )
 
 
-def find_parts(state: State) -> tuple[StatePart, ...] | None:
-    """The parts of a state of any layout; None if it is unknown or ambiguous."""
-    try:
-        return next(_readings(state, check_magic(state), MAX_PARTS), None)
-    except StateError:
-        return None
-
-
 def find_shape(state: State) -> StateLayout | None:
     """The layout of a state that a context has just written; None if it is unknown."""
-    parts = find_parts(state)
+    try:
+        parts = next(_readings(state, check_magic(state), MAX_PARTS), None)
+    except StateError:
+        return None
     return None if parts is None else tuple(part.shape for part in parts)
 
 
