@@ -13,9 +13,8 @@ from statistics import median
 from engine.backends.base import Backend, Sequence, rewind
 from engine.cache.prefix_cache import Match, PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
-from engine.cache.slots import HotTier, Slot, empty
+from engine.cache.slots import Adapters, Slot, Slots
 from engine.clock import Stopwatch
-from engine.configuration import Adapter
 from engine.errors import ContextFullError, StateError
 
 MIN_GAIN = 16
@@ -80,7 +79,7 @@ class Recall:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._hot = HotTier(backend)
+        self.slots = Slots(backend)
         self._tiers: PrefixCache | None = None
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
@@ -93,13 +92,7 @@ class Recall:
         """Use these tiers from now on."""
         self._tiers, self._settings = tiers, settings
 
-    def begin(
-        self,
-        tokens: Tokens[int],
-        owner: str,
-        *,
-        adapters: tuple[Adapter, ...] | None = None,
-    ) -> Recalled:
+    def begin(self, tokens: Tokens[int], owner: str, *, adapters: Adapters = None) -> Recalled:
         """Choose a slot and restore the longest cached prefix of `tokens` in it.
 
         With `adapters` other than the loaded ones, only the slots are searched: the tiers hold
@@ -112,8 +105,7 @@ class Recall:
         self.save_ended()
         recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
-        self._hot.use(slot, owner)
-        slot.is_busy = True
+        self.slots.use(slot, owner)
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
         if recalled.n_branch and recalled.n_branch == recalled.n_reused:
@@ -134,9 +126,7 @@ class Recall:
         n_restored = recalled.n_warm + recalled.n_cold
         if not n_restored:
             return None
-        recompute_s = self.rate.seconds_of(n_restored)
-        if recompute_s is None:
-            recompute_s = recalled.recompute_s
+        recompute_s = self.rate.seconds_of(n_restored) or recalled.recompute_s
         return None if recompute_s is None else recompute_s - restore_s
 
     def is_due(self, slot: Slot) -> bool:
@@ -171,7 +161,7 @@ class Recall:
             for key in self._tiers.keys_on(list(slot.sequence.tokens)):
                 with contextlib.suppress(StateError):  # already dropped with another
                     self._tiers.drop(key)
-        empty(slot)
+        slot.clear()
 
     def end(self, slot: Slot) -> None:
         """Free a slot after its reply."""
@@ -219,7 +209,7 @@ class Recall:
         report = self._tiers.report()
         keys = {
             key
-            for slot in tuple(self._hot.slots)
+            for slot in tuple(self.slots.opened)
             if slot.adapters is None
             for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
@@ -231,37 +221,33 @@ class Recall:
 
     def _hot_use(self) -> TierUse:
         n_cells = self._backend.n_ctx * self._backend.n_sequences
-        n_held = min(self._hot.n_held, n_cells)
+        n_held = min(sum(slot.n_tokens for slot in self.slots.opened), n_cells)
         return TierUse(
             name="hot",
-            n_entries=sum(slot.n_tokens > 0 for slot in self._hot.slots),
+            n_entries=sum(slot.n_tokens > 0 for slot in self.slots.opened),
             n_tokens=n_held,
             nbytes=round(self._backend.kv_bytes * n_held / n_cells),
             budget_bytes=self._backend.kv_bytes,
             budget_tokens=n_cells,
         )
 
-    def _found(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
-    ) -> Recalled:
-        best, n_hot = self._hot.best(tokens, adapters)
-        n_uncut = self._hot.n_longest(tokens, adapters)
-        slot = self._hot.slot_for(best, n_hot, owner)
+    def _found(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Recalled:
+        best, n_hot = self.slots.best(tokens, adapters)
+        n_uncut = max(slot.n_common(tokens, adapters) for slot in self.slots.opened)
+        slot = self.slots.choose(best, n_hot, owner)
         recalled = None
         with self._match(tokens, owner, adapters) as match:
             n_branch = self._n_branch(match)
             if match.n_tokens >= n_hot + MIN_GAIN:
                 recalled = self._restored(slot, tokens, match)
             elif slot is not best and self._is_copy_faster(best, n_hot):
-                self._copy(best, slot, n_hot)
+                self._copy(best, slot)
         if recalled is None:
             n_held = self._rewound(slot, tokens, adapters)
             recalled = Recalled(slot, n_hot=n_held, n_copied=n_held if slot is not best else 0)
         return replace(recalled, n_uncut=n_uncut, n_branch=n_branch)
 
-    def _match(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
-    ) -> Match:
+    def _match(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Match:
         if self._tiers is None or adapters is not None:
             return Match()
         return self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
@@ -272,7 +258,7 @@ class Recall:
         The whole state is copied and then cropped. Until both are timed, at least half of it must
         be reused.
         """
-        if n_common < MIN_GAIN:
+        if n_common < MIN_GAIN or not self._backend.can_slice:
             return False
         copy_s = self._copying.seconds_of(source.n_tokens)
         compute_s = self.rate.seconds_of(n_common)
@@ -280,11 +266,12 @@ class Recall:
             return 2 * n_common >= source.n_tokens
         return copy_s < compute_s
 
-    def _copy(self, source: Slot, slot: Slot, n_common: int) -> None:
-        watch, n_tokens = Stopwatch(), source.n_tokens
-        self._hot.copy(source, slot, n_common)
-        if slot.n_tokens:
-            self._copying.add(n_tokens, watch.total())
+    def _copy(self, source: Slot, slot: Slot) -> None:
+        watch = Stopwatch()
+        slot.clear()
+        slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
+        slot.adapters = source.adapters
+        self._copying.add(source.n_tokens, watch.total())
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load a match's states into a slot; None if none was usable."""
@@ -317,11 +304,9 @@ class Recall:
         n_shared = match.n_known - match.n_whole
         return match.n_known if n_shared >= max(self._settings.min_tokens, 1) else 0
 
-    def _rewound(
-        self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None
-    ) -> int:
+    def _rewound(self, slot: Slot, tokens: Tokens[int], adapters: Adapters) -> int:
         if slot.adapters != adapters:
-            empty(slot)
+            slot.clear()
         slot.adapters = adapters
         slot.n_at_save = rewind(slot.sequence, tokens)
         return slot.n_at_save

@@ -354,7 +354,7 @@ def _wrong_events(events: Sequence[Event], finished: Finished) -> Iterator[str]:
 
 def _unreleased(session: Session, tiers: PrefixCache | None) -> Iterator[str]:
     """What the finished replies still hold."""
-    if any(slot.is_busy for slot in session._recall._hot.slots):
+    if any(slot.is_busy for slot in session._recall.slots.opened):
         yield "a slot is busy"
     entries = () if tiers is None else tiers._index.entries.values()
     if locks := [entry.n_locks for entry in entries if entry.n_locks]:
