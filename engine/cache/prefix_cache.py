@@ -313,7 +313,6 @@ class PrefixCache:
         entry = self._entry(key)
         if entry.is_on_disk and self._store is not None:
             self._read_file(entry, self._store)
-        self.stats.note(f"State {key} is intact.")
 
     def forget(self, owner: str) -> None:
         """Drop the segments, pinned or not, that no other owner's prompts used."""

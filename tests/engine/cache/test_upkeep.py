@@ -114,7 +114,6 @@ def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
     cache = make_cache(disk)
     key = key_of(cache, 50, "chat:1")
     cache.verify(key)
-    assert key in cache.report().notes[-1].text
     disk.damaged.add(key)
     with pytest.raises(StateError, match="damaged"):
         cache.verify(key)
