@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 import psutil
 
@@ -21,6 +20,7 @@ from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheSta
 from engine.cache.segments import (
     TOKEN_BYTES,
     Entry,
+    Match,
     Payload,
     Segment,
     SegmentIndex,
@@ -51,73 +51,6 @@ last two turns can be regenerated."""
 def available_bytes() -> int:
     """RAM that programs can allocate without swapping, in bytes, as psutil estimates it."""
     return psutil.virtual_memory().available
-
-
-@dataclass(slots=True, eq=False)
-class Match:
-    """The longest prefix that can be restored; its segments are not evicted until `release`."""
-
-    sequence: bytes = b""
-    """All tokens that were looked up, packed."""
-    entries: list[Entry] = field(default_factory=list)
-    """Consecutive segments; the last one may extend past the prefix."""
-    n_tokens: int = 0
-    """Length of the prefix; after `PrefixCache.read`, of what the returned states cover."""
-    n_known: int = 0
-    """Length of the longest prefix of any segment, whether it can be restored or not."""
-    unlock: Callable[[Iterable[Entry]], None] = lambda _: None
-    n_cold: int = 0
-    """Of `n_tokens`, those whose state is read from disk."""
-
-    @property
-    def n_warm(self) -> int:
-        """Of `n_tokens`, those whose state is in RAM."""
-        return self.n_tokens - self.n_cold
-
-    @property
-    def n_whole(self) -> int:
-        """Length of the prefix that ends with a segment: a new segment may begin there."""
-        if not self.entries:
-            return 0
-        last = self.entries[-1].segment
-        return last.end if last.end <= self.n_tokens else last.start
-
-    @property
-    def tail(self) -> tuple[int, ...]:
-        """Tokens of the last segment that extend past the prefix."""
-        if not self.entries:
-            return ()
-        last = self.entries[-1].segment
-        return unpack(last.packed[(self.n_tokens - last.start) * TOKEN_BYTES :])
-
-    @property
-    def recompute_s(self) -> float | None:
-        """Measured time of computing the `n_tokens`; None if a segment has no measurement."""
-        segments = [entry.segment for entry in self.entries]
-        if not segments or any(each.recompute_s <= 0.0 for each in segments):
-            return None
-        last = segments[-1]
-        n_beyond = max(last.end - self.n_tokens, 0)
-        share = n_beyond / (last.end - last.start)
-        return sum(each.recompute_s for each in segments) - share * last.recompute_s
-
-    def shorten(self, n_entries: int) -> None:
-        """Release all but the first segments."""
-        lost, self.entries = self.entries[n_entries:], self.entries[:n_entries]
-        self.unlock(lost)
-        end = self.entries[-1].segment.end if self.entries else 0
-        self.n_tokens = min(self.n_tokens, end)
-
-    def release(self) -> None:
-        """Allow eviction of the segments; a second call does nothing."""
-        entries, self.entries = self.entries, []
-        self.unlock(entries)
-
-    def __enter__(self) -> "Match":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class PrefixCache:
@@ -170,7 +103,15 @@ class PrefixCache:
         self._reported: tuple[object, ...] = ()
         self._awake, self._stopping = threading.Event(), threading.Event()
         self._load_index()
-        self._thread = self._start() if in_background else None
+        self._thread = None
+        if in_background:
+            self._thread = start_thread(
+                self._run,
+                name="kvchat cache",
+                on_fault=self._report_fault,
+                pauses_s=PAUSES_S,
+                stopping=self._stopping,
+            )
 
     def match(self, tokens: Sequence[int], *, owner: str = "", max_end: float = math.inf) -> Match:
         """Find the longest prefix that can be restored, and lock it until it is released.
@@ -690,15 +631,6 @@ class PrefixCache:
         with self._lock:
             entry.change(is_pinned=is_pinned)
         self._awake.set()
-
-    def _start(self) -> threading.Thread:
-        return start_thread(
-            self._run,
-            name="kvchat cache",
-            on_fault=self._report_fault,
-            pauses_s=PAUSES_S,
-            stopping=self._stopping,
-        )
 
     def _run(self) -> None:
         while not self._stopping.is_set():

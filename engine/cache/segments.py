@@ -6,7 +6,7 @@ at `start`. If states cannot be sliced (sliding window, recurrent), every segmen
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
@@ -252,3 +252,70 @@ class SegmentIndex:
         recent = sorted(self.entries.values(), key=lambda entry: entry.segment.used_at)
         self.entries = {entry.segment.key: entry for entry in recent}
         return unusable
+
+
+@dataclass(slots=True, eq=False)
+class Match:
+    """The longest prefix that can be restored; its segments are not evicted until `release`."""
+
+    sequence: bytes = b""
+    """All tokens that were looked up, packed."""
+    entries: list[Entry] = field(default_factory=list)
+    """Consecutive segments; the last one may extend past the prefix."""
+    n_tokens: int = 0
+    """Length of the prefix; after `PrefixCache.read`, of what the returned states cover."""
+    n_known: int = 0
+    """Length of the longest prefix of any segment, whether it can be restored or not."""
+    unlock: Callable[[Iterable[Entry]], None] = lambda _: None
+    n_cold: int = 0
+    """Of `n_tokens`, those whose state is read from disk."""
+
+    @property
+    def n_warm(self) -> int:
+        """Of `n_tokens`, those whose state is in RAM."""
+        return self.n_tokens - self.n_cold
+
+    @property
+    def n_whole(self) -> int:
+        """Length of the prefix that ends with a segment: a new segment may begin there."""
+        if not self.entries:
+            return 0
+        last = self.entries[-1].segment
+        return last.end if last.end <= self.n_tokens else last.start
+
+    @property
+    def tail(self) -> tuple[int, ...]:
+        """Tokens of the last segment that extend past the prefix."""
+        if not self.entries:
+            return ()
+        last = self.entries[-1].segment
+        return unpack(last.packed[(self.n_tokens - last.start) * TOKEN_BYTES :])
+
+    @property
+    def recompute_s(self) -> float | None:
+        """Measured time of computing the `n_tokens`; None if a segment has no measurement."""
+        segments = [entry.segment for entry in self.entries]
+        if not segments or any(each.recompute_s <= 0.0 for each in segments):
+            return None
+        last = segments[-1]
+        n_beyond = max(last.end - self.n_tokens, 0)
+        share = n_beyond / (last.end - last.start)
+        return sum(each.recompute_s for each in segments) - share * last.recompute_s
+
+    def shorten(self, n_entries: int) -> None:
+        """Release all but the first segments."""
+        lost, self.entries = self.entries[n_entries:], self.entries[:n_entries]
+        self.unlock(lost)
+        end = self.entries[-1].segment.end if self.entries else 0
+        self.n_tokens = min(self.n_tokens, end)
+
+    def release(self) -> None:
+        """Allow eviction of the segments; a second call does nothing."""
+        entries, self.entries = self.entries, []
+        self.unlock(entries)
+
+    def __enter__(self) -> "Match":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
