@@ -3,9 +3,9 @@
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
-from engine.cache.segments import Entry, Segment
+from engine.cache.segments import Segment
 
 HALF_LIFE_S = 3600.0
 """Time without use that halves a segment's worth."""
@@ -36,7 +36,7 @@ def eviction_order(
     """Segments in the order of eviction; those before a protected segment stay.
 
     Args:
-        segments: All segments in RAM or of a folder.
+        segments: All segments in RAM, or all of a folder.
         may_go: Whether a segment may be evicted.
         is_useless: Whether a segment has no worth; one without its parent has none either.
         now: Seconds since the epoch.
@@ -58,45 +58,3 @@ def eviction_order(
         parent = by_key.get(segment.parent)
         if parent is not None and not n_children[parent.key] and may_go(parent):
             heapq.heappush(ends, rank(parent))
-
-
-def ram_order(
-    entries: Mapping[str, Entry],
-    *,
-    superseded: Collection[str],
-    newest: Entry | None,
-    can_wait: bool,
-    now: float,
-) -> Iterator[Entry]:
-    """Copies in RAM in the order of eviction: those on disk, unwritten ones, those to be written.
-
-    Locked copies are left out, and pinned segments whose only copy is in RAM.
-
-    Args:
-        entries: All segments by key.
-        superseded: Keys of segments without worth.
-        newest: The entry to evict last.
-        can_wait: Whether the disk accepts writes.
-        now: Seconds since the epoch.
-    """
-    free = [each for each in entries.values() if each.payload is not None and not each.n_locks]
-    lossy = [each for each in free if not (each.is_on_disk or each.segment.is_pinned)]
-    older = [each for each in lossy if each is not newest]
-
-    def rank(entry: Entry) -> tuple[bool, float]:
-        return entry.segment.key not in superseded, worth(entry.segment, now)
-
-    def order(group: Iterable[Entry]) -> Iterator[Entry]:
-        keys = {each.segment.key for each in group}
-        segments = eviction_order(
-            [each.segment for each in entries.values()],
-            may_go=lambda segment: segment.key in keys,
-            is_useless=lambda segment: segment.key in superseded,
-            now=now,
-        )
-        return (entries[segment.key] for segment in segments)
-
-    yield from sorted((each for each in free if each.is_on_disk), key=rank)
-    yield from order(each for each in older if not (can_wait and each.is_waiting))
-    yield from order(each for each in older if can_wait and each.is_waiting)
-    yield from order(each for each in lossy if each is newest)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import psutil
 
 from engine.background import PAUSES_S, ThreadFault, start_thread
-from engine.cache.eviction import ram_order
+from engine.cache.eviction import eviction_order
 from engine.cache.namespace import Namespace
 from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheStats, TierUse
 from engine.cache.segments import (
@@ -206,7 +206,9 @@ class PrefixCache:
             self._touch(entry, owner)
             if not self.can_slice:
                 self._remove_older(segment)
-            self._shrink(newest=entry)
+            entry.n_locks = 1  # the newest segment is evicted last
+            self._shrink()
+            self._unlock([entry])
             is_cached = self._is_cached(entry)
         self._awake.set()
         return is_cached
@@ -468,31 +470,44 @@ class PrefixCache:
                     )
             self._shrink()
 
-    def _shrink(self, *, newest: Entry | None = None) -> None:
-        """Drop copies until RAM is within its limit, plus up to `PENDING_BYTES` of unwritten ones.
+    def _shrink(self) -> None:
+        """Evict copies until RAM is within its limit; the lock is held.
 
-        Locked copies stay, pinned segments are never lost, and the copy of `newest` goes last.
+        Up to `PENDING_BYTES` of unwritten segments may exceed the limit.
         """
-        if self._index.ram_bytes <= self._ram_limit:
+        index = self._index
+        if index.ram_bytes <= self._ram_limit:
             return
+        waiting = (each for each in index.entries.values() if each.is_waiting)
+        n_waiting_bytes = sum(each.segment.nbytes for each in waiting)
         pending = PENDING_BYTES if self._can_write() else 0
-        waiting = (each for each in self._index.entries.values() if each.is_waiting)
-        limit = self._ram_limit + min(sum(each.segment.nbytes for each in waiting), pending)
-        order = ram_order(
-            self._index.entries,
-            superseded=self._superseded(),
-            newest=newest,
-            can_wait=pending > 0,
+        can_wait = n_waiting_bytes <= pending
+
+        def may_go(segment: Segment) -> bool:
+            entry = index.entries[segment.key]
+            is_last_copy = not entry.is_on_disk
+            is_needed = segment.is_pinned or (can_wait and entry.is_waiting)
+            return not (entry.n_locks or (is_last_copy and is_needed))
+
+        superseded = self._superseded()
+        order = eviction_order(
+            [each.segment for each in index.entries.values() if each.payload is not None],
+            may_go=may_go,
+            is_useless=lambda segment: segment.key in superseded,
             now=self._now(),
         )
-        for entry in order:
-            if self._index.ram_bytes <= limit:
+        for segment in order:
+            if index.ram_bytes <= self._ram_limit + min(n_waiting_bytes, pending):
                 return
-            if entry.is_on_disk:
-                self._index.drop_payload(entry)
-                self.stats.count(n_demotions=1)
-            else:
-                self.stats.count(n_evictions=self._remove(entry))
+            self._evict(index.entries[segment.key])
+
+    def _evict(self, entry: Entry) -> None:
+        """Drop a copy in RAM, and the segment with it if it is not on disk."""
+        if entry.is_on_disk:
+            self._index.drop_payload(entry)
+            self.stats.count(n_demotions=1)
+        else:
+            self.stats.count(n_evictions=self._remove(entry))
 
     # Disk
 
