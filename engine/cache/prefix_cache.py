@@ -439,11 +439,14 @@ class PrefixCache:
 
     def _remove_older(self, newest: Segment) -> None:
         """Drop the older whole states of a sequence, unless it diverges there."""
-        segments = [entry.segment for entry in self._index.entries.values()]
-        n_next = count_continuations(segments)
-        older = [each for each in segments if newest.packed.startswith(each.packed)]
-        for segment in sorted(older, key=lambda each: -each.end)[N_NEWEST:]:
-            entry = self._index.entries[segment.key]
+        within = (entry for entry, _ in self._index.shared(newest.packed))
+        states = [each for each in within if newest.packed.startswith(each.segment.packed)]
+        older = sorted(states, key=lambda each: -each.segment.end)[N_NEWEST:]
+        if not older:
+            return
+        n_next = count_continuations(each.segment for each in self._index.entries.values())
+        for entry in older:
+            segment = entry.segment
             if not (entry.n_locks or segment.is_pinned or n_next[segment.key] > 1):
                 self._remove(entry)
 

@@ -4,6 +4,7 @@ A segment is the state of tokens `start` to `end` of a sequence. Its parent is t
 at `start`. If states cannot be sliced (sliding window, recurrent), every segment begins at 0.
 """
 
+import math
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,8 +86,6 @@ def unpack(packed: bytes) -> tuple[int, ...]:
 
 def n_tokens_shared(packed: bytes, sequence: bytes, at: int) -> int:
     """Number of leading tokens that `packed` shares with `sequence[at:]`, by binary search."""
-    if sequence.startswith(packed, at):
-        return len(packed) // TOKEN_BYTES
     low, high = 0, min(len(packed), len(sequence) - at) // TOKEN_BYTES
     while low < high:
         middle = (low + high + 1) // 2
@@ -187,24 +186,28 @@ class SegmentIndex:
             found.append(self.entries[parent])
         return found[::-1]
 
-    def shared(self, sequence: bytes) -> Iterator[tuple[Entry, int]]:
-        """The segments that share tokens with a packed sequence, and the end of the shared tokens.
+    def shared(self, sequence: bytes, max_end: float = math.inf) -> Iterator[tuple[Entry, int]]:
+        """Find the segments that share tokens with a packed sequence.
 
-        Parents come before their children.
+        Yields all segments within the sequence, parents before children, with their end; and of
+        those that diverge from it one that shares most, with the end of the shared tokens.
+        Segments that end after `max_end` are left out.
         """
-        waiting = [("", 0)]
+        waiting, n_most = [("", 0)], 0
         while waiting:
             parent, start = waiting.pop()
             at = start * TOKEN_BYTES
-            first = sequence[at : at + TOKEN_BYTES]
             for entry in self._children.get(parent, ()):
                 segment = entry.segment
-                if not first or segment.packed[:TOKEN_BYTES] != first:
+                n_bytes = max(n_most - start + 1, 1) * TOKEN_BYTES
+                if segment.end > max_end:
                     continue
-                n_shared = start + n_tokens_shared(segment.packed, sequence, at)
-                yield entry, n_shared
-                if n_shared == segment.end:
-                    waiting.append((segment.key, n_shared))
+                if sequence.startswith(segment.packed, at):
+                    waiting.append((segment.key, segment.end))
+                    yield entry, segment.end
+                elif sequence.startswith(segment.packed[:n_bytes], at):
+                    n_most = start + n_tokens_shared(segment.packed, sequence, at)
+                    yield entry, n_most
 
     def longest(self, sequence: bytes, max_end: float) -> tuple[list[Entry], int, int]:
         """Find the longest prefix that can be restored.
@@ -213,13 +216,13 @@ class SegmentIndex:
             The chain of its segments, of which the last may extend past the prefix; its length;
             and the length of the longest prefix of any segment.
         """
-        shared = list(self.shared(sequence))
+        shared = list(self.shared(sequence, max_end if self._can_slice else math.inf))
+        n_known = max((n_shared for _, n_shared in shared), default=0)
         usable = [
             (n_shared, -entry.segment.end, entry)
             for entry, n_shared in shared
-            if entry.segment.end <= (max_end if self._can_slice else n_shared)
+            if self._can_slice or entry.segment.end == n_shared
         ]
-        n_known = max((n_shared for _, n_shared in shared), default=0)
         if not usable:
             return [], 0, n_known
         n_tokens, _, last = max(usable, key=lambda found: found[:2])
