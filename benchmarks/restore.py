@@ -151,7 +151,7 @@ def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
     branch = bytes(sequence.save())
     branched = rows(sequence, n_rows)
     if backend.can_slice:
-        yield "segments", again(tokens, segments(sequence, tokens, 4), expected)
+        yield "segments", again(tokens, segments(sequence, tokens, state, 4), expected)
         sequence.load(tokens, [state])
         rewind(sequence, tokens[:n_shared])
         front = bytes(sequence.save())
@@ -178,12 +178,11 @@ def restored_rows(case: Case, state: bytes, n_rows: int) -> Rows:
     return found
 
 
-def segments(sequence: Sequence, tokens: list[int], n: int) -> list[bytes]:
-    """States of n consecutive ranges of a sequence, of about the same length."""
-    whole = bytes(sequence.save())
+def segments(sequence: Sequence, tokens: list[int], state: bytes, n: int) -> list[bytes]:
+    """States of n consecutive ranges of a saved sequence, of about the same length."""
     found = []
     for number in range(n):
-        sequence.load(tokens, [whole])
+        sequence.load(tokens, [state])
         rewind(sequence, tokens[: len(tokens) * (number + 1) // n])
         found.append(bytes(sequence.save(len(tokens) * number // n)))
     return found
@@ -216,7 +215,7 @@ def times(backend: LlamaCppBackend, sequence: Sequence) -> str:
     size = f"{len(state):10,}"
     if not backend.can_slice:
         return f"{size}  {1e3 * get_s:8.1f}       -         -  {1e3 * set_s:6.1f}"
-    parts = segments(sequence, tokens, 8)
+    parts = segments(sequence, tokens, state, 8)
     sequence.load(tokens, [state])
     end_s = median(lambda: sequence.save(len(tokens) - 100))
     parts_s = median(lambda: sequence.load(tokens, parts))

@@ -244,11 +244,8 @@ class SegmentIndex:
     def load(self, segments: Iterable[Segment]) -> set[str]:
         """Add the segments of a disk; return the keys of those without their parent."""
         unusable = set()
-        for segment in sorted(segments, key=lambda each: (each.start, each.end)):
-            parent = self.entries.get(segment.parent)
-            end = 0 if parent is None else parent.segment.end
-            is_orphan = parent is None and bool(segment.parent)
-            if is_orphan or segment.start != end or (segment.start and not self._can_slice):
+        for segment in sorted(segments, key=lambda each: each.start):
+            if segment.parent and not (self._can_slice and segment.parent in self.entries):
                 unusable.add(segment.key)
             else:
                 self.add(Entry(segment, is_on_disk=True))

@@ -168,3 +168,43 @@ def test_a_chat_is_deleted_from_a_disk_that_is_too_full_to_write():
     disk.is_full = False
     cache.forget("chat:1")
     assert not disk.files
+
+
+def test_a_matched_file_is_not_evicted_from_disk():
+    disk = MemoryDisk()
+    cache = make_cache(disk, warm_bytes=0, cold_bytes=100 * 4)
+    put(cache, A, seconds=0.001)
+    work(cache)
+    with cache.match(A) as match:
+        for line in (B, C):
+            put(cache, line)
+            work(cache)
+        assert len(cache.read(match)) == 1
+        assert match.n_tokens == 50
+
+
+def test_the_start_of_an_unwritten_sequence_is_not_evicted_from_disk():
+    disk = MemoryDisk()
+    cache = make_cache(disk, cold_bytes=50 * 4)
+    put(cache, A[:20], seconds=0.001)
+    put(cache, B[:30])
+    work(cache)
+    put(cache, A)
+    work(cache)
+    assert restored(make_cache(disk), A) == 50
+
+
+def test_a_pin_during_the_write_is_saved():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    write = disk.write
+
+    def interrupted(namespace, segment, payload):
+        cache.pin(segment.key)
+        write(namespace, segment, payload)
+
+    disk.write = interrupted
+    put(cache, A)
+    work(cache)
+    (entry,) = make_cache(disk).report().entries
+    assert entry.is_pinned

@@ -122,6 +122,13 @@ def test_states_that_exceed_every_budget_are_not_cached():
     assert n_cached(small, A) == 0
 
 
+def test_a_new_state_displaces_older_ones_of_more_worth():
+    cache = make_cache(None, warm_bytes=60 * 4)
+    put(cache, A, seconds=1000.0)
+    assert put(cache, C, seconds=0.001)
+    assert (n_cached(cache, A), n_cached(cache, C)) == (0, 50)
+
+
 def test_the_background_thread_writes_states_and_reports_a_fault(thread_faults):
     class Faulty(MemoryDisk):
         n_faults = 1
