@@ -208,3 +208,18 @@ def test_a_pin_during_the_write_is_saved():
     work(cache)
     (entry,) = make_cache(disk).report().entries
     assert entry.is_pinned
+
+
+def test_a_state_whose_start_was_evicted_from_disk_does_not_exceed_the_ram_budget():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=60 * 4, cold_bytes=50 * 4)
+    put(cache, A[:20], seconds=0.001)
+    work(cache)
+    put(cache, B[:40])
+    work(cache)
+    assert first_tokens(disk) == {200}
+    put(cache, A)
+    for _ in range(2):
+        clock.at += 5
+        work(cache)
+    assert cache.report().tiers[0].nbytes <= 60 * 4
