@@ -8,7 +8,6 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 import psutil
@@ -39,18 +38,11 @@ RETRY_S = 60.0
 """Pause in writing after the disk refused an operation."""
 PENDING_BYTES = 256 * MIB
 """Bytes of unwritten states that may exceed the RAM budget."""
-MAX_PREFETCHES = 4
-"""Prefetch requests that may wait; a new one replaces the oldest."""
 MAX_ENTRIES = 200
 """Most recently used entries per report, which is piped several times a second."""
 N_NEWEST = 4
 """Newest whole states cached per sequence: the ends of two prompts and two replies, so that the
 last two turns can be regenerated."""
-
-
-def available_bytes() -> int:
-    """RAM that programs can allocate without swapping, in bytes, as psutil estimates it."""
-    return psutil.virtual_memory().available
 
 
 class PrefixCache:
@@ -82,7 +74,7 @@ class PrefixCache:
         settings: CacheSettings,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
-        available: Callable[[], int] = available_bytes,
+        available: Callable[[], int] = lambda: psutil.virtual_memory().available,
         in_background: bool = True,
     ) -> None:
         self._namespace, self.can_slice, self._settings = namespace, can_slice, settings
@@ -97,7 +89,7 @@ class PrefixCache:
         """Keys of segments whose use is not saved yet."""
         self._garbage: set[str] = set()
         """Keys of files to be deleted."""
-        self._requests: deque[Sequence[int]] = deque(maxlen=MAX_PREFETCHES)
+        self._to_prefetch: Sequence[int] = ()
         self._paused_until, self._is_in_trouble = -math.inf, False
         self._check_at = monotonic()
         self._reported: tuple[object, ...] = ()
@@ -214,8 +206,11 @@ class PrefixCache:
         return is_cached
 
     def prefetch(self, tokens: Sequence[int]) -> None:
-        """Load the cached prefix of `tokens` from disk into RAM, in the background."""
-        self._requests.append(tokens)
+        """Load the cached prefix of `tokens` from disk into RAM, in the background.
+
+        Replaces a request that waits, whose chat is no longer on screen.
+        """
+        self._to_prefetch = tokens
         self._awake.set()
 
     def keys_on(self, tokens: Sequence[int]) -> list[str]:
@@ -309,8 +304,9 @@ class PrefixCache:
             self._check_memory()
             self._on_disk(lambda store: self._free_space(store, 0))
             self._save_uses()
-        if self._requests:
-            self._prefetch(self._requests.popleft())
+        if self._to_prefetch:
+            tokens, self._to_prefetch = self._to_prefetch, ()
+            self._prefetch(tokens)
             return 0.0
         if self._write_one():
             return 0.0
