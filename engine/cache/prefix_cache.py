@@ -14,16 +14,14 @@ import psutil
 
 from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.eviction import eviction_order
+from engine.cache.index import Match, SegmentIndex
 from engine.cache.namespace import Namespace
 from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheStats, TierUse
 from engine.cache.segments import (
     TOKEN_BYTES,
     Entry,
-    Match,
     Payload,
     Segment,
-    SegmentIndex,
-    count_continuations,
     new_segment,
     pack,
     unpack,
@@ -40,9 +38,6 @@ PENDING_BYTES = 256 * MIB
 """Bytes of unwritten states that may exceed the RAM budget."""
 MAX_ENTRIES = 200
 """Most recently used entries per report, which is piped several times a second."""
-N_NEWEST = 4
-"""Newest whole states cached per sequence: the ends of two prompts and two replies, so that the
-last two turns can be regenerated."""
 
 
 class PrefixCache:
@@ -196,8 +191,8 @@ class PrefixCache:
             self._index.add(entry)
             self._index.add_payload(entry, state)
             self._touch(entry, owner)
-            if not self.can_slice:
-                self._remove_older(segment)
+            for older in self._index.older_states(segment):
+                self._remove(older)
             entry.n_locks = 1  # the newest segment is evicted last
             self._shrink()
             self._unlock([entry])
@@ -386,8 +381,8 @@ class PrefixCache:
         if self._store is None:
             return
         try:
-            self._store.add_namespace(self._namespace)
             self._garbage = self._index.load(self._store.segments(self._namespace.key))
+            self._store.add_namespace(self._namespace)
         except CacheStoreError as error:
             self.stats.note(str(error), is_problem=True)
         for note in self._store.take_notes():
@@ -433,26 +428,6 @@ class PrefixCache:
         entry.is_on_disk = False
         return self._remove(entry) if entry.payload is None else 0
 
-    def _remove_older(self, newest: Segment) -> None:
-        """Drop the older whole states of a sequence, unless it diverges there."""
-        within = (entry for entry, _ in self._index.shared(newest.packed))
-        states = [each for each in within if newest.packed.startswith(each.segment.packed)]
-        older = sorted(states, key=lambda each: -each.segment.end)[N_NEWEST:]
-        if not older:
-            return
-        n_next = count_continuations(each.segment for each in self._index.entries.values())
-        for entry in older:
-            segment = entry.segment
-            if not (entry.n_locks or segment.is_pinned or n_next[segment.key] > 1):
-                self._remove(entry)
-
-    def _superseded(self) -> set[str]:
-        """Keys of whole states with exactly one continuation."""
-        if self.can_slice:
-            return set()
-        n_next = count_continuations(each.segment for each in self._index.entries.values())
-        return {key for key, n in n_next.items() if n == 1}
-
     # RAM
 
     def _check_memory(self) -> None:
@@ -488,7 +463,7 @@ class PrefixCache:
             is_needed = segment.is_pinned or (can_wait and entry.is_waiting)
             return not (entry.n_locks or (is_last_copy and is_needed))
 
-        superseded = self._superseded()
+        superseded = self._index.superseded()
         order = eviction_order(
             [each.segment for each in index.entries.values() if each.payload is not None],
             may_go=may_go,
@@ -534,7 +509,7 @@ class PrefixCache:
     def _write_one(self) -> bool:
         """Write the next segment; return whether there was one."""
         with self._lock:
-            entry = self._next_to_write() if self._can_write() else None
+            entry = self._index.next_to_write() if self._can_write() else None
             if entry is None:
                 return False
             entry.n_locks += 1
@@ -545,17 +520,6 @@ class PrefixCache:
         finally:
             self._unlock([entry])
         return True
-
-    def _next_to_write(self) -> Entry | None:
-        """The first unwritten segment before the most recently used one; the lock is held."""
-        for entry in reversed(self._index.entries.values()):
-            if not entry.is_waiting:
-                continue
-            unwritten = [each for each in self._index.chain(entry) if not each.is_on_disk]
-            if all(each.should_write for each in unwritten):
-                return unwritten[0]
-            entry.should_write = False  # a file without its parent's would be of no use
-        return None
 
     def _write(self, store: SegmentStore, entry: Entry, segment: Segment, payload: Payload) -> None:
         if not self._free_space(store, segment.nbytes):
@@ -587,7 +551,7 @@ class PrefixCache:
             return True
         self._save_uses()
         with self._lock:
-            in_use, superseded = self._keys_in_use(), self._superseded()
+            in_use, superseded = self._index.keys_in_use(), self._index.superseded()
         gone = store.prune(excess, now=self._now(), in_use=in_use, superseded=superseded)
         with self._lock:
             for segment in gone:
@@ -596,13 +560,6 @@ class PrefixCache:
                     entry.should_write = False
                     self.stats.count(n_evictions=self._lose_file(entry))
         return sum(segment.nbytes for segment in gone) >= excess
-
-    def _keys_in_use(self) -> set[str]:
-        """Keys of segments that are locked, or that unwritten ones continue; the lock is held."""
-        entries = self._index.entries.values()
-        unwritten = [each for each in entries if each.is_waiting]
-        before = {each for entry in unwritten for each in self._index.chain(entry)}
-        return {each.segment.key for each in entries if each.n_locks or each in before}
 
     def _save_uses(self) -> None:
         """Save when, how often and by which owners segments were used."""
@@ -628,9 +585,7 @@ class PrefixCache:
 
     def _check_pins(self, entry: Entry) -> None:
         """Raise CacheBudgetError if the pinned segments and those before them exceed the budget."""
-        pinned = [each for each in self._index.entries.values() if each.segment.is_pinned]
-        held = {each for one in (*pinned, entry) for each in self._index.chain(one)}
-        nbytes = sum(each.segment.nbytes for each in held)
+        nbytes = self._index.pinned_bytes(entry)
         settings = self._settings
         budget = settings.warm_bytes if self._store is None else settings.cold_bytes
         if nbytes > budget:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from engine.backends.base import Backend, Sequence, rewind
+from engine.cache.index import Match
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
-from engine.cache.segments import Match
 from engine.cache.slots import Adapters, Slot, Slots
 from engine.clock import Stopwatch
 from engine.errors import ContextFullError, StateError

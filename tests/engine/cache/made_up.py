@@ -42,6 +42,8 @@ class MemoryDisk(SegmentStore):
 
     def add_namespace(self, namespace: Namespace) -> None:
         assert namespace == NAMESPACE
+        if self.is_full:
+            raise CacheStoreError("The disk is full.")
 
     def namespaces(self) -> list[Namespace]:
         return [NAMESPACE]

@@ -125,6 +125,17 @@ def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
     assert restored(cache, A) == 50
 
 
+def test_states_on_a_full_disk_are_restored():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    disk.is_full = True
+    second = make_cache(disk)
+    assert restored(second, A) == 50
+    assert [note.is_problem for note in second.report().notes] == [True]
+
+
 def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     disk = MemoryDisk()
     cache = make_cache(disk, cold_bytes=60 * 4)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from engine.backends.base import common_prefix
+from engine.cache.index import Match
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheSettings
-from engine.cache.segments import Match, unpack
+from engine.cache.segments import unpack
 from engine.cache.store import SegmentStore
 from engine.errors import CacheBudgetError, StateError
 from tests.engine.cache.made_up import NAMESPACE, MemoryDisk, make_cache, put, restored, work

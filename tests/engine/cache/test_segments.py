@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.backends.base import common_prefix
+from engine.cache.index import SegmentIndex
 from engine.cache.segments import (
     Entry,
     Segment,
-    SegmentIndex,
     count_continuations,
     new_segment,
     pack,
