@@ -148,9 +148,9 @@ class SegmentIndex:
     def shared(self, sequence: bytes, max_end: float = math.inf) -> Iterator[tuple[Entry, int]]:
         """Find the segments that share tokens with a packed sequence.
 
-        Yields all segments within the sequence, parents before children, with their end; and of
-        those that diverge from it one that shares most, with the end of the shared tokens.
-        Segments that end after `max_end` are left out.
+        Yields all segments within the sequence, parents before children, and the segment that
+        shares most of those that diverge from it; each with the end of the shared tokens. Segments
+        that end after `max_end` are left out.
         """
         waiting, n_most = [("", 0)], 0
         while waiting:
@@ -224,10 +224,11 @@ class SegmentIndex:
 
         All but the `N_NEWEST` longest, without those where sequences diverge.
         """
-        packed = newest.packed
-        within = [each for each, end in self.shared(packed) if end == each.segment.end]
+        if self._can_slice:
+            return []
+        within = [each for each, end in self.shared(newest.packed) if end == each.segment.end]
         older = sorted(within, key=lambda each: -each.segment.end)[N_NEWEST:]
-        if self._can_slice or not older:
+        if not older:
             return []
         n_next = count_continuations(each.segment for each in self.entries.values())
         free = [each for each in older if not (each.n_locks or each.segment.is_pinned)]
