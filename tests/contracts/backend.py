@@ -254,7 +254,7 @@ class StateContract:
         for start in range(0, len(tokens), backend.n_batch):
             sequence.prefill(tokens[start : start + backend.n_batch])
 
-    def rows_behind(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
+    def rows_after(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
         return np.stack([sequence.decode(token).logits[0].copy() for token in tokens])
 
     def test_a_restored_state_goes_on_as_if_nothing_had_happened(
@@ -263,13 +263,13 @@ class StateContract:
         sequence = backend.open()
         self.prefill_all(backend, sequence, line[:24])
         state = sequence.save()
-        expected = self.rows_behind(sequence, line[24:32])
+        expected = self.rows_after(sequence, line[24:32])
         for other in ((), line[1:9]):
             sequence.crop(0)
             self.prefill_all(backend, sequence, other)
             sequence.load(line[:24], [state])
             assert list(sequence.tokens) == line[:24]
-            assert np.array_equal(self.rows_behind(sequence, line[24:32]), expected)
+            assert np.array_equal(self.rows_after(sequence, line[24:32]), expected)
 
     def segments(self, backend: Backend, tokens: Tokens[int], ends: Tokens[int]) -> list[bytes]:
         """The consecutive states of a sequence, each saved when it was computed."""
@@ -292,12 +292,12 @@ class StateContract:
         whole = bytes(sequence.save())
         assert bytes(sequence.save(21)) == third
         sequence.load(line[:21], [first, second])
-        rows = self.rows_behind(sequence, line[30:34])
+        rows = self.rows_after(sequence, line[30:34])
         for states in ([first, second, third], [whole]):
             sequence.load(line[:30], states)
             assert bytes(sequence.save()) == whole
             sequence.crop(21)
-            assert np.array_equal(self.rows_behind(sequence, line[30:34]), rows)
+            assert np.array_equal(self.rows_after(sequence, line[30:34]), rows)
 
     def test_states_that_do_not_hold_the_tokens_are_refused_and_nothing_is_held(
         self, backend: Backend, line: list[int]

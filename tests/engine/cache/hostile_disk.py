@@ -1,6 +1,6 @@
-"""Runs on a disk that gives trouble: `python -m tests.engine.cache.hostile_disk HOW FOLDER`.
+"""Uses a disk that refuses operations: `python -m tests.engine.cache.hostile_disk HOW FOLDER`.
 
-It ends with 0 where nothing is lost and every error says what to do, in a process of its own since
+It ends with 0 where nothing is lost and every error advises, in a process of its own because
 limits and users are a process'.
 """
 
@@ -30,7 +30,7 @@ def write_many(store: SegmentStore, written: list[Segment]) -> None:
 
 
 def fill(path: Path) -> None:
-    """Write until no space is left, then lose nothing and write again after room was made."""
+    """Write until no space is left, then lose nothing and write again after space was freed."""
     with SegmentStore(path) as store:
         for state in SMALL:
             store.write(NAMESPACE, state, payload_of(state))
@@ -54,7 +54,7 @@ def fill_limited(path: Path) -> None:
 
 
 def brim(path: Path) -> None:
-    """On a disk without a free byte list what is there, and make room; one at a time may."""
+    """List the states of a disk without a free byte, and free space."""
     states = [state_of([n], nbytes=200_000) for n in range(3)]
     with SegmentStore(path) as store:
         for state in states:
@@ -77,7 +77,7 @@ def brim(path: Path) -> None:
 
 
 def read_only(path: Path) -> None:
-    """Say what to do about a folder that cannot be written."""
+    """Check the advice about a folder that cannot be written."""
     with SegmentStore(path) as store:
         for state in SMALL:
             store.write(NAMESPACE, state, payload_of(state))

@@ -1,4 +1,4 @@
-"""Writing behind: what goes to disk, when, and what happens when the disk refuses."""
+"""Background writes: what goes to disk, when, and what happens when the disk refuses."""
 
 from engine.cache.segments import unpack
 from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, work
@@ -14,7 +14,7 @@ def first_tokens(disk: MemoryDisk) -> set[int]:
     return {unpack(state.packed)[0] for state in disk.segments()}
 
 
-def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
+def test_parents_are_written_before_their_children_and_the_newest_sequence_first():
     disk = MemoryDisk()
     cache = make_cache(disk)
     put(cache, A[:20])
@@ -25,7 +25,7 @@ def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
     assert disk.log == ["write 0-20", "write 20-30", "write 30-50", "write 0-40"]
 
 
-def test_a_full_disk_is_told_once_and_tried_again_later():
+def test_a_full_disk_is_reported_once_and_tried_again_later():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock)
     disk.is_full = True
@@ -45,7 +45,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later():
     assert [note.is_problem for note in cache.report().notes] == [False]
 
 
-def test_over_budget_the_state_of_least_worth_leaves_the_disk():
+def test_over_budget_the_segment_of_lowest_worth_is_deleted():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
     for line in (A, B):
@@ -86,7 +86,7 @@ def test_uses_and_owners_outlive_a_restart():
     assert entry.owners == ("chat:1", "chat:2")
 
 
-def test_what_lacks_the_start_of_its_line_is_deleted():
+def test_a_segment_without_its_parent_is_deleted():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A[:20])
@@ -116,7 +116,7 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     assert disk.log == ["write 0-50", "delete 0-50"]
 
 
-def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
+def test_an_unreadable_folder_disables_the_cold_tier_only():
     disk = MemoryDisk()
     disk.is_unreadable = True
     cache = make_cache(disk)
@@ -136,7 +136,7 @@ def test_states_on_a_full_disk_are_restored():
     assert [note.is_problem for note in second.report().notes] == [True]
 
 
-def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
+def test_a_state_that_does_not_fit_on_disk_stays_in_ram_and_is_reported_once():
     disk = MemoryDisk()
     cache = make_cache(disk, cold_bytes=60 * 4)
     put(cache, A, owner="chat:1")
@@ -155,7 +155,7 @@ def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     assert first_tokens(disk) == {400}
 
 
-def test_while_the_disk_refuses_memory_keeps_to_its_budget():
+def test_ram_stays_within_its_budget_while_the_disk_refuses_writes():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=100 * 4)
     disk.is_full = True

@@ -1,4 +1,4 @@
-"""Which slot a chat goes on in, and what it takes over from another one."""
+"""The slot of a chat, and what is copied to it from another slot."""
 
 from engine.events import PromptReady
 from engine.generation.session import Session
@@ -40,7 +40,7 @@ def test_a_long_common_start_is_copied_from_the_other_slot() -> None:
     assert len(SYSTEM) < second.n_copied < first.n_prompt
 
 
-def test_an_edited_chat_stays_in_its_slot_and_the_slot_used_longest_ago_is_given_up() -> None:
+def test_an_edited_chat_stays_in_its_slot_and_the_least_recently_used_slot_is_reused() -> None:
     session, _ = two_slots()
     first, second, third = ("abcde" * 20, "fghij" * 20, "klmno" * 20)
     asked(session, first, "chat:1")

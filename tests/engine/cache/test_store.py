@@ -1,4 +1,4 @@
-"""One folder for every model and every kvchat that runs: the table is the truth."""
+"""One folder of segments for all models and processes."""
 
 import os
 import shutil
@@ -50,13 +50,13 @@ def files(path: Path) -> set[str]:
 
 
 def change_table(path: Path, statements: str) -> None:
-    """Do as another program would, behind the back of the store."""
+    """Do as another program would, without the store."""
     with sqlite3.connect(path / "states.db") as connection:
         connection.executescript(statements)
     connection.close()
 
 
-def test_what_was_written_is_read_bit_for_bit(store: SegmentStore) -> None:
+def test_a_written_state_is_read_bit_for_bit(store: SegmentStore) -> None:
     state = state_of([1, 2, -3, 2**31 - 1])
     store.write(NAMESPACE, state, memoryview(payload_of(state)))
     assert store.read(state) == payload_of(state)
@@ -87,14 +87,14 @@ def test_states_are_listed_by_namespace_or_all(store: SegmentStore) -> None:
     assert store.namespaces() == [NAMESPACE, OTHER]
 
 
-def test_everything_is_for_its_owner_only(store: SegmentStore, path: Path) -> None:
+def test_all_files_are_readable_by_their_owner_only(store: SegmentStore, path: Path) -> None:
     put(store, *STATES)
     modes = {stat.S_IMODE(file.stat().st_mode) for file in path.rglob("*") if file.is_file()}
     assert modes == {0o600}
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_a_model_whose_path_is_no_text_is_known_by_it(store: SegmentStore) -> None:
+def test_the_path_of_a_model_need_not_be_utf_8(store: SegmentStore) -> None:
     odd = replace(NAMESPACE, model=os.fsdecode(b"/models/na\xff.gguf"))
     store.add_namespace(odd)
     assert odd in store.namespaces()
@@ -122,9 +122,7 @@ def test_a_file_without_a_row_and_a_row_without_a_file_are_removed_at_the_next_s
         assert store.take_notes() == ()
 
 
-def test_a_row_whose_file_is_gone_is_dropped_when_it_is_read(
-    store: SegmentStore, path: Path
-) -> None:
+def test_a_row_without_its_file_is_deleted_when_it_is_read(store: SegmentStore, path: Path) -> None:
     put(store, *STATES[:2])
     store.file_of(STATES[0].key).unlink()
     with pytest.raises(StateError, match="is missing"):
@@ -132,22 +130,22 @@ def test_a_row_whose_file_is_gone_is_dropped_when_it_is_read(
     assert listed(store) == keys(STATES[1])
 
 
-@pytest.mark.parametrize("n_kept_bytes", [0, 10, 100, 4096, 17_000, 40_000])
+@pytest.mark.parametrize("n_intact_bytes", [0, 10, 100, 4096, 17_000, 40_000])
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_damaged_table_is_begun_anew_with_one_word_said(
-    path: Path, n_kept_bytes: int, *, is_cut: bool
+def test_a_damaged_table_is_recreated_and_reported_once(
+    path: Path, n_intact_bytes: int, *, is_cut: bool
 ) -> None:
     with SegmentStore(path) as store:
         put(store, *STATES)
     data = (path / "states.db").read_bytes()
-    rest = b"" if is_cut else b"\xa5" * (len(data) - n_kept_bytes)
-    (path / "states.db").write_bytes(data[:n_kept_bytes] + rest)
+    rest = b"" if is_cut else b"\xa5" * (len(data) - n_intact_bytes)
+    (path / "states.db").write_bytes(data[:n_intact_bytes] + rest)
     with SegmentStore(path) as store:
         assert listed(store) <= keys(*STATES)
         put(store, state_of([9]))
         assert state_of([9]) in store.segments()
         notes = store.take_notes()
-        assert len(notes) == (0 if not n_kept_bytes and is_cut else 1)
+        assert len(notes) == (0 if not n_intact_bytes and is_cut else 1)
     with SegmentStore(path) as store:
         assert listed(store) == files(path)
         assert store.take_notes() == ()
@@ -162,9 +160,7 @@ def test_the_states_of_another_version_are_computed_again(path: Path) -> None:
         assert len(store.take_notes()) == 1
 
 
-def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
-    store: SegmentStore, path: Path
-) -> None:
+def test_a_table_that_is_damaged_while_in_use_is_recreated(store: SegmentStore, path: Path) -> None:
     put(store, *STATES)
     change_table(path, "DROP TABLE segments")
     assert listed(store) == files(path) == set()
@@ -190,7 +186,7 @@ def test_a_table_that_is_damaged_while_it_is_used_is_begun_anew(
         "used_at = -9e999",
     ],
 )
-def test_a_row_that_says_what_cannot_be_is_never_used(
+def test_a_row_with_impossible_values_is_never_used(
     store: SegmentStore, path: Path, change: str
 ) -> None:
     put(store, STATES[0])
@@ -215,7 +211,7 @@ ENDLESS = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r)"
         "CREATE TABLE more (name TEXT)",
     ],
 )
-def test_a_table_with_a_view_a_trigger_or_more_is_begun_anew(path: Path, statements: str) -> None:
+def test_a_table_with_an_unknown_schema_is_recreated(path: Path, statements: str) -> None:
     with SegmentStore(path) as store:
         put(store, *STATES)
     change_table(path, statements)
@@ -225,7 +221,7 @@ def test_a_table_with_a_view_a_trigger_or_more_is_begun_anew(path: Path, stateme
         assert listed(store) == files(path) == keys(STATES[0])
 
 
-def test_a_folder_whose_path_is_no_text_keeps_states(tmp_path: Path) -> None:
+def test_the_path_of_the_folder_need_not_be_utf_8(tmp_path: Path) -> None:
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/na\xff?#%")) / "states"
     with SegmentStore(path) as store:
         put(store, *STATES)
@@ -264,7 +260,7 @@ def test_a_file_under_another_name_is_not_read(store: SegmentStore) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "grown", "flipped", "flipped digest", "empty", "a folder"])
-def test_a_damaged_file_is_never_used_and_the_rest_stays(store: SegmentStore, how: str) -> None:
+def test_a_damaged_file_is_never_used_and_the_others_stay(store: SegmentStore, how: str) -> None:
     put(store, *STATES)
     file, data = store.file_of(STATES[0].key), payload_of(STATES[0])
     content = bytearray(file.read_bytes())
@@ -285,7 +281,7 @@ def test_a_damaged_file_is_never_used_and_the_rest_stays(store: SegmentStore, ho
     assert store.read(STATES[1]) == payload_of(STATES[1])
 
 
-def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(store: SegmentStore) -> None:
+def test_a_pipe_in_place_of_a_file_does_not_block(store: SegmentStore) -> None:
     put(store, STATES[0])
     store.file_of(STATES[0].key).unlink()
     os.mkfifo(store.file_of(STATES[0].key))
@@ -293,7 +289,7 @@ def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(store: SegmentStore) -> N
         store.read(STATES[0])
 
 
-def test_drafts_of_dead_processes_are_removed_and_those_of_living_ones_stay(path: Path) -> None:
+def test_unfinished_files_are_removed_when_their_process_has_ended(path: Path) -> None:
     ended = subprocess.check_output([sys.executable, "-c", "import os; print(os.getpid())"])
     dead, living = int(ended), os.getpid()
     path.mkdir()
@@ -303,7 +299,7 @@ def test_drafts_of_dead_processes_are_removed_and_those_of_living_ones_stay(path
         assert [file.name for file in path.glob("*.new")] == [f"a.kv.xyz.{living}.new"]
 
 
-def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_folder_that_cannot_be_created_advises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CacheStoreError, match=r'cold = "0"'):
         SegmentStore(tmp_path / "file" / "states")
@@ -320,7 +316,7 @@ def test_two_open_stores_see_each_others_states(path: Path) -> None:
         assert listed(second) == keys(STATES[0])
 
 
-def test_forgetting_takes_what_only_one_owner_used_pinned_or_not(store: SegmentStore) -> None:
+def test_forgetting_an_owner_deletes_what_only_that_owner_used(store: SegmentStore) -> None:
     shared = state_of((1, 2), owners=("chat:1", "chat:11"))
     own = state_of((1, 2, 3, 4), 2, owners=("chat:1",), is_pinned=True)
     theirs = state_of((1, 2, 5, 6), 2, owners=("chat:11",))

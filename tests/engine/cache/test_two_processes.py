@@ -1,4 +1,4 @@
-"""Several kvchats on one folder: each reads what was written or nothing, none fails."""
+"""Several processes on one folder: each reads what was written or nothing; none fails."""
 
 import os
 import random
@@ -44,7 +44,7 @@ def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
     check_all(tmp_path)
 
 
-def test_a_process_that_is_killed_leaves_a_whole_folder(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_an_intact_folder(tmp_path: Path) -> None:
     choice = random.Random(5)
     for seed in range(6):
         process = begin(tmp_path, seed, 30)

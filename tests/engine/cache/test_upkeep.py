@@ -1,4 +1,4 @@
-"""What a user may do by hand: pin, drop, verify, forget, clear."""
+"""Commands of the user: pin, drop, verify, forget, clear."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def two_chats(disk: MemoryDisk | None = None, **settings):
     return cache
 
 
-def test_what_is_pinned_outlives_what_is_worth_more():
+def test_pinned_states_survive_states_of_more_worth():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
     put(cache, A, owner="chat:1", seconds=0.001)
@@ -48,7 +48,7 @@ def test_what_is_pinned_outlives_what_is_worth_more():
     assert restored(make_cache(disk), A) == 50
 
 
-def test_a_pin_counts_with_all_that_it_needs():
+def test_a_pin_counts_with_the_segments_before_it():
     disk = MemoryDisk()
     two_chats(disk).close(1.0)
     cache = make_cache(disk, cold_bytes=280)
@@ -72,7 +72,7 @@ def test_pins_outlive_a_restart_and_an_unpin_too():
     assert not any(entry.is_pinned for entry in make_cache(disk).report().entries)
 
 
-def test_a_dropped_state_is_gone_from_every_tier_with_what_needs_it():
+def test_a_dropped_segment_is_gone_from_every_tier_with_its_descendants():
     disk = MemoryDisk()
     cache = two_chats(disk)
     cache.drop(key_of(cache, 30, "chat:1"))
@@ -82,7 +82,7 @@ def test_a_dropped_state_is_gone_from_every_tier_with_what_needs_it():
         cache.drop("0" * 16)
 
 
-def test_forgetting_a_chat_drops_what_only_it_used():
+def test_forgetting_a_chat_drops_the_states_that_only_it_used():
     disk = MemoryDisk()
     cache = two_chats(disk)
     cache.forget("chat:1")
@@ -95,7 +95,7 @@ def test_forgetting_a_chat_drops_what_only_it_used():
     assert restored(cache, B) == 0
 
 
-def test_clearing_drops_all_pinned_or_unknown():
+def test_clearing_drops_pinned_states_and_those_of_other_processes():
     disk = MemoryDisk()
     cache = two_chats(disk)
     cache.pin(key_of(cache, 50, "chat:1"))
@@ -108,7 +108,7 @@ def test_clearing_drops_all_pinned_or_unknown():
     assert restored(cache, A) == 0
 
 
-def test_verifying_reads_the_file_and_drops_it_where_it_is_damaged():
+def test_verifying_a_damaged_file_drops_it():
     disk = MemoryDisk()
     two_chats(disk).close(1.0)
     cache = make_cache(disk)
