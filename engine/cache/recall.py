@@ -23,7 +23,7 @@ MIN_GAIN = 16
 
 
 class TokenRate:
-    """Median time per token of the last prompts that were computed, restored or copied."""
+    """Median time per token of the last prompts that were computed or restored."""
 
     MIN_TOKENS = 16
     """Shorter prompts mostly measure a batch's fixed cost and are ignored."""
@@ -87,7 +87,6 @@ class Recall:
         """Slots of ended replies whose states are not saved yet."""
         self.rate = TokenRate()
         self.restoring = TokenRate()
-        self._copying = TokenRate()
 
     def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Use these tiers from now on."""
@@ -239,40 +238,29 @@ class Recall:
         recalled = None
         with self._match(tokens, owner, adapters) as match:
             n_branch = self._n_branch(match)
-            if match.n_tokens >= n_hot + MIN_GAIN:
+            if slot is not best and self._is_copied(best, n_hot, match):
+                slot.clear()
+                slot.sequence.load(list(best.sequence.tokens), [best.sequence.save()])
+                slot.adapters = best.adapters
+            elif match.n_tokens >= MIN_GAIN + (n_hot if slot is best else 0):
                 recalled = self._restored(slot, tokens, match)
-            elif slot is not best and self._is_copy_faster(best, n_hot):
-                self._copy(best, slot)
         if recalled is None:
             n_held = self._rewound(slot, tokens, adapters)
             recalled = Recalled(slot, n_hot=n_held, n_copied=n_held if slot is not best else 0)
         return replace(recalled, n_uncut=n_uncut, n_branch=n_branch)
 
+    def _is_copied(self, source: Slot, n_common: int, match: Match) -> bool:
+        """Whether to copy another slot's whole state: if it has more than the tiers.
+
+        At least half of the state must be reused; computing less is faster.
+        """
+        gains = n_common >= match.n_tokens + MIN_GAIN
+        return gains and self._backend.can_slice and 2 * n_common >= source.n_tokens
+
     def _match(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Match:
         if self._tiers is None or adapters is not None:
             return Match()
         return self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
-
-    def _is_copy_faster(self, source: Slot, n_common: int) -> bool:
-        """Whether copying another slot's state is faster than computing the common prefix.
-
-        The whole state is copied and then cropped. Until both are timed, at least half of it must
-        be reused.
-        """
-        if n_common < MIN_GAIN or not self._backend.can_slice:
-            return False
-        copy_s = self._copying.seconds_of(source.n_tokens)
-        compute_s = self.rate.seconds_of(n_common)
-        if copy_s is None or compute_s is None:
-            return 2 * n_common >= source.n_tokens
-        return copy_s < compute_s
-
-    def _copy(self, source: Slot, slot: Slot) -> None:
-        watch = Stopwatch()
-        slot.clear()
-        slot.sequence.load(list(source.sequence.tokens), [source.sequence.save()])
-        slot.adapters = source.adapters
-        self._copying.add(source.n_tokens, watch.total())
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load a match's states into a slot; None if none was usable."""
