@@ -15,8 +15,8 @@ from engine.validation import nearest
 
 if TYPE_CHECKING:  # the chat asks here for owners' names alone
     from engine.cache.namespace import Namespace
-    from engine.cache.radix import StoredState
-    from engine.cache.snapshot_store import SnapshotStore
+    from engine.cache.segments import Segment
+    from engine.cache.store import SegmentStore
 
 NOBODY = ""
 """Owner of snapshots whose chats are deleted, or that no chat asked for."""
@@ -104,17 +104,17 @@ def _n_covered(entries: Iterable[CacheEntry]) -> int:
     return n_whole + n_stretches
 
 
-def forget_on_disk(owner: str) -> "list[StoredState]":
+def forget_on_disk(owner: str) -> "list[Segment]":
     """Remove the snapshots on disk that an owner alone uses; gives those that went.
 
     Raises:
         CacheStoreError: the folder cannot be read or written.
     """
-    from engine.cache.snapshot_store import SnapshotStore  # with the first deletion
+    from engine.cache.store import SegmentStore  # with the first deletion
 
     if not paths.snapshots_dir().is_dir():
         return []
-    with SnapshotStore(paths.snapshots_dir(), may_lock=True) as store:
+    with SegmentStore(paths.snapshots_dir(), may_lock=True) as store:
         return store.forget(owner)
 
 
@@ -140,7 +140,7 @@ class CachedModel:
     """The states of one model and its settings, those used last first."""
 
     namespace: "Namespace"
-    entries: "tuple[StoredState, ...]"
+    entries: "tuple[Segment, ...]"
 
     @property
     def name(self) -> str:
@@ -163,14 +163,14 @@ class SnapshotCheck:
     """What is wrong; None where nothing is."""
 
 
-def cached_models(store: "SnapshotStore") -> list[CachedModel]:
+def cached_models(store: "SegmentStore") -> list[CachedModel]:
     """What the disk holds, the model used last first.
 
     Raises:
         CacheStoreError: it cannot be read.
     """
-    of: defaultdict[str, list[StoredState]] = defaultdict(list)
-    for entry in store.states():
+    of: defaultdict[str, list[Segment]] = defaultdict(list)
+    for entry in store.segments():
         of[entry.namespace].append(entry)
     namespaces = {namespace.key: namespace for namespace in store.namespaces()}
     models = [
@@ -181,7 +181,7 @@ def cached_models(store: "SnapshotStore") -> list[CachedModel]:
     return sorted(models, key=lambda model: _used_at(model.entries[0]), reverse=True)
 
 
-def find_snapshot(models: Sequence[CachedModel], text: str) -> "StoredState":
+def find_snapshot(models: Sequence[CachedModel], text: str) -> "Segment":
     """The snapshot with this key or, where there is only one, this beginning of a key.
 
     Raises:
@@ -201,29 +201,29 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "StoredState":
     raise UnknownSnapshotError(f"no saved state has the key {text!r}: {hint}")
 
 
-def with_continuations(model: "Sequence[StoredState]", entry: "StoredState") -> "list[StoredState]":
+def with_continuations(model: "Sequence[Segment]", entry: "Segment") -> "list[Segment]":
     """A snapshot and all that are of no use without it, the ends of lines first."""
-    found, lines = [entry], {entry.line}
+    found, keys = [entry], {entry.key}
     for other in sorted(model, key=lambda each: each.start):
-        if other.start and other.parent in lines and other != entry:
+        if other.parent in keys:
             found.append(other)
-            lines.add(other.line)
+            keys.add(other.key)
     return found[::-1]
 
 
-def chat_numbers(entry: "StoredState") -> list[int]:
+def chat_numbers(entry: "Segment") -> list[int]:
     """The numbers of the chats whose prompts passed through a snapshot."""
     numbers = (owner.removeprefix(CHAT) for owner in entry.owners if owner.startswith(CHAT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
-def chats_of(entry: "StoredState", titles: Mapping[int, str]) -> list[str]:
+def chats_of(entry: "Segment", titles: Mapping[int, str]) -> list[str]:
     """The chats of a snapshot by title, or by number where there is none."""
     return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
 
 
 def verified(
-    store: "SnapshotStore", entries: "Sequence[StoredState]", *, tell: Callable[[int, int], None]
+    store: "SegmentStore", entries: "Sequence[Segment]", *, tell: Callable[[int, int], None]
 ) -> list[SnapshotCheck]:
     """Check snapshots, damaged files that were found while listing them included.
 
@@ -244,5 +244,5 @@ def verified(
     return verdicts
 
 
-def _used_at(entry: "StoredState") -> float:
+def _used_at(entry: "Segment") -> float:
     return entry.used_at

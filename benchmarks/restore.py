@@ -6,10 +6,10 @@ For each model three tables:
 
 1. Equality. `--tokens` tokens are decoded and saved, `--rows` more are decoded one by one; then the
    state is restored, and the logits of the same tokens are compared bit by bit: `whole` in one
-   state, `slices` in four, `branch` at two thirds with other tokens after it, `restart` in a new
+   state, `segments` in four, `branch` at two thirds with other tokens after it, `restart` in a new
    process. Once for one sequence alone and once for the third of four.
 2. Times, medians of nine: saving a state (get) and its last 100 tokens (end), restoring it from
-   eight slices (parts) and in one (set), for 600 tokens and `--tokens`.
+   eight segments (parts) and in one (set), for 600 tokens and `--tokens`.
 3. Time to the first token of a chat, through the engine's process, medians of `--pairs` chats:
    from `nothing`; from the context itself (`hot`); from RAM after another chat took the context
    (`warm`); in a new process from the disk, the files' pages dropped (`cold`); and as cold, but the
@@ -113,17 +113,17 @@ def rows(sequence: Sequence, n: int) -> Rows:
 
 def tell_equality(model: Path, options: argparse.Namespace) -> None:
     print(f"\nequality of {options.rows} rows")
-    print("  K/V   flash  cells     " + "  ".join(f"{name:>6}" for name in COLUMNS))
+    print("  K/V   flash  cells     " + "  ".join(f"{name:>8}" for name in COLUMNS))
     for kind, flash_attention in KINDS:
         for n_sequences in (1, N_SLOTS):
             case = Case(model, kind, flash_attention, options.tokens, options.threads, n_sequences)
             found = dict(compare(case, options.rows))
             cells = "alone" if n_sequences == 1 else f"1 of {n_sequences}"
-            told = "  ".join(f"{found.get(name, '-'):>6}" for name in COLUMNS)
+            told = "  ".join(f"{found.get(name, '-'):>8}" for name in COLUMNS)
             print(f"  {kind:5} {flash_attention:5}  {cells:8}  {told}", flush=True)
 
 
-COLUMNS = ("whole", "slices", "branch", "restart")
+COLUMNS = ("whole", "segments", "branch", "restart")
 
 
 def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
@@ -151,11 +151,12 @@ def compare(case: Case, n_rows: int) -> Iterator[tuple[str, str]]:
     branch = bytes(sequence.save())
     branched = rows(sequence, n_rows)
     if backend.can_slice:
-        parts = stretches(backend, state, case.n_tokens, 4)
-        yield "slices", again(tokens, parts, expected)
-        front, _ = backend.split_state(state, n_shared)
-        _, back = backend.split_state(branch, n_shared)
-        yield "branch", again(other, [front, back], branched)
+        yield "segments", again(tokens, segments(sequence, tokens, state, 4), expected)
+        sequence.load(tokens, [state])
+        rewind(sequence, tokens[:n_shared])
+        front = bytes(sequence.save())
+        sequence.load(other, [branch])
+        yield "branch", again(other, [front, bytes(sequence.save(n_shared))], branched)
     else:
         yield "branch", again(other, [branch], branched)
     for one in (*neighbours, sequence):
@@ -177,13 +178,14 @@ def restored_rows(case: Case, state: bytes, n_rows: int) -> Rows:
     return found
 
 
-def stretches(backend: LlamaCppBackend, state: bytes, n_tokens: int, n: int) -> list[bytes]:
-    """Cut a state of this many tokens into n stretches of about the same length."""
-    parts = []
-    for _ in range(n - 1):
-        part, state = backend.split_state(state, n_tokens // n)
-        parts.append(part)
-    return [*parts, state]
+def segments(sequence: Sequence, tokens: list[int], state: bytes, n: int) -> list[bytes]:
+    """States of n consecutive ranges of a saved sequence, of about the same length."""
+    found = []
+    for number in range(n):
+        sequence.load(tokens, [state])
+        rewind(sequence, tokens[: len(tokens) * (number + 1) // n])
+        found.append(bytes(sequence.save(len(tokens) * number // n)))
+    return found
 
 
 def verdict(expected: Rows, found: Rows) -> str:
@@ -213,7 +215,8 @@ def times(backend: LlamaCppBackend, sequence: Sequence) -> str:
     size = f"{len(state):10,}"
     if not backend.can_slice:
         return f"{size}  {1e3 * get_s:8.1f}       -         -  {1e3 * set_s:6.1f}"
-    parts = stretches(backend, state, len(tokens), 8)
+    parts = segments(sequence, tokens, state, 8)
+    sequence.load(tokens, [state])
     end_s = median(lambda: sequence.save(len(tokens) - 100))
     parts_s = median(lambda: sequence.load(tokens, parts))
     return (

@@ -128,14 +128,6 @@ class FakeBackend(BaseBackend):
         self.opened.append(sequence)
         return sequence
 
-    def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        if not self.can_slice:
-            raise StateError("states of this model cannot be cut")
-        start, cells = read_fake_state(state)
-        if not 0 < at < len(cells):
-            raise StateError(f"the state has {len(cells)} tokens and cannot be cut after {at}")
-        return fake_state(start, cells[:at]), fake_state(start + at, cells[at:])
-
     def n_free(self, sequence: "FakeSequence") -> int:
         """Free cells of a sequence."""
         return self.n_ctx - len(sequence.cells)

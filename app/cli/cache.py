@@ -25,8 +25,8 @@ from app.config import CacheDefaults, load_settings, require_settings, save_sett
 from app.console import console, plain_table
 from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
-from engine.cache.radix import StoredState
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.segments import Segment
+from engine.cache.store import SegmentStore
 
 SIZE = Size(can_be_zero=True)
 NOTHING_KEPT = "No states on disk yet."
@@ -194,11 +194,11 @@ def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
             tell(f"{entry.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
-def _store() -> SnapshotStore:
-    return SnapshotStore(paths.snapshots_dir(), may_lock=True)
+def _store() -> SegmentStore:
+    return SegmentStore(paths.snapshots_dir(), may_lock=True)
 
 
-def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[StoredState]:
+def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[Segment]:
     """The states that were named, each once; all where none is named."""
     if not keys:
         return [entry for model in models for entry in model.entries]
@@ -295,7 +295,7 @@ def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
         yield "the states exceed the budget: `kvchat cache prune` deletes the excess"
 
 
-def _counted_text(entries: Sequence[StoredState]) -> str:
+def _counted_text(entries: Sequence[Segment]) -> str:
     """How many states there are and what they take."""
     size = nbytes(sum(entry.nbytes for entry in entries))
     n_pinned = sum(entry.is_pinned for entry in entries)
@@ -303,7 +303,7 @@ def _counted_text(entries: Sequence[StoredState]) -> str:
     return f"{counted(len(entries), 'state')}, {size}{pinned}"
 
 
-def _removed_text(gone: Sequence[StoredState], left: int) -> str:
+def _removed_text(gone: Sequence[Segment], left: int) -> str:
     """What was deleted and how much is left."""
     if not gone:
         return f"Nothing to delete; {nbytes(left)} on disk."
@@ -330,12 +330,12 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     )
 
 
-def _tokens(entry: StoredState) -> str:
+def _tokens(entry: Segment) -> str:
     start, end = entry.start, entry.end
     return f"{count(start)} to {count(end)}" if start else count(end)
 
 
-def _chats_text(entry: StoredState, titles: Mapping[int, str]) -> str:
+def _chats_text(entry: Segment, titles: Mapping[int, str]) -> str:
     chats = [one_line(title)[:MAX_TITLE] for title in chats_of(entry, titles)]
     if len(chats) > N_TITLES:
         return f"{', '.join(chats[:N_TITLES])} and {count(len(chats) - N_TITLES)} more"
@@ -351,7 +351,7 @@ def _settings_text(model: CachedModel) -> str:
     return ", ".join(map(one_line, shown))
 
 
-def _state_values(state: StoredState, titles: Mapping[int, str]) -> dict[str, object]:
+def _state_values(state: Segment, titles: Mapping[int, str]) -> dict[str, object]:
     return {
         "key": state.key,
         "start": state.start,

@@ -192,8 +192,7 @@ def prefetch_line(counts: CacheCounts, width: int) -> Line:
     """Snapshots that were brought into main memory before anyone asked."""
     if not counts.n_prefetches:
         return clipped(labelled("ahead", "nothing prefetched"), width)
-    used, wasted = counts.n_prefetches_used, counts.n_prefetches_wasted
-    text = f"{fmt.count(counts.n_prefetches)} prefetched: {used} used, {wasted} wasted"
+    text = f"{fmt.count(counts.n_prefetches)} prefetched"
     return clipped(labelled("ahead", text), width)
 
 

@@ -203,7 +203,7 @@ class Backend(Protocol):
 
     @property
     def can_slice(self) -> bool:
-        """Whether saved states can be split at any token: only with full attention."""
+        """Whether the state from any token on can be saved: only with full attention."""
         ...
 
     @property
@@ -231,14 +231,6 @@ class Backend(Protocol):
         Raises:
             AdapterError: a file is missing or not an adapter of this model, or the backend supports
                 none; the adapters are unchanged.
-        """
-        ...
-
-    def split_state(self, state: bytes | memoryview, at: int) -> tuple[bytes, bytes]:
-        """Split a saved state after its first `at` tokens; needs `can_slice`. Thread-safe.
-
-        Raises:
-            StateError: the state is damaged, or has at most `at` tokens.
         """
         ...
 

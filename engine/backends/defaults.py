@@ -32,10 +32,6 @@ class BaseBackend:
         if adapters:
             raise AdapterError(self.no_adapters)
 
-    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
-        del state, at
-        raise StateError(self.no_states)
-
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
         return verify_in_turn(steps)
 

@@ -1,1 +1,1 @@
-"""Prefix cache: a radix tree over committed tokens, and sequence states in RAM and on disk."""
+"""Prefix cache: saved states as segments in RAM and on disk, found by their tokens."""

@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from functools import partial
+from hashlib import blake2b, file_digest
 from pathlib import Path
 
 from engine.configuration import Configuration
@@ -18,17 +19,11 @@ from engine.model.identity import adapters_in_words
 HASHES = "model-hashes.json"
 """File of the model hashes, beside the folder of cached states."""
 VERSION = 1
-BLOCK_BYTES = 4 << 20
 DIGEST_BYTES = 32
 MAX_FILES = 256
 SETTLED_NS = 2_000_000_000
 """Age at which a file's mtime identifies its content; the coarsest file system clock, FAT's, has
 a resolution of 2 s."""
-
-STATE_FORMAT = "format"
-ADAPTERS = "LoRA hashes"
-K_TYPE, V_TYPE, FLASH = "K type", "V type", "flash attention"
-"""Fields of a namespace for the layout of keys and values in a cache."""
 
 Stamp = tuple[int, int, int, int, int]
 """Device, inode, size in bytes, mtime and ctime in ns."""
@@ -62,13 +57,11 @@ class FileHashes:
                     raise ModelFileError(
                         f"{file} changed after it was loaded: reload the model to save its states"
                     )
-                known = self._digests.read().get(_name(stamp), "")
+                name = ":".join(map(str, stamp))
+                known = self._digests.read().get(name, "")
                 if len(known) == 2 * DIGEST_BYTES:
                     return known
-                digest = blake2b(digest_size=DIGEST_BYTES)
-                block = memoryview(bytearray(BLOCK_BYTES))
-                while n_read := opened.readinto(block):
-                    digest.update(block[:n_read])
+                digest = file_digest(opened, partial(blake2b, digest_size=DIGEST_BYTES)).hexdigest()
                 after = _stamp(os.fstat(opened.fileno()))
         except OSError as error:
             raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error
@@ -77,22 +70,13 @@ class FileHashes:
                 f"{file} changed while it was read: wait until the file is complete"
             )
         if time.time_ns() - max(stamp[3:]) > SETTLED_NS:
-            self._digests.add(_name(stamp), digest.hexdigest())
-        return digest.hexdigest()
+            self._digests.add(name, digest)
+        return digest
 
 
 def _stamp(status: os.stat_result) -> Stamp:
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
-
-
-def _name(stamp: Stamp) -> str:
-    return ":".join(map(str, stamp))
+    times = status.st_mtime_ns, status.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, *times
 
 
 KEY_BYTES = 16
@@ -114,10 +98,10 @@ class Namespace:
         """Whether the model's file is gone; False if its folder cannot be read."""
         try:
             Path(self.model).stat()
-        except (FileNotFoundError, NotADirectoryError, ValueError):
+        except OSError as error:
+            return isinstance(error, FileNotFoundError | NotADirectoryError)
+        except ValueError:
             return True
-        except OSError:
-            return False
         return False
 
 
@@ -138,21 +122,18 @@ def namespace_of(
     Args:
         configuration: The configuration of the context.
         state_format: `Backend.state_format`.
-        hash_file: Returns the hash of a whole file.
+        hash_file: Returns the hash of a whole file, or raises `ModelFileError`.
         gpus: Names of the GPUs that llama.cpp uses; without any, offload is left out.
-
-    Raises:
-        ModelFileError: a file cannot be read.
     """
     model = read_gguf(configuration.model_path)
     fields = (
-        (STATE_FORMAT, state_format),
+        ("format", state_format),
         ("model hash", " ".join(hash_file(path) for path in model.paths)),
-        (ADAPTERS, adapters_in_words(configuration.adapters, hash_file)),
+        ("LoRA hashes", adapters_in_words(configuration.adapters, hash_file)),
         ("rope", _rope(configuration, model)),
-        (K_TYPE, configuration.type_k),
-        (V_TYPE, configuration.type_v),
-        (FLASH, configuration.flash_attention),
+        ("K type", configuration.type_k),
+        ("V type", configuration.type_v),
+        ("flash attention", configuration.flash_attention),
         ("sliding window", "whole" if configuration.swa_full else "as trained"),
         ("streams", _streams(configuration)),
         ("CPU kernels", "repacked" if configuration.use_extra_buffers else "plain"),

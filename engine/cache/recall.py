@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from engine.backends.base import Backend, Sequence, rewind
-from engine.cache.prefix_cache import Match, PrefixCache
+from engine.cache.index import Match
+from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheReport, CacheSettings, TierUse
-from engine.cache.slots import HotTier, Slot, empty
+from engine.cache.slots import Adapters, Slot, Slots
 from engine.clock import Stopwatch
-from engine.configuration import Adapter
 from engine.errors import ContextFullError, StateError
 
 MIN_GAIN = 16
@@ -23,7 +23,7 @@ MIN_GAIN = 16
 
 
 class TokenRate:
-    """Median time per token of the last prompts that were computed, restored or copied."""
+    """Median time per token of the last prompts that were computed or restored."""
 
     MIN_TOKENS = 16
     """Shorter prompts mostly measure a batch's fixed cost and are ignored."""
@@ -58,8 +58,7 @@ class Recalled:
     recompute_s: float | None = None
     """Measured time of computing the restored tokens; None if not measured."""
     n_branch: int = 0
-    """Length of the prefix shared with other prompts, where a whole state is worth saving; 0 if
-    states can be sliced."""
+    """Length of the prefix shared with other prompts if it is to be saved, else 0."""
 
     @property
     def sequence(self) -> Sequence:
@@ -81,26 +80,19 @@ class Recall:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._hot = HotTier(backend)
+        self.slots = Slots(backend)
         self._tiers: PrefixCache | None = None
         self._settings = CacheSettings()
         self._ended: list[Slot] = []
         """Slots of ended replies whose states are not saved yet."""
         self.rate = TokenRate()
         self.restoring = TokenRate()
-        self._copying = TokenRate()
 
     def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Use these tiers from now on."""
         self._tiers, self._settings = tiers, settings
 
-    def begin(
-        self,
-        tokens: Tokens[int],
-        owner: str,
-        *,
-        adapters: tuple[Adapter, ...] | None = None,
-    ) -> Recalled:
+    def begin(self, tokens: Tokens[int], owner: str, *, adapters: Adapters = None) -> Recalled:
         """Choose a slot and restore the longest cached prefix of `tokens` in it.
 
         With `adapters` other than the loaded ones, only the slots are searched: the tiers hold
@@ -113,13 +105,14 @@ class Recall:
         self.save_ended()
         recalled = self._found(tokens, owner, adapters)
         slot = recalled.slot
-        self._hot.use(slot, owner)
-        slot.is_busy = True
+        self.slots.use(slot, owner)
         n_restored = recalled.n_warm + recalled.n_cold
         restore_s = watch.total() if n_restored else 0.0
+        if recalled.n_branch and recalled.n_branch == recalled.n_reused:
+            self.save(slot)
         self.restoring.add(n_restored, restore_s)
         if self._tiers is not None and owner and adapters is None:
-            self._tiers.note_hit(
+            self._tiers.stats.count_prompt(
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
@@ -133,9 +126,7 @@ class Recall:
         n_restored = recalled.n_warm + recalled.n_cold
         if not n_restored:
             return None
-        recompute_s = self.rate.seconds_of(n_restored)
-        if recompute_s is None:
-            recompute_s = recalled.recompute_s
+        recompute_s = self.rate.seconds_of(n_restored) or recalled.recompute_s
         return None if recompute_s is None else recompute_s - restore_s
 
     def is_due(self, slot: Slot) -> bool:
@@ -155,11 +146,13 @@ class Recall:
             return
         slot.n_at_save = len(tokens)
         with tiers.match(tokens, owner=slot.owner) as match:
-            if len(tokens) - match.n_tokens < self._settings.min_tokens:
+            start = match.n_whole if self._backend.can_slice else 0
+            is_branch = self._backend.can_slice and match.n_tokens == len(tokens)
+            n_new = len(tokens) - (start if is_branch else match.n_tokens)
+            if n_new < max(self._settings.min_tokens, 1):
                 return
-            start = match.n_tokens if self._backend.can_slice else 0
             if not start:
-                match.release()  # a whole state needs no other; a lock would block its eviction
+                match.release()  # the state needs no other; a lock would block its eviction
             self._put(tiers, slot, start)
 
     def discard(self, slot: Slot) -> None:
@@ -168,7 +161,7 @@ class Recall:
             for key in self._tiers.keys_on(list(slot.sequence.tokens)):
                 with contextlib.suppress(StateError):  # already dropped with another
                     self._tiers.drop(key)
-        empty(slot)
+        slot.clear()
 
     def end(self, slot: Slot) -> None:
         """Free a slot after its reply."""
@@ -202,7 +195,7 @@ class Recall:
             state = slot.sequence.save(start)
             tiers.put(tokens, start, state, recompute_s=recompute_s, owner=slot.owner)
         except StateError as error:
-            tiers.note(f"The computed state could not be saved: {error}", is_problem=True)
+            tiers.stats.note(f"The computed state could not be saved: {error}", is_problem=True)
 
     def _can_save(self, slot: Slot) -> bool:
         """Whether the slot has an owner and was computed with the tiers' adapters."""
@@ -216,7 +209,7 @@ class Recall:
         report = self._tiers.report()
         keys = {
             key
-            for slot in tuple(self._hot.slots)
+            for slot in tuple(self.slots.opened)
             if slot.adapters is None
             for key in self._tiers.keys_on(list(slot.sequence.tokens))
         }
@@ -228,58 +221,46 @@ class Recall:
 
     def _hot_use(self) -> TierUse:
         n_cells = self._backend.n_ctx * self._backend.n_sequences
-        n_held = min(self._hot.n_held, n_cells)
+        n_held = min(sum(slot.n_tokens for slot in self.slots.opened), n_cells)
         return TierUse(
             name="hot",
-            n_entries=sum(slot.n_tokens > 0 for slot in self._hot.slots),
+            n_entries=sum(slot.n_tokens > 0 for slot in self.slots.opened),
             n_tokens=n_held,
             nbytes=round(self._backend.kv_bytes * n_held / n_cells),
             budget_bytes=self._backend.kv_bytes,
             budget_tokens=n_cells,
         )
 
-    def _found(
-        self, tokens: Tokens[int], owner: str, adapters: tuple[Adapter, ...] | None
-    ) -> Recalled:
-        best, n_hot = self._hot.best(tokens, adapters)
-        n_uncut = self._hot.n_longest(tokens, adapters)
-        tiers = self._tiers if adapters is None else None
-        match = None if tiers is None else tiers.match(tokens, owner=owner)
-        n_branch = 0 if tiers is None else self._n_branch(tiers, tokens)
-        if match is not None and match.n_tokens >= n_hot + MIN_GAIN:
-            slot = self._hot.slot_for(best, n_hot, owner)
-            restored = self._restored(slot, tokens, match)
-            if restored is not None:
-                return replace(restored, n_uncut=n_uncut, n_branch=n_branch)
-        else:
-            if match is not None:
-                match.release()
-            slot = self._hot.slot_for(best, n_hot, owner)
-            if slot is not best and self._is_copy_faster(best, n_hot):
-                self._copy(best, slot, n_hot)
-        n_held = self._rewound(slot, tokens, adapters)
-        n_copied = n_held if slot is not best else 0
-        return Recalled(slot, n_hot=n_held, n_copied=n_copied, n_uncut=n_uncut, n_branch=n_branch)
+    def _found(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Recalled:
+        best, n_hot = self.slots.best(tokens, adapters)
+        n_uncut = max(slot.n_common(tokens, adapters) for slot in self.slots.opened)
+        slot = self.slots.choose(best, n_hot, owner)
+        recalled = None
+        with self._match(tokens, owner, adapters) as match:
+            n_branch = self._n_branch(match)
+            if slot is not best and self._is_copied(best, n_hot, match):
+                slot.clear()
+                slot.sequence.load(list(best.sequence.tokens), [best.sequence.save()])
+                slot.adapters = best.adapters
+            elif match.n_tokens >= MIN_GAIN + (n_hot if slot is best else 0):
+                recalled = self._restored(slot, tokens, match)
+        if recalled is None:
+            n_held = self._rewound(slot, tokens, adapters)
+            recalled = Recalled(slot, n_hot=n_held, n_copied=n_held if slot is not best else 0)
+        return replace(recalled, n_uncut=n_uncut, n_branch=n_branch)
 
-    def _is_copy_faster(self, source: Slot, n_common: int) -> bool:
-        """Whether copying another slot's state is faster than computing the common prefix.
+    def _is_copied(self, source: Slot, n_common: int, match: Match) -> bool:
+        """Whether to copy another slot's whole state: if it has more than the tiers.
 
-        The whole state is copied and then cropped. Until both are timed, at least half of it must
-        be reused.
+        At least half of the state must be reused; computing less is faster.
         """
-        if n_common < MIN_GAIN:
-            return False
-        copy_s = self._copying.seconds_of(source.n_tokens)
-        compute_s = self.rate.seconds_of(n_common)
-        if copy_s is None or compute_s is None:
-            return 2 * n_common >= source.n_tokens
-        return copy_s < compute_s
+        gains = n_common >= match.n_tokens + MIN_GAIN
+        return gains and self._backend.can_slice and 2 * n_common >= source.n_tokens
 
-    def _copy(self, source: Slot, slot: Slot, n_common: int) -> None:
-        watch, n_tokens = Stopwatch(), source.n_tokens
-        self._hot.copy(source, slot, n_common)
-        if slot.n_tokens:
-            self._copying.add(n_tokens, watch.total())
+    def _match(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Match:
+        if self._tiers is None or adapters is not None:
+            return Match()
+        return self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load a match's states into a slot; None if none was usable."""
@@ -288,15 +269,15 @@ class Recall:
             states = self._tiers.read(match)
             if not states:
                 return None
-            slot.sequence.load(tokens[: match.n_tokens], states)
+            slot.sequence.load([*tokens[: match.n_tokens], *match.tail], states)
         except StateError as error:
             self._tiers.refuse(match, str(error))
             return None
         except ContextFullError as error:
-            self._tiers.note(f"The saved state could not be restored: {error}", is_problem=True)
+            self._tiers.stats.note(
+                f"The saved state could not be restored: {error}", is_problem=True
+            )
             return None
-        finally:
-            match.release()
         slot.adapters = None
         n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
@@ -307,15 +288,14 @@ class Recall:
             recompute_s=match.recompute_s,
         )
 
-    def _n_branch(self, tiers: PrefixCache, tokens: Tokens[int]) -> int:
-        """Length of the prefix shared with other prompts; 0 if states can be sliced."""
-        return 0 if self._backend.can_slice else tiers.n_known(tokens)
+    def _n_branch(self, match: Match) -> int:
+        """Where a prompt diverges within a segment that is long enough to be saved up to there."""
+        n_shared = match.n_known - match.n_whole
+        return match.n_known if n_shared >= max(self._settings.min_tokens, 1) else 0
 
-    def _rewound(
-        self, slot: Slot, tokens: Tokens[int], adapters: tuple[Adapter, ...] | None
-    ) -> int:
+    def _rewound(self, slot: Slot, tokens: Tokens[int], adapters: Adapters) -> int:
         if slot.adapters != adapters:
-            empty(slot)
+            slot.clear()
         slot.adapters = adapters
         slot.n_at_save = rewind(slot.sequence, tokens)
         return slot.n_at_save

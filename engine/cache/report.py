@@ -1,11 +1,13 @@
 """Settings and report of the cache: budgets, counts, entries and use of the tiers."""
 
+import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from engine.cache.segments import Entry, Segment
 from engine.memory.units import MIB
 
 
@@ -44,6 +46,13 @@ class TierUse:
     budget_tokens: int | None = None
     """Cells of the hot tier; None for the tiers limited by bytes only."""
 
+    @classmethod
+    def of(cls, name: TierName, segments: Sequence[Segment], budget_bytes: int) -> "TierUse":
+        """The use of a tier by these segments."""
+        n_tokens = sum(each.end - each.start for each in segments)
+        nbytes = sum(each.nbytes for each in segments)
+        return cls(name, len(segments), n_tokens, nbytes, budget_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
@@ -66,6 +75,26 @@ class CacheEntry:
     recompute_s: float
     """Measured time of computing its tokens."""
 
+    @classmethod
+    def of(cls, entry: Entry) -> "CacheEntry":
+        """The report of a segment, which omits its tokens."""
+        segment = entry.segment
+        tiers: list[TierName] = ["warm"] if entry.payload is not None else []
+        if entry.is_on_disk:
+            tiers.append("cold")
+        return cls(
+            key=segment.key,
+            start=segment.start,
+            n_tokens=segment.end,
+            nbytes=segment.nbytes,
+            tiers=tuple(tiers),
+            owners=tuple(sorted(segment.owners)),
+            is_pinned=segment.is_pinned,
+            n_uses=segment.n_uses,
+            used_at=segment.used_at,
+            recompute_s=segment.recompute_s,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CacheCounts:
@@ -82,9 +111,7 @@ class CacheCounts:
     n_demotions: int = 0
     """States whose copy in RAM was dropped while one on disk exists."""
     n_prefetches: int = 0
-    n_prefetches_used: int = 0
-    n_prefetches_wasted: int = 0
-    """Prefetched states dropped from RAM unused."""
+    """States loaded from disk into RAM before a prompt needed them."""
     n_refused: int = 0
     """States deleted because they were damaged or the backend could not load them."""
     n_hot_tokens: int = 0
@@ -128,10 +155,11 @@ MAX_NOTES = 200
 
 
 class CacheStats:
-    """Counts and log messages; guarded by the cache's lock."""
+    """Counts and log messages, of all threads."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
+        self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._saved_s: float | None = None
         self._notes: deque[CacheNote] = deque(maxlen=MAX_NOTES)
@@ -139,7 +167,8 @@ class CacheStats:
     @property
     def counts(self) -> CacheCounts:
         """The present counts."""
-        return CacheCounts(**self._counts, saved_s=self._saved_s)
+        with self._lock:
+            return CacheCounts(**self._counts, saved_s=self._saved_s)
 
     @property
     def n_notes(self) -> int:
@@ -148,11 +177,28 @@ class CacheStats:
 
     def count(self, **more: int) -> None:
         """Add to the fields of `CacheCounts`."""
-        self._counts.update(more)
+        with self._lock:
+            self._counts.update(more)
 
-    def save(self, seconds: float) -> None:
-        """Add saved time; negative is a loss."""
-        self._saved_s = (self._saved_s or 0.0) + seconds
+    def count_prompt(
+        self, *, n_hot: int, n_warm: int, n_cold: int, n_computed: int, saved_s: float | None
+    ) -> None:
+        """Count a prompt's tokens by tier, and the time that restoring saved, if known.
+
+        A hit restored tokens from RAM or disk. A miss restored none and computed more tokens than
+        the context held. Other prompts are neither.
+        """
+        is_hit = n_warm + n_cold > 0
+        self.count(
+            n_hits=int(is_hit),
+            n_misses=int(not is_hit and n_computed > n_hot),
+            n_hot_tokens=n_hot,
+            n_warm_tokens=n_warm,
+            n_cold_tokens=n_cold,
+            n_computed_tokens=n_computed,
+        )
+        if saved_s is not None:
+            self._saved_s = (self._saved_s or 0.0) + saved_s
 
     def note(self, text: str, *, is_problem: bool = False) -> None:
         """Add a log message."""

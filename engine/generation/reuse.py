@@ -42,23 +42,16 @@ class LastReplies:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._lines: OrderedDict[str, LastReply] = OrderedDict()
+        self._last: OrderedDict[str, LastReply] = OrderedDict()
 
     def store(
         self, request: GenerationRequest, tokens: Tokens[int], n_prompt: int, text: str
     ) -> None:
-        """Store an ended reply.
-
-        Args:
-            request: The request; without an owner nothing is stored.
-            tokens: Tokens of prompt and reply; the last one was never computed.
-            n_prompt: Number of tokens before the reply.
-            text: Text of the reply.
-        """
+        """Store an ended reply unless it has no owner; its last token was never computed."""
         if not request.owner:
             return
-        self._lines.pop(request.owner, None)
-        self._lines[request.owner] = LastReply(
+        self._last.pop(request.owner, None)
+        self._last[request.owner] = LastReply(
             array("i", tokens[:-1]),
             n_prompt,
             _digests(request.messages),
@@ -66,23 +59,14 @@ class LastReplies:
             may_think(request),
             request.adapters,
         )
-        while len(self._lines) > 1 and self._is_full:
-            self._lines.popitem(last=False)
-
-    @property
-    def _is_full(self) -> bool:
-        n_tokens = sum(len(line.tokens) for line in self._lines.values())
-        return len(self._lines) > MAX_REPLIES or n_tokens > MAX_TOKENS
+        n_tokens = sum(len(each.tokens) for each in self._last.values())
+        while len(self._last) > 1 and (len(self._last) > MAX_REPLIES or n_tokens > MAX_TOKENS):
+            _, oldest = self._last.popitem(last=False)
+            n_tokens -= len(oldest.tokens)
 
     def found(self, request: GenerationRequest, prompt: Prompt, recalled: Recalled) -> PromptReady:
-        """The reuse of a prompt and why it was not longer, without times.
-
-        Args:
-            request: The request.
-            prompt: Its tokens; the last one is always computed.
-            recalled: The reused tokens.
-        """
-        tokens, line = prompt.tokens, self._lines.get(request.owner)
+        """The reuse of a prompt and why it was not longer, without times."""
+        tokens, last = prompt.tokens, self._last.get(request.owner)
         found = PromptReady(
             len(tokens),
             n_hot=recalled.n_hot,
@@ -92,49 +76,49 @@ class LastReplies:
             restore_s=recalled.restore_s,
             note=prompt.note,
         )
-        if line is None:
+        if last is None:
             return replace(found, cause=ReadCause.FIRST)
-        n_common = common_prefix(line.tokens, tokens[:-1])
+        n_common = common_prefix(last.tokens, tokens[:-1])
         found = replace(
-            found, n_common=n_common, miss_cause=_why_missed(line, request, recalled, n_common)
+            found, n_common=n_common, miss_cause=_why_missed(last, request, recalled, n_common)
         )
-        if n_common == min(len(line.tokens), len(tokens) - 1):
+        if n_common == min(len(last.tokens), len(tokens) - 1):
             return found
-        cause, changed = self._why(line, request, prompt, n_common)
+        cause, changed = self._why(last, request, prompt, n_common)
         return replace(
             found,
             cause=cause,
             changed=changed,
             text_before=self._text(tokens[max(n_common - N_SHOWN, 0) : n_common]),
-            old_text=self._text(line.tokens[n_common : n_common + N_SHOWN]),
+            old_text=self._text(last.tokens[n_common : n_common + N_SHOWN]),
             new_text=self._text(tokens[n_common : n_common + N_SHOWN]),
         )
 
     def _why(
-        self, line: LastReply, request: GenerationRequest, prompt: Prompt, n_common: int
+        self, last: LastReply, request: GenerationRequest, prompt: Prompt, n_common: int
     ) -> tuple[ReadCause, str]:
         """Why a prompt differs from the last reply's tokens, and the changed message or setting."""
         now, messages = _digests(request.messages), request.messages
-        at = common_prefix(line.messages, now)
+        at = common_prefix(last.messages, now)
         if at == len(now) and n_common >= len(prompt.tokens) - len(prompt.continues):
             return _edited((*messages, Message("assistant", "")), at)
-        if at < len(line.messages):
+        if at < len(last.messages):
             return (ReadCause.TRIMMED, "") if request.is_trimmed else _edited(messages, at)
-        if at < len(now) and now[at] != line.reply:
+        if at < len(now) and now[at] != last.reply:
             return _edited(messages, at)
-        if line.thinks is not may_think(request):
+        if last.thinks is not may_think(request):
             return ReadCause.SETTINGS, "thinking"
-        if at < len(now) and self._is_in_thought(line, request.messages[at], n_common):
+        if at < len(now) and self._is_in_thought(last, request.messages[at], n_common):
             return ReadCause.REASONING, ""
         return ReadCause.TEMPLATE, ""
 
-    def _is_in_thought(self, line: LastReply, reply: Message, n_common: int) -> bool:
+    def _is_in_thought(self, last: LastReply, reply: Message, n_common: int) -> bool:
         """Whether prompt and stored tokens diverge within the reply's thinking."""
         thought = Thought.of(reply.content)
-        is_before = n_common < line.n_prompt - N_OPENING
+        is_before = n_common < last.n_prompt - N_OPENING
         if thought is None or not thought.text or is_before:
             return False
-        since = self._text(line.tokens[line.n_prompt : max(n_common, line.n_prompt)])
+        since = self._text(last.tokens[last.n_prompt : max(n_common, last.n_prompt)])
         return not any(markers.end in since for markers in MARKERS)
 
     def _text(self, tokens: Tokens[int]) -> str:
@@ -161,11 +145,11 @@ def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
 
 
 def _why_missed(
-    line: LastReply, request: GenerationRequest, recalled: Recalled, n_common: int
+    last: LastReply, request: GenerationRequest, recalled: Recalled, n_common: int
 ) -> ReadCause | None:
     """Why fewer tokens were reused than are equal; None if at most a few are missing."""
     if n_common - recalled.n_reused < MIN_GAIN:
         return None
-    if line.adapters != request.adapters:
+    if last.adapters != request.adapters:
         return ReadCause.SETTINGS
     return ReadCause.UNCUT if recalled.n_uncut > recalled.n_reused else ReadCause.EVICTED

@@ -10,7 +10,7 @@ from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.namespace import HASHES, FileHashes, namespace_of
 from engine.cache.prefix_cache import PrefixCache
 from engine.cache.report import CacheNote, CacheReport, CacheSettings
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.errors import CacheStoreError, EngineError
 from engine.events import Event, TiersChanged
 from engine.load import LoadedSession
@@ -35,7 +35,8 @@ class CacheService:
     """Opens the tiers of a session and runs cache commands, in a separate thread.
 
     Create it before the model is loaded: a model file that is replaced after that is not mistaken
-    for the one that computed the states.
+    for the one that computed the states. `opened` is called from the cache's thread once the tiers
+    are attached.
     """
 
     def __init__(
@@ -43,16 +44,16 @@ class CacheService:
     ) -> None:
         self._emit = emit
         self._opened = opened
-        """Called from the cache's thread once the tiers are attached."""
         self._made_at = time.time()
         self._commands: list[CacheCommand] = []
         self._changed = threading.Condition()
         """Guards the queued commands."""
         self._refusal: str | None = None
         """Why this worker has no cache."""
-        self._problem: str | None = None
+        self._problem = NOT_OPENED
         """Why the tiers are not open."""
-        self._is_open = threading.Event()
+        self._is_tried = threading.Event()
+        """Set once opening the tiers succeeded or failed."""
         self._tiers: PrefixCache | None = None
 
     def open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
@@ -63,7 +64,7 @@ class CacheService:
             on_fault=partial(self._report_fault, loaded),
             pauses_s=PAUSES_S,
         )
-        self._is_open.wait(READY_S)
+        self._is_tried.wait(READY_S)
 
     def refuse(self, why: str) -> None:
         """Run no commands from now on; answer each with the reason `why`."""
@@ -76,8 +77,7 @@ class CacheService:
         """
         if self._refusal is not None:
             if isinstance(command, ManageCache):
-                note = CacheNote(time.time(), self._refusal, is_problem=True)
-                self._emit(TiersChanged(CacheReport(notes=(note,))))
+                self._emit(TiersChanged(_with_problem(CacheReport(), self._refusal)))
             return
         with self._changed:
             if isinstance(command, Prefetch):
@@ -92,11 +92,11 @@ class CacheService:
 
     def _serve(self, loaded: LoadedSession, settings: CacheSettings) -> None:
         """Open the tiers unless that was tried before, then run commands forever."""
-        if not self._is_open.is_set():
+        if not self._is_tried.is_set():
             try:
                 self._try_to_open(loaded, settings)
             finally:
-                self._is_open.set()
+                self._is_tried.set()
         while True:
             command = self._next_command()
             if self._tiers is None:
@@ -104,7 +104,7 @@ class CacheService:
                     self._report(loaded, self._problem)
                 continue
             if command is not None:
-                self._run(command, self._tiers, loaded)
+                _run(command, self._tiers, loaded)
             if command is not None or self._tiers.has_news():
                 self._report(loaded)
 
@@ -112,13 +112,15 @@ class CacheService:
         if settings.warm_bytes <= 0 and settings.cold_bytes <= 0:
             self._problem = CACHE_OFF
             return
-        self._problem = NOT_OPENED
         try:
-            self._open(loaded, settings)
-            self._problem = None
+            self._tiers = opened_tiers(loaded, settings, self._made_at)
         except EngineError as error:
             self._problem = f"No states are saved: {error}"
-        self._report(loaded, self._problem)
+            self._report(loaded, self._problem)
+            return
+        loaded.session.attach_cache(self._tiers, settings)
+        self._opened()
+        self._report(loaded)
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
         what = (
@@ -136,70 +138,65 @@ class CacheService:
 
     def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:
         report = loaded.session.cache_report()
-        if problem is not None:
-            note = CacheNote(time.time(), problem, is_problem=True)
-            report = replace(report, notes=(*report.notes, note))
-        self._emit(TiersChanged(report))
+        self._emit(TiersChanged(report if problem is None else _with_problem(report, problem)))
 
-    def _open(self, loaded: LoadedSession, settings: CacheSettings) -> None:
-        backend = loaded.target
-        hashes = FileHashes(None if settings.folder is None else settings.folder.parent / HASHES)
-        buffers = {buffer.device for buffer in loaded.loaded.buffers}
-        namespace = namespace_of(
-            loaded.loaded.configuration,
-            state_format=backend.state_format,
-            hash_file=partial(hashes.digest, unchanged_since=self._made_at),
-            gpus=sorted(name for name in buffers if not name.startswith("CPU")),
-        )
-        store, problem = _opened_store(settings)
-        self._tiers = tiers = PrefixCache(
-            namespace,
-            can_slice=backend.can_slice,
-            split_state=backend.split_state,
-            store=store,
-            settings=settings,
-        )
-        loaded.session.attach_cache(tiers, settings)
-        self._opened()
-        if problem is not None:
-            tiers.note(problem, is_problem=True)
 
-    def _run(self, command: CacheCommand, tiers: PrefixCache, loaded: LoadedSession) -> None:
+def _with_problem(report: CacheReport, problem: str) -> CacheReport:
+    note = CacheNote(time.time(), problem, is_problem=True)
+    return replace(report, notes=(*report.notes, note))
+
+
+def opened_tiers(loaded: LoadedSession, settings: CacheSettings, made_at: float) -> PrefixCache:
+    """The tiers of a loaded model; its file must not have changed since `made_at`."""
+    hashes = FileHashes(None if settings.folder is None else settings.folder.parent / HASHES)
+    devices = {buffer.device for buffer in loaded.loaded.buffers}
+    namespace = namespace_of(
+        loaded.loaded.configuration,
+        state_format=loaded.target.state_format,
+        hash_file=partial(hashes.digest, unchanged_since=made_at),
+        gpus=sorted(name for name in devices if not name.startswith("CPU")),
+    )
+    store, problem = None, None
+    if settings.folder is not None and settings.cold_bytes > 0:
         try:
-            match command:
-                case Prefetch(messages):
-                    tiers.prefetch(loaded.session.prompt_tokens(messages))
-                case ForgetOwner(owner):
-                    tiers.forget(owner)
-                case ManageCache(action, key):
-                    _manage(tiers, action, key)
-        except EngineError as error:
-            tiers.note(str(error), is_problem=True)
+            store = SegmentStore(settings.folder)
+        except CacheStoreError as error:
+            problem = f"Nothing is saved on disk: {error}"
+    can_slice = loaded.target.can_slice
+    tiers = PrefixCache(namespace, can_slice=can_slice, store=store, settings=settings)
+    if problem is not None:
+        tiers.stats.note(problem, is_problem=True)
+    return tiers
 
 
-def _opened_store(settings: CacheSettings) -> tuple[SnapshotStore | None, str | None]:
-    """The store of states on disk, and the problem if it cannot be opened."""
-    if settings.folder is None or settings.cold_bytes <= 0:
-        return None, None
+def _run(command: CacheCommand, tiers: PrefixCache, loaded: LoadedSession) -> None:
     try:
-        return SnapshotStore(settings.folder), None
-    except CacheStoreError as error:
-        return None, f"Nothing is saved on disk: {error}"
+        match command:
+            case Prefetch(messages):
+                tiers.prefetch(loaded.session.prompt_tokens(messages))
+            case ForgetOwner(owner):
+                tiers.forget(owner)
+            case ManageCache(action, key):
+                tiers.stats.note(_managed(tiers, action, key))
+    except EngineError as error:
+        tiers.stats.note(str(error), is_problem=True)
 
 
-def _manage(tiers: PrefixCache, action: CacheAction, key: str) -> None:
+def _managed(tiers: PrefixCache, action: CacheAction, key: str) -> str:
+    """Run a command on saved states; return the log message."""
     match action:
         case "pin":
             tiers.pin(key)
-            tiers.note(f"State {key} is pinned.")
+            return f"State {key} is pinned."
         case "unpin":
             tiers.unpin(key)
-            tiers.note(f"State {key} is no longer pinned.")
+            return f"State {key} is no longer pinned."
         case "drop":
             tiers.drop(key)
-            tiers.note(f"State {key} was deleted.")
+            return f"State {key} was deleted."
         case "verify":
             tiers.verify(key)
+            return f"State {key} is intact."
         case "clear":
             tiers.clear()
-            tiers.note("All saved states of this model and these settings were deleted.")
+            return "All saved states of this model and these settings were deleted."

@@ -206,8 +206,7 @@ class RandomSession:
         )  # fmt: skip
         tiers = PrefixCache(
             Namespace("made", "up", ()), can_slice=backend.can_slice,
-            split_state=backend.split_state, store=None,
-            settings=settings, in_background=False, available=lambda: 10**12,
+            store=None, settings=settings, in_background=False, available=lambda: 10**12,
         )  # fmt: skip
         session.attach_cache(tiers, settings)
         return tiers
@@ -355,10 +354,10 @@ def _wrong_events(events: Sequence[Event], finished: Finished) -> Iterator[str]:
 
 def _unreleased(session: Session, tiers: PrefixCache | None) -> Iterator[str]:
     """What the finished replies still hold."""
-    if any(slot.is_busy for slot in session._recall._hot.slots):
+    if any(slot.is_busy for slot in session._recall.slots.opened):
         yield "a slot is busy"
-    nodes = () if tiers is None else tiers._catalog.tree.nodes()
-    if locks := [node.n_locks for node in nodes if node.n_locks]:
+    entries = () if tiers is None else tiers._index.entries.values()
+    if locks := [entry.n_locks for entry in entries if entry.n_locks]:
         yield f"locks: {locks}"
     if session._scheduler.n_replies:
         yield f"{session._scheduler.n_replies} replies are counted"

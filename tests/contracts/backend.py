@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -253,7 +254,7 @@ class StateContract:
         for start in range(0, len(tokens), backend.n_batch):
             sequence.prefill(tokens[start : start + backend.n_batch])
 
-    def rows_behind(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
+    def rows_after(self, sequence: Sequence, tokens: Tokens[int]) -> NDArray[np.float32]:
         return np.stack([sequence.decode(token).logits[0].copy() for token in tokens])
 
     def test_a_restored_state_goes_on_as_if_nothing_had_happened(
@@ -262,34 +263,41 @@ class StateContract:
         sequence = backend.open()
         self.prefill_all(backend, sequence, line[:24])
         state = sequence.save()
-        expected = self.rows_behind(sequence, line[24:32])
+        expected = self.rows_after(sequence, line[24:32])
         for other in ((), line[1:9]):
             sequence.crop(0)
             self.prefill_all(backend, sequence, other)
             sequence.load(line[:24], [state])
             assert list(sequence.tokens) == line[:24]
-            assert np.array_equal(self.rows_behind(sequence, line[24:32]), expected)
+            assert np.array_equal(self.rows_after(sequence, line[24:32]), expected)
 
-    def test_a_state_can_be_saved_and_restored_in_stretches(
+    def segments(self, backend: Backend, tokens: Tokens[int], ends: Tokens[int]) -> list[bytes]:
+        """The consecutive states of a sequence, each saved when it was computed."""
+        sequence, states = backend.open(), []
+        sequence.crop(0)
+        for start, end in pairwise((0, *ends)):
+            self.prefill_all(backend, sequence, tokens[start:end])
+            states.append(bytes(sequence.save(start)))
+        sequence.close()
+        return states
+
+    def test_a_state_can_be_saved_and_restored_in_segments(
         self, backend: Backend, line: list[int]
     ) -> None:
         if not backend.can_slice:
             pytest.skip("states of this model are whole")
+        first, second, third = self.segments(backend, line, (17, 21, 30))
         sequence = backend.open()
-        self.prefill_all(backend, sequence, line[:30])
-        whole, end = sequence.save(), sequence.save(17)
-        front, back = backend.split_state(whole, 17)
-        assert bytes(end) == back
-        middle, tail = backend.split_state(back, 4)
-        sequence.crop(21)
-        sequence.crop(0)
-        sequence.load(line[:30], [front, middle, tail])
-        assert bytes(sequence.save()) == bytes(whole)
-        sequence.load(line[:21], [front, middle])
-        rows = self.rows_behind(sequence, line[30:34])
-        sequence.load(line[:30], [whole])
-        sequence.crop(21)
-        assert np.array_equal(self.rows_behind(sequence, line[30:34]), rows)
+        sequence.load(line[:30], [first, second, third])
+        whole = bytes(sequence.save())
+        assert bytes(sequence.save(21)) == third
+        sequence.load(line[:21], [first, second])
+        rows = self.rows_after(sequence, line[30:34])
+        for states in ([first, second, third], [whole]):
+            sequence.load(line[:30], states)
+            assert bytes(sequence.save()) == whole
+            sequence.crop(21)
+            assert np.array_equal(self.rows_after(sequence, line[30:34]), rows)
 
     def test_states_that_do_not_hold_the_tokens_are_refused_and_nothing_is_held(
         self, backend: Backend, line: list[int]
@@ -307,25 +315,14 @@ class StateContract:
         sequence.load(line[:24], [state])
         assert len(sequence.tokens) == 24
 
-    def test_stretches_must_follow_one_another(self, backend: Backend, line: list[int]) -> None:
+    def test_segments_must_follow_one_another(self, backend: Backend, line: list[int]) -> None:
         if not backend.can_slice:
             pytest.skip("states of this model are whole")
+        front, back = self.segments(backend, line, (10, 24))
         sequence = backend.open()
-        self.prefill_all(backend, sequence, line[:24])
-        front, back = backend.split_state(sequence.save(), 10)
         for states in ([back], [back, front], [front, front, back], [front]):
             with pytest.raises(StateError):
                 sequence.load(line[:24], states)
-        for at in (0, 24, 25):
-            with pytest.raises(StateError):
-                backend.split_state(sequence_state(backend, line[:24]), at)
-
-
-def sequence_state(backend: Backend, tokens: Tokens[int]) -> bytes | memoryview:
-    sequence = backend.open()
-    for start in range(0, len(tokens), backend.n_batch):
-        sequence.prefill(tokens[start : start + backend.n_batch])
-    return sequence.save()
 
 
 class SeveralSequencesContract:

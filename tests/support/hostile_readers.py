@@ -36,8 +36,8 @@ from engine.backends.server.facts import ask_facts
 from engine.backends.server.http import Http, TimeLimits
 from engine.backends.server.served_reply import ServedReply
 from engine.cache.namespace import FileHashes
-from engine.cache.snapshot_store import SnapshotStore
-from engine.cache.state_table import TABLE
+from engine.cache.store import SegmentStore
+from engine.cache.table import TABLE
 from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.experiment.prompts import read_jsonl as read_prompts
@@ -419,13 +419,13 @@ def _remote_seed() -> bytes:
 def _table_of_states(data: bytes) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir=_folder()) as folder:
         (Path(folder) / TABLE).write_bytes(data)
-        with SnapshotStore(Path(folder)) as store:
-            yield f"{[each.model for each in store.namespaces()]} {store.states()}"
+        with SegmentStore(Path(folder)) as store:
+            yield f"{[each.model for each in store.namespaces()]} {store.segments()}"
 
 
 def _table_seed() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        with SnapshotStore(Path(folder)) as store:
+        with SegmentStore(Path(folder)) as store:
             state = state_of([1, 2, 3])
             store.write(NAMESPACE, state, payload_of(state))
         return (Path(folder) / TABLE).read_bytes()

@@ -18,7 +18,6 @@ from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, Loaded
 from engine.backends.llama_cpp.parameters import open_context
 from engine.backends.llama_cpp.projector import Projector
 from engine.backends.llama_cpp.sequence import LlamaCppSequence
-from engine.backends.llama_cpp.state_format import State
 from engine.backends.llama_cpp.states import States
 from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
@@ -181,12 +180,6 @@ class LlamaCppBackend(BaseBackend):
         self.check_open()
         text = llama_cpp.llama_model_chat_template(self._model, None)
         return text.decode("utf-8", "replace") if text else None
-
-    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
-        states = self.states
-        start = states.first_position(state)
-        front, back = states.cut(state, start, start + at), states.cut(state, start + at)
-        return bytes(front), bytes(back)
 
     def open(self) -> LlamaCppSequence:
         """Open an empty sequence; a backend with a single one empties that.

@@ -87,7 +87,7 @@ class LlamaCppSequence(BaseSequence):
             return states.read(self.id)
         if not self._backend.can_slice:
             raise StateError("states of this model cannot be saved in parts")
-        return states.read_end(self.id, start, len(self._tokens))
+        return states.read_end(self.id, start)
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         self._backend.check_open()

@@ -74,9 +74,8 @@ class StatePart:
     """One part of a state with the offsets of its cells."""
 
     shape: AttentionLayout | RecurrentLayout
-    start: int
     end: int
-    """Bytes of the whole part."""
+    """Byte offset of the next part."""
     records: Integers
     """`[n_cells, record_ints]`: position first."""
     offsets: tuple[int, ...]
@@ -87,14 +86,14 @@ class StatePart:
         return self.records[:, 0]
 
 
+@dataclass(slots=True)
 class Cursor:
     """Reads numbers of a state in sequence; raises `StateError` beyond its end."""
 
-    def __init__(self, state: State, at: int = 0) -> None:
-        self.state = state
-        self.at = at
+    state: State
+    at: int = 0
 
-    def take(self, form: struct.Struct) -> tuple[int, ...]:
+    def read(self, form: struct.Struct) -> tuple[int, ...]:
         """Read the numbers at the cursor."""
         start = self.at
         self.skip(form.size)
@@ -140,17 +139,12 @@ def read_parts(state: State, shape: StateLayout) -> tuple[StatePart, ...]:
     )
 
 
-def find_parts(state: State) -> tuple[StatePart, ...] | None:
-    """The parts of a state of any layout; None if it is unknown or ambiguous."""
-    try:
-        return next(_readings(state, check_magic(state), MAX_PARTS), None)
-    except StateError:
-        return None
-
-
 def find_shape(state: State) -> StateLayout | None:
     """The layout of a state that a context has just written; None if it is unknown."""
-    parts = find_parts(state)
+    try:
+        parts = next(_readings(state, check_magic(state), MAX_PARTS), None)
+    except StateError:
+        return None
     return None if parts is None else tuple(part.shape for part in parts)
 
 
@@ -161,7 +155,7 @@ def check_magic(state: State) -> int:
         StateError: it is not a state of llama.cpp.
     """
     cursor = Cursor(state)
-    magic, _ = cursor.take(HEADER)
+    magic, _ = cursor.read(HEADER)
     if magic != MAGIC:
         raise StateError("the saved state was not written by llama.cpp: its magic number is wrong")
     return cursor.at
@@ -189,17 +183,16 @@ def _first_parts(state: State, at: int) -> Iterator[StatePart]:
 
 
 def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> StatePart:
-    start = cursor.at
-    (n_streams,) = cursor.take(COUNT)
+    (n_streams,) = cursor.read(COUNT)
     _expect(0 < n_streams <= MAX_STREAMS)
     found: list[StatePart] = []
     for _ in range(n_streams):
-        (n_cells,) = cursor.take(COUNT)
+        (n_cells,) = cursor.read(COUNT)
         if not n_cells:
             continue
         records = cursor.records(n_cells, record_ints)
         _expect(not found and bool((records[:, 1] == 1).all()))
-        is_transposed, n_layers = cursor.take(TENSORS)
+        is_transposed, n_layers = cursor.read(TENSORS)
         _expect(is_transposed <= 1 and n_layers <= MAX_LAYERS)
         rows = [_read_tensor(cursor, n_cells) for _ in range(n_layers)]
         if has_values:
@@ -207,25 +200,24 @@ def _read_attention(cursor: Cursor, record_ints: int, *, has_values: bool) -> St
             rows += [_read_tensor(cursor, n_cells, columns=columns) for _ in range(n_layers)]
         tensors, offsets = zip(*rows, strict=True) if rows else ((), ())
         shape = AttentionLayout(n_streams, record_ints, n_layers, tensors, bool(is_transposed))
-        found.append(StatePart(shape, start, cursor.at, records, offsets))
+        found.append(StatePart(shape, cursor.at, records, offsets))
     _expect(bool(found))
     return replace(found[0], end=cursor.at)
 
 
 def _read_recurrent(cursor: Cursor) -> Iterator[StatePart]:
     """Try each number of tensors: the header has the number of layers, not which have a state."""
-    start = cursor.at
-    (n_cells,) = cursor.take(COUNT)
+    (n_cells,) = cursor.read(COUNT)
     _expect(n_cells == 1)
     records = cursor.records(1, 2)
-    is_transposed, n_layers = cursor.take(TENSORS)
+    is_transposed, n_layers = cursor.read(TENSORS)
     _expect(not records[0, 1] and not is_transposed and 0 < n_layers <= MAX_LAYERS)
     tensors: tuple[TensorLayout, ...] = ()
     offsets: tuple[int, ...] = ()
     for _ in range(2 * n_layers):
         tensor, offset = _read_tensor(cursor, 1)
         tensors, offsets = (*tensors, tensor), (*offsets, offset)
-        yield StatePart(RecurrentLayout(n_layers, tensors), start, cursor.at, records, offsets)
+        yield StatePart(RecurrentLayout(n_layers, tensors), cursor.at, records, offsets)
 
 
 def _read_tensor(
@@ -233,10 +225,10 @@ def _read_tensor(
 ) -> tuple[TensorLayout, int]:
     """Layout of the tensor at the cursor, and the offset of its data."""
     if columns:
-        type_id, element_bytes, n_columns = cursor.take(COLUMNS)
+        type_id, element_bytes, n_columns = cursor.read(COLUMNS)
         tensor = TensorLayout(type_id, element_bytes * n_columns, n_columns)
     else:
-        tensor = TensorLayout(*cursor.take(ROWS))
+        tensor = TensorLayout(*cursor.read(ROWS))
     _expect(0 <= tensor.type_id < MAX_TYPE and tensor.row_bytes <= MAX_ROW_BYTES)
     return tensor, cursor.skip(n_cells * tensor.row_bytes)
 

@@ -7,18 +7,12 @@ cells without a sequence id.
 
 import ctypes
 from collections.abc import Sequence
-from typing import NoReturn
 
 import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.backends.llama_cpp.state_edit import (
-    Cells,
-    cell_range,
-    first_position,
-    join,
-)
+from engine.backends.llama_cpp.state_edit import Cells, cells_from, join
 from engine.backends.llama_cpp.state_format import (
     COUNT,
     HEADER,
@@ -45,12 +39,7 @@ class States:
     from a state of this context, and other states must have the same layout.
     """
 
-    def __init__(
-        self,
-        context: object,
-        *,
-        n_swa: int,
-    ) -> None:
+    def __init__(self, context: object, *, n_swa: int) -> None:
         self._context = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._n_swa = n_swa
@@ -78,8 +67,8 @@ class States:
         """
         return self._read_native(sequence_id).data.toreadonly()
 
-    def read_end(self, sequence_id: int, start: int, n_tokens: int) -> memoryview:
-        """Save the state of tokens from `start` on, of a sequence of `n_tokens`.
+    def read_end(self, sequence_id: int, start: int) -> State:
+        """Save the state of the tokens from `start` on.
 
         With one pool of cells, earlier cells are not copied.
 
@@ -88,24 +77,13 @@ class States:
         """
         shape = self._needed()
         if shape.n_streams > 1:
-            return self.cut(self.read(sequence_id), start)
-        end = self._read_native_end(sequence_id, n_tokens - start, start, shape)
-        state = end.data.toreadonly()
-        piece = cell_range(state, shape, start, n_tokens)
-        return state if isinstance(piece.cells, slice) else join(shape, (piece,))
+            return join(shape, (cells_from(self.read(sequence_id), shape, start),))
+        state = self._read_native_end(sequence_id, start, shape)
+        cells = cells_from(state, shape, start)
+        return state if isinstance(cells.index, slice) else join(shape, (cells,))
 
-    def write(
-        self,
-        sequence_id: int,
-        states: Sequence[State],
-        positions: Integers,
-    ) -> None:
-        """Replace the content of a sequence by consecutive states.
-
-        Args:
-            sequence_id: Id of the sequence.
-            states: States of the sequence from its start on.
-            positions: Positions of its tokens.
+    def write(self, sequence_id: int, states: Sequence[State], positions: Integers) -> None:
+        """Replace the content of a sequence by consecutive states of tokens at `positions`.
 
         Raises:
             StateError: the states are damaged, of another layout, or lack these tokens; the
@@ -114,10 +92,14 @@ class States:
         n_tokens, expected = len(positions), int(positions[-1])
         if len(states) == 1:
             self._check(states[0], positions)
-            if not self._write_native(sequence_id, states[0]):
-                self._refuse(n_tokens)
+            is_accepted = self._write_native(sequence_id, states[0])
         else:
-            self._write_parts(sequence_id, states, n_tokens)
+            is_accepted = self._write_segments(sequence_id, states, n_tokens)
+        if not is_accepted:
+            raise StateError(
+                f"llama.cpp refused to restore a saved state of {n_tokens} tokens: see the log "
+                "for the reason"
+            )
         last = llama_cpp.llama_memory_seq_pos_max(self._memory, sequence_id)
         if last != expected:
             raise StateError(
@@ -125,50 +107,19 @@ class States:
                 f"position {expected}, but in llama.cpp it ends at {last}"
             )
 
-    def _write_parts(
-        self,
-        sequence_id: int,
-        states: Sequence[State],
-        n_tokens: int,
-    ) -> None:
+    def _write_segments(self, sequence_id: int, states: Sequence[State], n_tokens: int) -> bool:
         shape = self._needed()
-        parts: list[Cells] = []
+        cells: list[Cells] = []
         at = 0
         for state in states:
-            parts.append(cell_range(state, shape, at))
-            at += parts[-1].n_cells
+            cells.append(cells_from(state, shape, at))
+            at += len(cells[-1].records)
         if at != n_tokens:
             raise StateError(f"the saved states contain {at} tokens, but {n_tokens} were expected")
         if shape.n_streams > 1:
-            is_taken = self._write_native(sequence_id, join(shape, parts))
-        else:
-            self._remove(sequence_id)
-            is_taken = all(self._append_native(sequence_id, state) for state in states)
-        if not is_taken:
-            self._refuse(n_tokens)
-
-    def _refuse(self, n_tokens: int) -> NoReturn:
-        raise StateError(
-            f"llama.cpp refused to restore a saved state of {n_tokens} tokens: see the log for "
-            "the reason"
-        )
-
-    def cut(self, state: State, start: int, end: int | None = None) -> memoryview:
-        """The state of tokens `start` to `end`, cut from a state.
-
-        Raises:
-            StateError: it is damaged, lacks the tokens, or cannot be split.
-        """
-        shape = self._needed()
-        return join(shape, (cell_range(state, shape, start, end),))
-
-    def first_position(self, state: State) -> int:
-        """Position of the first token of a state.
-
-        Raises:
-            StateError: it is damaged, or cannot be split.
-        """
-        return first_position(state, self._needed())
+            return self._write_native(sequence_id, join(shape, cells))
+        self._remove(sequence_id)
+        return all(self._append_native(sequence_id, state) for state in states)
 
     def _needed(self) -> AttentionLayout:
         shape = self.slice_layout
@@ -198,16 +149,11 @@ class States:
                     "tokens of its sequence"
                 )
 
-    def _read_native(self, sequence_id: int, *, spare_bytes: int = 0) -> NDArray[np.uint8]:
-        """The state of a sequence, preceded by spare bytes.
-
-        Raises:
-            StateError: llama.cpp returned none.
-        """
+    def _read_native(self, sequence_id: int) -> NDArray[np.uint8]:
         nbytes = llama_cpp.llama_state_seq_get_size(self._context, sequence_id)
-        buffer = np.empty(spare_bytes + nbytes, np.uint8)
+        buffer = np.empty(nbytes, np.uint8)
         n_written = llama_cpp.llama_state_seq_get_data(
-            self._context, _pointer(buffer.ctypes.data + spare_bytes), nbytes, sequence_id
+            self._context, _pointer(buffer), nbytes, sequence_id
         )
         if not nbytes or n_written != nbytes:
             raise StateError(
@@ -220,53 +166,45 @@ class States:
         """Replace the content of a sequence; false if llama.cpp refuses and logs the reason."""
         data = np.frombuffer(state, np.uint8)
         n_read: int = llama_cpp.llama_state_seq_set_data(
-            self._context, _pointer(data.ctypes.data), len(data), sequence_id
+            self._context, _pointer(data), len(data), sequence_id
         )
         return n_read == len(data)
 
-    def _read_native_end(
-        self, sequence_id: int, n_cells: int, position: int, shape: AttentionLayout
-    ) -> NDArray[np.uint8]:
-        """The state of the tokens from a position on; needs one pool of cells.
+    def _read_native_end(self, sequence_id: int, start: int, shape: AttentionLayout) -> bytes:
+        """The state of the tokens from `start` on; needs one pool of cells.
 
-        llama.cpp omits the id of each cell, because the scratch id is not one of the context: the
-        records are rewritten with ids.
-
-        Raises:
-            StateError: llama.cpp returned none.
+        llama.cpp omits the sequence id of each cell, because the scratch id is not one of the
+        context: the records are rewritten with ids.
         """
-        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, position, -1)
+        llama_cpp.llama_memory_seq_cp(self._memory, sequence_id, SCRATCH, start, -1)
         try:
-            buffer = self._read_native(SCRATCH, spare_bytes=4 * n_cells)
+            state = self._read_native(SCRATCH)
         finally:
             self._remove(SCRATCH)
-        fixed = HEADER.size + 2 * COUNT.size
-        short = buffer[4 * n_cells + fixed :][: 4 * n_cells * (shape.record_ints - 1)]
-        given = short.view("<i4").reshape(n_cells, -1).copy()
-        buffer[:fixed] = buffer[4 * n_cells :][:fixed].copy()
-        HEADER.pack_into(buffer.data, 0, MAGIC, 0)
-        records = buffer[fixed:][: 4 * n_cells * shape.record_ints].view("<i4")
-        records = records.reshape(n_cells, -1)
-        records[:, :-1] = given
+        counts = state[HEADER.size :][: 2 * COUNT.size]
+        n_cells = int(counts.view("<u4")[1])
+        records = np.zeros((n_cells, shape.record_ints), "<i4")
+        at = HEADER.size + counts.size
+        end = at + 4 * n_cells * (shape.record_ints - 1)
+        records[:, :-1] = state[at:end].view("<i4").reshape(n_cells, -1)
         records[:, 1] = 1
-        records[:, -1] = 0
-        return buffer
+        return b"".join((HEADER.pack(MAGIC, 0), counts.data, records.data, state[end:].data))
 
     def _append_native(self, sequence_id: int, state: State) -> bool:
-        """Append a part to a sequence; needs one pool of cells."""
-        is_taken = self._write_native(SCRATCH, state)
-        if is_taken:
+        """Append a segment to a sequence; needs one pool of cells."""
+        is_accepted = self._write_native(SCRATCH, state)
+        if is_accepted:
             llama_cpp.llama_memory_seq_cp(self._memory, SCRATCH, sequence_id, -1, -1)
         self._remove(SCRATCH)
-        return is_taken
+        return is_accepted
 
     def _remove(self, sequence_id: int) -> None:
         """Drop all cells of a sequence."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
 
 
-def _pointer(address: int) -> object:
-    return ctypes.cast(address, ctypes.POINTER(ctypes.c_uint8))
+def _pointer(data: NDArray[np.uint8]) -> object:
+    return ctypes.cast(data.ctypes.data, ctypes.POINTER(ctypes.c_uint8))
 
 
 def _follow(found: Integers, positions: Integers, n_swa: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from engine.backends.base import Forward, Logits, Step, check_steps
-from engine.backends.defaults import BaseBackend, State, check_cells, free_number
+from engine.backends.defaults import BaseBackend, check_cells, free_number
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.backends.torch.assembly import assemble
@@ -36,7 +36,7 @@ from engine.backends.torch.hyperparameters import (
 )
 from engine.backends.torch.model import LayerCache, NewTokens, Transformer
 from engine.backends.torch.sequence import TorchSequence
-from engine.backends.torch.state import FORMAT, cut
+from engine.backends.torch.state import FORMAT
 from engine.backends.torch.weights import Progress, TensorReader
 from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import (
@@ -158,9 +158,6 @@ class TorchBackend(BaseBackend):
     def set_threads(self, n_threads: int) -> None:
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
-
-    def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
-        return cut(state, at)
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
         check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)

@@ -56,7 +56,7 @@ class TorchSequence(BaseSequence):
         if not 0 <= start < n_held:
             raise StateError(f"cannot save from token {start}: the cache has only {n_held} tokens")
         whole = SavedTokens(0, n_held, [cache.held() for cache in self.caches])
-        return (whole.part(start, n_held) if start else whole).to_bytes()
+        return (whole.since(start) if start else whole).to_bytes()
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
         check_cells(len(tokens), 0, self._backend.n_ctx)

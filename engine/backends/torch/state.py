@@ -35,17 +35,17 @@ class SavedTokens:
         }
         return write_tensors(tensors | {START: torch.tensor(self.start)}, self.n_tokens)
 
-    def part(self, first: int, end: int) -> "SavedTokens":
-        """The state of some of the tokens.
+    def since(self, start: int) -> "SavedTokens":
+        """The state of the tokens from `start` on.
 
         Raises:
             StateError: the caches cannot be split.
         """
         layers = [
-            {name: rows[:, :, first:end] for name, rows in _rows(layer, self.n_tokens).items()}
+            {name: rows[:, :, start:] for name, rows in _rows(layer, self.n_tokens).items()}
             for layer in self.layers
         ]
-        return SavedTokens(self.start + first, end - first, layers)
+        return SavedTokens(self.start + start, self.n_tokens - start, layers)
 
 
 def read_state(state: State) -> SavedTokens:
@@ -66,18 +66,6 @@ def read_state(state: State) -> SavedTokens:
     if sorted(layers) != list(range(len(layers))):
         raise StateError("the saved state is damaged: layers are missing")
     return SavedTokens(start, n_tokens, [layers[number] for number in range(len(layers))])
-
-
-def cut(state: State, at: int) -> tuple[bytes, bytes]:
-    """Split a state of full attention after its first `at` tokens.
-
-    Raises:
-        StateError: it is damaged, cannot be split, or has at most `at` tokens.
-    """
-    whole = read_state(state)
-    if not 0 < at < whole.n_tokens:
-        raise StateError(f"a state of {whole.n_tokens} tokens cannot be split at token {at}")
-    return whole.part(0, at).to_bytes(), whole.part(at, whole.n_tokens).to_bytes()
 
 
 def join(states: Sequence[State], n_tokens: int) -> Sequence[Layer]:

@@ -12,8 +12,8 @@ from app.cli.main import run
 from app.config import load_settings
 from app.store.chats import ChatStore
 from engine.cache.namespace import Namespace
-from engine.cache.radix import StoredState
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.segments import Segment
+from engine.cache.store import SegmentStore
 from engine.memory.units import MIB
 from tests.app.cli.conftest import kvchat
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
@@ -27,31 +27,31 @@ GONE = state_of([8], namespace=OTHER, used_at=NOW - 99)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[SnapshotStore]:
+def folder(tmp_path: Path) -> Iterator[SegmentStore]:
     """Three states of a model that is there, and one of a model that is gone."""
     model = tmp_path / "smol.gguf"
     model.touch()
     here = Namespace(NAMESPACE.key, str(model), (("model hash", "00ff"), ("K type", "f16")))
-    with SnapshotStore(paths.snapshots_dir()) as folder:
+    with SegmentStore(paths.snapshots_dir()) as folder:
         put(folder, here, HEAD, TAIL, OLD)
         put(folder, OTHER, GONE)
         yield folder
 
 
-def put(folder: SnapshotStore, namespace: Namespace, *states: StoredState) -> None:
+def put(folder: SegmentStore, namespace: Namespace, *states: Segment) -> None:
     for state in states:
         folder.write(namespace, state, payload_of(state))
 
 
-def kept(folder: SnapshotStore) -> set[str]:
-    return {state.key for state in folder.states()}
+def kept(folder: SegmentStore) -> set[str]:
+    return {state.key for state in folder.segments()}
 
 
-def keys(*states: StoredState) -> set[str]:
+def keys(*states: Segment) -> set[str]:
     return {state.key for state in states}
 
 
-def damage(folder: SnapshotStore, state: StoredState, at: int = -1) -> None:
+def damage(folder: SegmentStore, state: Segment, at: int = -1) -> None:
     path = folder.file_of(state.key)
     data = bytearray(path.read_bytes())
     data[at] ^= 1
@@ -101,13 +101,13 @@ def test_an_empty_cache_says_so() -> None:
     assert "No states" in kvchat("cache", "clear").stderr
 
 
-def test_a_check_of_whole_states_ends_well(folder: SnapshotStore) -> None:
+def test_a_check_of_whole_states_ends_well(folder: SegmentStore) -> None:
     done = kvchat("cache", "verify")
     assert (done.returncode, done.stdout) == (0, "4 states checked, none damaged\n")
     assert kvchat("cache", "verify", HEAD.key[:6]).stdout == "1 state checked, none damaged\n"
 
 
-def test_a_check_names_damaged_states_removes_them_and_fails(folder: SnapshotStore) -> None:
+def test_a_check_names_damaged_states_removes_them_and_fails(folder: SegmentStore) -> None:
     damage(folder, HEAD)
     done = kvchat("cache", "verify")
     assert done.returncode == 1
@@ -117,7 +117,7 @@ def test_a_check_names_damaged_states_removes_them_and_fails(folder: SnapshotSto
     assert kvchat("cache", "verify").returncode == 0
 
 
-def test_a_check_as_json_names_what_was_damaged(folder: SnapshotStore) -> None:
+def test_a_check_as_json_names_what_was_damaged(folder: SegmentStore) -> None:
     damage(folder, HEAD, at=7)
     damage(folder, TAIL)
     done = kvchat("cache", "verify", "--json")
@@ -126,7 +126,7 @@ def test_a_check_as_json_names_what_was_damaged(folder: SnapshotStore) -> None:
     assert {each["key"] for each in damaged} == keys(HEAD, TAIL)
 
 
-def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SnapshotStore) -> None:
+def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SegmentStore) -> None:
     folder.close()
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     done = kvchat("cache", "list")
@@ -138,27 +138,27 @@ def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SnapshotStor
     assert [each["key"] for each in json.loads(checked.stdout)["damaged"]] == [None]
 
 
-def test_pruning_by_age_removes_what_was_not_used(folder: SnapshotStore) -> None:
+def test_pruning_by_age_removes_what_was_not_used(folder: SegmentStore) -> None:
     done = kvchat("cache", "prune", "--older", "30d")
     assert "Deleted 1 state" in done.stderr
     assert kept(folder) == keys(HEAD, TAIL, GONE)
 
 
-def test_pruning_to_a_size_begins_with_models_that_are_gone(folder: SnapshotStore) -> None:
+def test_pruning_to_a_size_begins_with_models_that_are_gone(folder: SegmentStore) -> None:
     assert kvchat("cache", "prune", "--to", f"{folder.nbytes - 1}B").returncode == 0
     assert kept(folder) == keys(HEAD, TAIL, OLD)
     kvchat("cache", "prune", "--to", "60KiB")
     assert kept(folder) == keys(HEAD)
 
 
-def test_pruning_without_a_word_obeys_the_budget(folder: SnapshotStore) -> None:
+def test_pruning_without_a_word_obeys_the_budget(folder: SegmentStore) -> None:
     assert "Nothing to delete" in kvchat("cache", "prune").stderr
     kvchat("cache", "budget", "60KiB")
     kvchat("cache", "prune")
     assert kept(folder) == keys(HEAD)
 
 
-def test_pinned_states_outlive_pruning_with_their_start(folder: SnapshotStore) -> None:
+def test_pinned_states_outlive_pruning_with_their_start(folder: SegmentStore) -> None:
     assert kvchat("cache", "pin", TAIL.key[:8]).returncode == 0
     done = kvchat("cache", "prune", "--to", "0")
     assert "are pinned" in done.stderr
@@ -168,13 +168,13 @@ def test_pinned_states_outlive_pruning_with_their_start(folder: SnapshotStore) -
     assert kept(folder) == set()
 
 
-def test_dropping_a_state_drops_what_continues_it(folder: SnapshotStore) -> None:
+def test_dropping_a_state_drops_what_continues_it(folder: SegmentStore) -> None:
     done = kvchat("cache", "drop", HEAD.key)
     assert "Deleted 2 states" in done.stderr
     assert kept(folder) == keys(OLD, GONE)
 
 
-def test_an_unknown_key_is_answered_with_near_ones(folder: SnapshotStore) -> None:
+def test_an_unknown_key_is_answered_with_near_ones(folder: SegmentStore) -> None:
     almost = f"{HEAD.key[:-1]}{'0' if HEAD.key[-1] != '0' else '1'}"
     done = kvchat("cache", "drop", almost)
     assert done.returncode == 1
@@ -184,7 +184,7 @@ def test_an_unknown_key_is_answered_with_near_ones(folder: SnapshotStore) -> Non
     assert len(kept(folder)) == 4
 
 
-def test_a_beginning_that_two_keys_share_is_refused(folder: SnapshotStore) -> None:
+def test_a_beginning_that_two_keys_share_is_refused(folder: SegmentStore) -> None:
     first = next(
         (a, b)
         for a in (state_of([n]) for n in range(10, 60))
@@ -197,7 +197,7 @@ def test_a_beginning_that_two_keys_share_is_refused(folder: SnapshotStore) -> No
     assert first[1].key in done.stderr
 
 
-def test_the_budget_is_shown_and_set(folder: SnapshotStore) -> None:
+def test_the_budget_is_shown_and_set(folder: SegmentStore) -> None:
     assert kvchat("cache", "budget").stdout.splitlines()[0].endswith("KiB of 8 GiB")
     done = kvchat("cache", "budget", "1.5GiB", "--warm", "0")
     assert "when kvchat is restarted" in done.stderr
@@ -209,7 +209,7 @@ def test_the_budget_is_shown_and_set(folder: SnapshotStore) -> None:
     assert '"2TiB"' in paths.settings_path().read_text(encoding="utf-8")
 
 
-def test_clearing_asks_first(folder: SnapshotStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clearing_asks_first(folder: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     done = kvchat("cache", "clear")
     assert (done.returncode, len(kept(folder))) == (2, 4)
     assert "--yes" in done.stderr
@@ -222,7 +222,7 @@ def test_clearing_asks_first(folder: SnapshotStore, monkeypatch: pytest.MonkeyPa
     assert kept(folder) == set()
 
 
-def test_clearing_leaves_no_tokens_on_disk(folder: SnapshotStore) -> None:
+def test_clearing_leaves_no_tokens_on_disk(folder: SegmentStore) -> None:
     folder.close()
     assert kvchat("cache", "clear", "--yes").returncode == 0
     left = [path for path in paths.snapshots_dir().rglob("*") if path.is_file()]

@@ -12,7 +12,7 @@ from app import paths
 from app.cli.main import run
 from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.events import GenerationStats
 from tests.app.cli.conftest import kvchat
 from tests.app.store.conftest import finish
@@ -167,12 +167,12 @@ def test_the_states_kept_for_a_deleted_chat_go_with_it(store: ChatStore) -> None
         state_of((1, 2), owners=(f"chat:{chat.id}", f"chat:{other.id}")),
         state_of((1, 2, 3), 2, owners=(f"chat:{chat.id}",)),
     ]
-    with SnapshotStore(paths.snapshots_dir()) as folder:
+    with SegmentStore(paths.snapshots_dir()) as folder:
         for state in states:
             folder.write(NAMESPACE, state, payload_of(state))
         done = kvchat("chats", "delete", "gone", "--yes")
         assert "1 saved state" in done.stderr
-        assert [state.key for state in folder.states()] == [states[0].key]
+        assert [state.key for state in folder.segments()] == [states[0].key]
 
 
 def test_deleting_makes_no_folder_where_nothing_is_kept(store: ChatStore) -> None:

@@ -19,7 +19,7 @@ from app.cli import main
 from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
 from engine.cache.namespace import Namespace
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import InstallError, ServerError
 from engine.events import Failed, SpeculationChanged
@@ -249,7 +249,7 @@ def kept_chats_and_states() -> None:
         add_stored(store, reply)
         store.update_chat(chat.id, kept_from=asked.id, summary=LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
-    with SnapshotStore(paths.snapshots_dir()) as folder:
+    with SegmentStore(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))
 
 

@@ -17,7 +17,7 @@ WARM = TierUse("warm", 3, 4100, 92 * MIB, 1024 * MIB)
 COLD = TierUse("cold", 41, 90_500, 1990 * MIB, 8192 * MIB)
 COUNTS = CacheCounts(
     n_hits=14, n_misses=1, n_evictions=2, n_promotions=3, n_demotions=4, n_prefetches=5,
-    n_prefetches_used=3, n_prefetches_wasted=1, n_hot_tokens=12_300, n_cold_tokens=900,
+    n_hot_tokens=12_300, n_cold_tokens=900,
     n_computed_tokens=4_000, saved_s=12.3,
 )  # fmt: skip
 TOLD = CockpitSnapshot(
@@ -75,7 +75,7 @@ def test_a_tall_panel_has_the_counts_in_full() -> None:
         "1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms",
         "14 restored · 1 missed · +12.3 s saved",
         "3 promoted, 4 demoted, 2 evicted",
-        "5 prefetched: 3 used, 1 wasted",
+        "5 prefetched",
         "12.3k hot, 900 cold, 4.0k computed",
     ):
         assert part in shown

@@ -1,15 +1,14 @@
-"""A store on disk that lies in memory, states made of their own tokens, and clocks to set."""
+"""A store in memory instead of on disk, and states made of their own tokens."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from engine.cache.catalog import Payload
 from engine.cache.namespace import Namespace
 from engine.cache.prefix_cache import PrefixCache
-from engine.cache.radix import StoredState, pack
 from engine.cache.report import CacheSettings
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.segments import Payload, Segment, pack
+from engine.cache.store import SegmentStore
 from engine.errors import CacheStoreError, StateError
 from tests.support.clock import Clock
 
@@ -19,21 +18,15 @@ TOKEN = 4
 
 
 def state_of(tokens: Sequence[int], start: int = 0) -> bytes:
-    """Give the state of a line from `start` on: the tokens themselves."""
+    """The state of a sequence from `start` on: the tokens themselves."""
     return pack(tokens[start:])
 
 
-def split_state(state: Payload, at: int) -> tuple[bytes, bytes]:
-    whole = bytes(state)
-    assert 0 < at * TOKEN < len(whole)
-    return whole[: at * TOKEN], whole[at * TOKEN :]
-
-
-class MemoryDisk(SnapshotStore):
+class MemoryDisk(SegmentStore):
     """The states of one namespace in memory, with faults to be switched on."""
 
     def __init__(self) -> None:
-        self.files: dict[str, tuple[StoredState, bytes]] = {}
+        self.files: dict[str, tuple[Segment, bytes]] = {}
         self.damaged: set[str] = set()
         self.is_full = False
         self.is_unreadable = False
@@ -47,25 +40,27 @@ class MemoryDisk(SnapshotStore):
     def take_notes(self) -> tuple[str, ...]:
         return ()
 
-    def know(self, namespace: Namespace) -> None:
+    def add_namespace(self, namespace: Namespace) -> None:
         assert namespace == NAMESPACE
+        if self.is_full:
+            raise CacheStoreError("The disk is full.")
 
     def namespaces(self) -> list[Namespace]:
         return [NAMESPACE]
 
-    def states(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[StoredState]:
+    def segments(self, namespace: str | None = None, *, has_tokens: bool = True) -> list[Segment]:
         if self.is_unreadable:
             raise CacheStoreError("The folder cannot be read.")
         return [state for state, _ in list(self.files.values())]
 
-    def write(self, namespace: Namespace, state: StoredState, payload: Payload) -> None:
+    def write(self, namespace: Namespace, state: Segment, payload: Payload) -> None:
         if self.is_full:
             raise CacheStoreError("The disk is full.")
         assert len(payload) == state.nbytes == (state.end - state.start) * TOKEN
         self.log.append(f"write {state.start}-{state.end}")
         self.files[state.key] = (state, bytes(payload))
 
-    def read(self, state: StoredState) -> bytes:
+    def read(self, state: Segment) -> bytes:
         self.n_reads += 1
         if self.is_unreadable:
             raise CacheStoreError("The file cannot be read.")
@@ -84,7 +79,7 @@ class MemoryDisk(SnapshotStore):
             if found is not None:
                 self.log.append(f"delete {found[0].start}-{found[0].end}")
 
-    def save_uses(self, states: Iterable[StoredState]) -> None:
+    def save_uses(self, states: Iterable[Segment]) -> None:
         for each in states:
             self._change_state(
                 each.key, used_at=each.used_at, n_uses=each.n_uses, owners=each.owners
@@ -107,24 +102,21 @@ def make_cache(
     can_slice: bool = True,
     warm_bytes: int = 10**6,
     cold_bytes: int = 10**6,
-    min_tokens: int = 1,
     reserve_bytes: int = 0,
     available: Callable[[], int] = lambda: 10**9,
     clock: Clock | None = None,
     in_background: bool = False,
 ) -> PrefixCache:
-    """Give a cache that does its background work when it is asked to."""
+    """A cache that does its background work when `work` is called."""
     clock = clock or Clock()
     return PrefixCache(
         NAMESPACE,
         can_slice=can_slice,
-        split_state=split_state,
         store=disk,
         settings=CacheSettings(
             folder=Path("unused"),
             warm_bytes=warm_bytes,
             cold_bytes=cold_bytes,
-            min_tokens=min_tokens,
             reserve_bytes=reserve_bytes,
         ),
         now=clock,
@@ -134,19 +126,20 @@ def make_cache(
     )
 
 
-def n_kept(cache: PrefixCache, tokens: Sequence[int]) -> int:
-    """Give how many leading tokens some tier holds; asking uses none of them."""
-    return cache._catalog.usable(pack(tokens))[1]
+def n_cached(cache: PrefixCache, tokens: Sequence[int]) -> int:
+    """Length of the longest prefix that can be restored."""
+    with cache.match(tokens) as match:
+        return match.n_tokens
 
 
 def put(
     cache: PrefixCache, tokens: Sequence[int], *, owner: str = "", seconds: float = 1.0
 ) -> bool:
-    """Keep a line as a session would: from what is kept on."""
-    start = n_kept(cache, tokens) if cache._catalog.can_slice else 0
-    if start == len(tokens):
-        start = 0
-    return cache.put(tokens, start, state_of(tokens, start), recompute_s=seconds, owner=owner)
+    """Save a sequence as a session does: from the end of the last segment that it passed."""
+    with cache.match(tokens, owner=owner) as match:
+        start = match.n_whole if match.n_whole < len(tokens) and cache.can_slice else 0
+        state = state_of(tokens, start)
+        return cache.put(tokens, start, state, recompute_s=seconds, owner=owner)
 
 
 def work(cache: PrefixCache) -> None:
@@ -156,9 +149,10 @@ def work(cache: PrefixCache) -> None:
 
 
 def restored(cache: PrefixCache, tokens: Sequence[int]) -> int:
-    """Restore a line, check that every byte is that of its tokens, and give how many there are."""
+    """Restore a prefix, compare every byte with its tokens, and return the prefix's length."""
     with cache.match(tokens) as match:
         states = cache.read(match)
-        assert b"".join(bytes(state) for state in states) == state_of(tokens[: match.n_tokens])
+        held = [*tokens[: match.n_tokens], *match.tail]
+        assert b"".join(bytes(state) for state in states) == state_of(held)
         assert match.n_warm + match.n_cold == match.n_tokens
         return match.n_tokens

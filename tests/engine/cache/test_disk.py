@@ -1,10 +1,6 @@
-"""Writing behind: what goes to disk, when, and what happens when the disk refuses."""
+"""Background writes: what goes to disk, when, and what happens when the disk refuses."""
 
-from dataclasses import replace
-
-import pytest
-
-from engine.cache.radix import StoredState, pack, unpack
+from engine.cache.segments import unpack
 from tests.engine.cache.made_up import MemoryDisk, make_cache, put, restored, work
 from tests.support.clock import Clock
 
@@ -13,12 +9,12 @@ B = list(range(200, 250))
 C = list(range(300, 350))
 
 
-def lines(disk: MemoryDisk) -> set[int]:
-    """The first tokens of what lies on disk."""
-    return {unpack(state.packed)[0] for state in disk.states()}
+def first_tokens(disk: MemoryDisk) -> set[int]:
+    """The first tokens of the sequences on disk."""
+    return {unpack(state.packed)[0] for state in disk.segments()}
 
 
-def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
+def test_parents_are_written_before_their_children_and_the_newest_sequence_first():
     disk = MemoryDisk()
     cache = make_cache(disk)
     put(cache, A[:20])
@@ -29,7 +25,7 @@ def test_parents_are_written_before_what_needs_them_and_the_newest_line_first():
     assert disk.log == ["write 0-20", "write 20-30", "write 30-50", "write 0-40"]
 
 
-def test_a_full_disk_is_told_once_and_tried_again_later():
+def test_a_full_disk_is_reported_once_and_tried_again_later():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock)
     disk.is_full = True
@@ -49,7 +45,7 @@ def test_a_full_disk_is_told_once_and_tried_again_later():
     assert [note.is_problem for note in cache.report().notes] == [False]
 
 
-def test_over_budget_the_state_of_least_worth_leaves_the_disk():
+def test_over_budget_the_segment_of_lowest_worth_is_deleted():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=0, cold_bytes=100 * 4)
     for line in (A, B):
@@ -59,7 +55,7 @@ def test_over_budget_the_state_of_least_worth_leaves_the_disk():
     assert restored(cache, A) == 50
     put(cache, C)
     work(cache)
-    assert lines(disk) == {100, 300}
+    assert first_tokens(disk) == {100, 300}
     assert cache.report().counts.n_evictions == 1
     assert restored(cache, B) == 0
 
@@ -90,7 +86,7 @@ def test_uses_and_owners_outlive_a_restart():
     assert entry.owners == ("chat:1", "chat:2")
 
 
-def test_what_lacks_the_start_of_its_line_is_deleted():
+def test_a_segment_without_its_parent_is_deleted():
     disk = MemoryDisk()
     first = make_cache(disk)
     put(first, A[:20])
@@ -102,24 +98,7 @@ def test_what_lacks_the_start_of_its_line_is_deleted():
     second = make_cache(disk)
     assert second.report().notes
     work(second)
-    assert [state.end for state in disk.states()] == [20]
-
-
-@pytest.mark.parametrize(
-    "said", [{"line": "0" * 32}, {"parent": "0" * 32}, {"end": 51}, {"packed": pack(B)}]
-)
-def test_a_state_that_names_another_line_is_never_used(said):
-    disk = MemoryDisk()
-    first = make_cache(disk)
-    put(first, A)
-    first.close(1.0)
-    (key,) = disk.files
-    state, payload = disk.files[key]
-    disk.files[key] = (replace(state, **said), payload)
-    second = make_cache(disk)
-    assert restored(second, A) == restored(second, B) == 0
-    work(second)
-    assert not disk.files
+    assert [state.end for state in disk.segments()] == [20]
 
 
 def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
@@ -137,38 +116,7 @@ def test_a_chat_that_is_forgotten_while_it_is_written_leaves_no_file():
     assert disk.log == ["write 0-50", "delete 0-50"]
 
 
-def test_halves_and_whole_left_by_a_kill_are_sorted_out():
-    disk = MemoryDisk()
-    cache = make_cache(disk)
-    put(cache, A)
-    work(cache)
-    whole = dict(disk.files)
-    put(cache, [*A[:30], *B[:20]])
-    work(cache)
-    disk.files.update(whole)
-    disk.log.clear()
-    after = make_cache(disk)
-    assert restored(after, A) == 50
-    work(after)
-    assert disk.log == ["delete 0-50"]
-    assert disk.nbytes == 70 * 4
-    for left in (0, 30):
-        some = MemoryDisk()
-        some.files = {
-            key: kept for key, kept in disk.files.items() if not is_half(kept[0], A, left)
-        } | whole
-        after = make_cache(some)
-        assert restored(after, A) == 50
-        work(after)
-        assert restored(make_cache(some), A) == 50
-
-
-def is_half(state: StoredState, line: list[int], start: int) -> bool:
-    """Whether a state is the half of a line that begins at `start`."""
-    return state.start == start and unpack(state.packed) == tuple(line[start : state.end])
-
-
-def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
+def test_an_unreadable_folder_disables_the_cold_tier_only():
     disk = MemoryDisk()
     disk.is_unreadable = True
     cache = make_cache(disk)
@@ -177,7 +125,18 @@ def test_an_unreadable_folder_costs_the_tier_on_disk_and_nothing_else():
     assert restored(cache, A) == 50
 
 
-def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
+def test_states_on_a_full_disk_are_restored():
+    disk = MemoryDisk()
+    first = make_cache(disk)
+    put(first, A)
+    first.close(1.0)
+    disk.is_full = True
+    second = make_cache(disk)
+    assert restored(second, A) == 50
+    assert [note.is_problem for note in second.report().notes] == [True]
+
+
+def test_a_state_that_does_not_fit_on_disk_stays_in_ram_and_is_reported_once():
     disk = MemoryDisk()
     cache = make_cache(disk, cold_bytes=60 * 4)
     put(cache, A, owner="chat:1")
@@ -187,16 +146,16 @@ def test_a_state_without_room_on_disk_stays_in_memory_and_is_told_once():
     put(cache, B)
     put(cache, C)
     work(cache)
-    assert lines(disk) == {100}
+    assert first_tokens(disk) == {100}
     assert restored(cache, B) == restored(cache, C) == 50
     assert len(cache.report().notes) == 1
     cache.unpin(entry.key)
     put(cache, [*range(400, 440)])
     work(cache)
-    assert lines(disk) == {400}
+    assert first_tokens(disk) == {400}
 
 
-def test_while_the_disk_refuses_memory_keeps_to_its_budget():
+def test_ram_stays_within_its_budget_while_the_disk_refuses_writes():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, clock=clock, warm_bytes=100 * 4)
     disk.is_full = True
@@ -220,3 +179,58 @@ def test_a_chat_is_deleted_from_a_disk_that_is_too_full_to_write():
     disk.is_full = False
     cache.forget("chat:1")
     assert not disk.files
+
+
+def test_a_matched_file_is_not_evicted_from_disk():
+    disk = MemoryDisk()
+    cache = make_cache(disk, warm_bytes=0, cold_bytes=100 * 4)
+    put(cache, A, seconds=0.001)
+    work(cache)
+    with cache.match(A) as match:
+        for line in (B, C):
+            put(cache, line)
+            work(cache)
+        assert len(cache.read(match)) == 1
+        assert match.n_tokens == 50
+
+
+def test_the_start_of_an_unwritten_sequence_is_not_evicted_from_disk():
+    disk = MemoryDisk()
+    cache = make_cache(disk, cold_bytes=50 * 4)
+    put(cache, A[:20], seconds=0.001)
+    put(cache, B[:30])
+    work(cache)
+    put(cache, A)
+    work(cache)
+    assert restored(make_cache(disk), A) == 50
+
+
+def test_a_pin_during_the_write_is_saved():
+    disk = MemoryDisk()
+    cache = make_cache(disk)
+    write = disk.write
+
+    def interrupted(namespace, segment, payload):
+        cache.pin(segment.key)
+        write(namespace, segment, payload)
+
+    disk.write = interrupted
+    put(cache, A)
+    work(cache)
+    (entry,) = make_cache(disk).report().entries
+    assert entry.is_pinned
+
+
+def test_a_state_whose_start_was_evicted_from_disk_does_not_exceed_the_ram_budget():
+    disk, clock = MemoryDisk(), Clock()
+    cache = make_cache(disk, clock=clock, warm_bytes=60 * 4, cold_bytes=50 * 4)
+    put(cache, A[:20], seconds=0.001)
+    work(cache)
+    put(cache, B[:40])
+    work(cache)
+    assert first_tokens(disk) == {200}
+    put(cache, A)
+    for _ in range(2):
+        clock.at += 5
+        work(cache)
+    assert cache.report().tiers[0].nbytes <= 60 * 4

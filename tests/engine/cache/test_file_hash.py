@@ -1,4 +1,4 @@
-"""One reading of a large file, and never a hash of what is no longer there."""
+"""Digests of model files: cached while a file is unchanged."""
 
 import hashlib
 import os
@@ -60,7 +60,9 @@ def test_a_changed_file_of_equal_size_and_time_is_read_again(model: Path, tmp_pa
     assert hashes.digest(model) != first
 
 
-def test_a_file_that_changed_just_now_is_not_remembered(tmp_path: Path, is_read: list[int]) -> None:
+def test_the_digest_of_a_recently_changed_file_is_not_cached(
+    tmp_path: Path, is_read: list[int]
+) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"weights")
     hashes = FileHashes(tmp_path / "hashes.json")
@@ -102,7 +104,7 @@ def test_a_file_that_changes_while_it_is_read_has_no_digest(
     "content",
     ["", "[]", "{", '{"version": 1}', '{"version": 1, "digests": {"a": 1}}', "[" * 100_000],
 )
-def test_a_broken_memory_is_no_memory(model: Path, tmp_path: Path, content: str) -> None:
+def test_a_damaged_file_of_digests_is_ignored(model: Path, tmp_path: Path, content: str) -> None:
     path = tmp_path / "hashes.json"
     path.write_text(content)
     assert FileHashes(path).digest(model) == FileHashes(None).digest(model)

@@ -1,4 +1,4 @@
-"""A full disk and a read-only folder cost what is written next, and nothing else."""
+"""A full disk and a read-only folder lose no state that was written before."""
 
 import shutil
 import subprocess
@@ -29,15 +29,13 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_a_file_that_finds_no_room_leaves_the_others_whole(path: Path) -> None:
+def test_a_file_that_does_not_fit_leaves_the_others_intact(path: Path) -> None:
     ended = run(sys.executable, "-m", MODULE, "limited", str(path))
     assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("how", ["full", "brim"])
-def test_a_full_disk_leaves_what_was_written_before_whole_and_can_be_pruned(
-    path: Path, how: str
-) -> None:
+def test_states_on_a_full_disk_stay_intact_and_can_be_pruned(path: Path, how: str) -> None:
     path.mkdir()
     mount = f'mount -t tmpfs -o size=3m tmpfs "{path}"'
     if run("unshare", "-rm", "sh", "-c", mount).returncode != 0:
@@ -47,6 +45,6 @@ def test_a_full_disk_leaves_what_was_written_before_whole_and_can_be_pruned(
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_read_only_folder_is_read_and_says_what_cannot_be_written(path: Path) -> None:
+def test_a_read_only_folder_is_reported_with_what_to_do_and_loses_nothing(path: Path) -> None:
     ended = run(sys.executable, "-m", MODULE, "read-only", str(path))
     assert ended.returncode == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""States are shared where their numbers are the same, and nowhere else."""
+"""States are shared by settings that compute the same numbers, and by no others."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -44,7 +44,7 @@ def named(
         {"n_ctx": 4097},
     ],
 )
-def test_what_changes_the_numbers_makes_another_namespace(
+def test_settings_that_change_the_numbers_make_another_namespace(
     usual: Configuration, change: dict[str, object]
 ) -> None:
     assert named(replace(usual, **change)).key != named(usual).key  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_what_changes_the_numbers_makes_another_namespace(
         {"sampling": SamplingSettings(temperature=1.0)},
     ],
 )
-def test_what_does_not_change_them_makes_none(
+def test_other_settings_make_no_other_namespace(
     usual: Configuration, change: dict[str, object]
 ) -> None:
     assert named(replace(usual, **change)) == named(usual)  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_adapters_count_by_content_and_order(usual: Configuration, tmp_path: Pat
     assert len(keys) == 5
 
 
-def test_a_model_in_a_folder_that_may_not_be_looked_into_is_not_taken_to_be_gone(
+def test_a_model_in_an_unreadable_folder_does_not_count_as_deleted(
     usual: Configuration, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     namespace = named(usual)

@@ -1,4 +1,4 @@
-"""What leaves a full disk first."""
+"""The order of eviction from disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +7,16 @@ import pytest
 
 from engine.cache.eviction import eviction_order
 from engine.cache.namespace import Namespace
-from engine.cache.radix import StoredState
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.segments import Segment
+from engine.cache.store import SegmentStore
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 
 NOW = 1_700_000_000.0
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[SnapshotStore]:
-    with SnapshotStore(tmp_path / "states") as folder:
+def folder(tmp_path: Path) -> Iterator[SegmentStore]:
+    with SegmentStore(tmp_path / "states") as folder:
         yield folder
 
 
@@ -28,42 +28,45 @@ def here(tmp_path: Path) -> Namespace:
     return Namespace("ef" * 16, str(model), ())
 
 
-def leaving(*states: StoredState) -> list[StoredState]:
+def leaving(*states: Segment) -> list[Segment]:
     order = eviction_order(
         states, may_go=lambda state: not state.is_pinned, is_useless=lambda _: False, now=NOW
     )
     return list(order)
 
 
-def put(folder: SnapshotStore, namespace: Namespace, *states: StoredState) -> None:
+def put(folder: SegmentStore, namespace: Namespace, *states: Segment) -> None:
     for state in states:
         folder.write(namespace, state, payload_of(state))
 
 
-def keys_of(states: list[StoredState]) -> list[str]:
+def keys_of(states: list[Segment]) -> list[str]:
     return [state.key for state in states]
 
 
-def test_what_spares_least_time_per_byte_leaves_first() -> None:
+def test_the_segment_that_saves_least_time_per_byte_is_evicted_first() -> None:
     cheap, dear = state_of([1], recompute_s=1.0), state_of([2], recompute_s=2.0)
     often, old = state_of([3], n_uses=9), state_of([4], used_at=NOW - 40_000)
     assert leaving(often, dear, old, cheap) == [old, cheap, dear, often]
 
 
-def test_the_end_of_a_line_leaves_before_its_start() -> None:
+def test_the_end_of_a_sequence_is_evicted_before_its_start() -> None:
     start = state_of([1, 2], recompute_s=0.1)
     end = state_of([1, 2, 3], 2, recompute_s=9.0)
     other = state_of([1, 2, 4], 2, recompute_s=8.0)
     assert leaving(start, end, other) == [other, end, start]
 
 
-def test_the_start_of_a_pinned_line_stays() -> None:
+def test_the_segments_before_a_pinned_one_stay() -> None:
     start, middle = state_of([1, 2]), state_of([1, 2, 3], 2)
-    pinned, free = state_of([1, 2, 3, 4], 3, is_pinned=True), state_of([1, 2, 3, 5], 3)
+    pinned = state_of([1, 2, 3, 4], 3, parent=middle, is_pinned=True)
+    free = state_of([1, 2, 3, 5], 3, parent=middle)
     assert leaving(start, middle, pinned, free) == [free]
 
 
-def test_pruning_frees_what_is_asked_and_no_more(folder: SnapshotStore, here: Namespace) -> None:
+def test_pruning_frees_the_requested_bytes_and_no_more(
+    folder: SegmentStore, here: Namespace
+) -> None:
     states = [state_of([n], namespace=here, recompute_s=1.0 + n) for n in range(5)]
     put(folder, here, *states)
     before = folder.nbytes
@@ -72,30 +75,30 @@ def test_pruning_frees_what_is_asked_and_no_more(folder: SnapshotStore, here: Na
     assert folder.nbytes == before - sum(state.nbytes for state in gone)
 
 
-def test_states_of_a_model_that_is_gone_leave_before_all_others(
-    folder: SnapshotStore, here: Namespace
-) -> None:
-    kept, orphan = state_of([1], namespace=here, recompute_s=0.1), state_of([1], recompute_s=99.0)
-    put(folder, here, kept)
+def test_states_of_a_deleted_model_are_evicted_first(folder: SegmentStore, here: Namespace) -> None:
+    valid, orphan = state_of([1], namespace=here, recompute_s=0.1), state_of([1], recompute_s=99.0)
+    put(folder, here, valid)
     put(folder, NAMESPACE, orphan)
     assert keys_of(folder.prune(1, now=NOW)) == keys_of([orphan])
-    assert [each.namespace for each in folder.states()] == [here.key]
+    assert [each.namespace for each in folder.segments()] == [here.key]
 
 
-def test_what_was_used_lately_outlives_pruning_by_age_with_its_start(folder: SnapshotStore) -> None:
+def test_recently_used_states_survive_pruning_by_age_with_their_parents(
+    folder: SegmentStore,
+) -> None:
     start, end = state_of([1], used_at=NOW - 99), state_of([1, 2], 1, used_at=NOW)
     old = state_of([5], used_at=NOW - 99)
     put(folder, NAMESPACE, start, end, old)
     assert keys_of(folder.prune(10**9, now=NOW, used_before=NOW - 50)) == keys_of([old])
 
 
-def test_what_is_in_use_stays_with_its_start(folder: SnapshotStore) -> None:
+def test_states_in_use_stay_with_their_parents(folder: SegmentStore) -> None:
     start, end, free = state_of([1]), state_of([1, 2], 1), state_of([5])
     put(folder, NAMESPACE, start, end, free)
     assert keys_of(folder.prune(10**9, now=NOW, in_use={end.key})) == keys_of([free])
 
 
-def test_what_a_later_state_supersedes_leaves_first(folder: SnapshotStore) -> None:
+def test_superseded_states_are_evicted_first(folder: SegmentStore) -> None:
     cheap, old = state_of([1], recompute_s=0.1), state_of([5], recompute_s=99.0)
     put(folder, NAMESPACE, cheap, old)
     assert keys_of(folder.prune(1, now=NOW, superseded={old.key})) == keys_of([old])

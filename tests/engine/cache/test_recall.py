@@ -1,8 +1,9 @@
-"""Where a reply begins, and what is kept of it, on a fake model that tells wrong states apart."""
+"""Prefix reuse in a session, with a fake model that detects wrong states."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ def tiers_of(backend: FakeBackend, settings: CacheSettings = SETTINGS) -> Prefix
     return PrefixCache(
         Namespace("test", "model.gguf", ()),
         can_slice=backend.can_slice,
-        split_state=backend.split_state,
         store=None,
         settings=settings,
         in_background=False,
@@ -72,7 +72,7 @@ def test_a_state_that_the_backend_refuses_is_dropped_and_the_prompt_computed() -
     assert [note.text for note in report.notes if note.is_problem] == ["of another make"]
 
 
-def test_states_that_cannot_be_cut_are_kept_at_the_end_of_the_prompt_and_of_the_reply() -> None:
+def test_whole_states_are_saved_at_the_end_of_the_prompt_and_of_the_reply() -> None:
     session = session_of(FakeBackend(LETTERS, can_crop=False))
     first = finished(answer(session, asked(ALPHABET)))
     answer(session, asked(ALPHABET[::-1], "chat:2"))
@@ -85,7 +85,7 @@ def test_states_that_cannot_be_cut_are_kept_at_the_end_of_the_prompt_and_of_the_
     assert {(entry.start, entry.n_tokens) for entry in report.entries if "chat:1" in entry.owners}
 
 
-def test_of_a_line_that_is_no_longer_numbers_nothing_is_kept() -> None:
+def test_states_with_invalid_numbers_are_not_saved() -> None:
     class Broken(FakeBackend):
         is_broken = True
 
@@ -104,7 +104,7 @@ def test_of_a_line_that_is_no_longer_numbers_nothing_is_kept() -> None:
     assert reply.stats.n_reused == 0
 
 
-def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> None:
+def test_a_whole_state_is_saved_where_prompts_diverge() -> None:
     session = session_of(FakeBackend(LETTERS, can_crop=False))
     shared = "abcdefghijklmnopqrst"
     answer(session, asked(shared + "u", "chat:1"))
@@ -115,7 +115,20 @@ def test_where_lines_part_a_state_is_made_that_the_third_one_begins_with() -> No
     assert third.stats.n_reused >= len(shared)
 
 
-def test_a_long_reply_is_kept_on_the_way() -> None:
+@pytest.mark.parametrize("n_sequences", [1, 3])
+def test_a_common_prefix_is_saved_once_from_the_third_chat_on(n_sequences: int) -> None:
+    session = session_of(FakeBackend(LETTERS, n_sequences=n_sequences))
+    shared = "abcdefghijklmnopqrstuvwxyz" * 3
+    n_tokens = []
+    for number, letter in enumerate("vwxyz"):
+        answer(session, asked(shared + letter * 9, f"chat:{number}"))
+        n_tokens.append(session.cache_report().tiers[1].n_tokens)
+    n_new = [after - before for before, after in pairwise(n_tokens)]
+    assert n_new[0] > len(shared), "the second chat saves the common prefix by itself"
+    assert max(n_new[1:]) < len(shared)
+
+
+def test_a_long_reply_is_saved_while_it_runs() -> None:
     settings = replace(SETTINGS, checkpoint_tokens=16)
     session = session_of(FakeBackend(LETTERS, end_bias=-40.0), settings)
     wanted = replace(asked("abc"), max_tokens=70)
@@ -127,7 +140,7 @@ def test_a_long_reply_is_kept_on_the_way() -> None:
     assert seen[1].report.tiers[1].n_tokens >= 32
 
 
-def test_the_panel_is_told_where_the_prompt_came_from() -> None:
+def test_an_event_reports_which_tier_held_the_prompt() -> None:
     session = session_of(FakeBackend(LETTERS))
     answer(session, asked(ALPHABET))
     answer(session, asked(ALPHABET[::-1], "chat:2"))
@@ -138,7 +151,7 @@ def test_the_panel_is_told_where_the_prompt_came_from() -> None:
     assert (read.n_hot, read.n_cold) == (0, 0)
 
 
-def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
+def test_a_continued_reply_has_the_text_of_an_uninterrupted_one() -> None:
     session = session_of(FakeBackend(LETTERS, end_bias=-40.0))
     whole = finished(answer(session, replace(asked("abc"), max_tokens=30)))
     first = finished(answer(session, replace(asked("abc"), max_tokens=12)))
@@ -151,7 +164,7 @@ def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
     assert finished(events).token_ids == whole.token_ids
 
 
-def test_what_was_computed_before_the_tiers_were_open_is_saved_when_they_are() -> None:
+def test_states_computed_before_the_tiers_opened_are_saved_afterwards() -> None:
     backend = FakeBackend(LETTERS)
     session = session_of(backend, None)
     first = finished(answer(session, asked("abcde" * 10)))
@@ -170,7 +183,7 @@ def test_the_text_is_the_same_with_and_without_tiers(can_crop: bool, n_sequences
     """A random walk over chats: ask, go on, edit, regenerate; warm memory for a few lines only."""
     draw = random.Random(f"{can_crop} {n_sequences}")
     backend = FakeBackend(LETTERS, can_crop=can_crop, n_sequences=n_sequences, n_ctx=400)
-    kept = session_of(backend, replace(SETTINGS, warm_bytes=2_000, checkpoint_tokens=8))
+    cached = session_of(backend, replace(SETTINGS, warm_bytes=2_000, checkpoint_tokens=8))
     plain = session_of(FakeBackend(LETTERS, can_crop=can_crop, n_ctx=400), None)
     chats: list[tuple[Message, ...]] = [(Message("system", "abcdefghijklmnop"),)] * 4
     for turn in range(80):
@@ -181,7 +194,7 @@ def test_the_text_is_the_same_with_and_without_tiers(can_crop: bool, n_sequences
         text = "".join(draw.choice("abcdef") for _ in range(draw.randrange(1, 20)))
         messages = (*messages, Message("user", text))
         wanted = GenerationRequest(messages, max_tokens=15, seed=turn, owner=f"chat:{place}")
-        with_tiers, without = finished(answer(kept, wanted)), finished(answer(plain, wanted))
+        with_tiers, without = finished(answer(cached, wanted)), finished(answer(plain, wanted))
         assert with_tiers.text == without.text
         chats[place] = (*messages, as_message(without))
-    assert kept.cache_report().counts.n_warm_tokens > 0
+    assert cached.cache_report().counts.n_warm_tokens > 0

@@ -1,5 +1,8 @@
-"""Which slot a chat goes on in, and what it takes over from another one."""
+"""The slot of a chat, and what is copied to it from another slot."""
 
+from engine.cache.namespace import Namespace
+from engine.cache.prefix_cache import PrefixCache
+from engine.cache.report import CacheSettings
 from engine.events import PromptReady
 from engine.generation.session import Session
 from engine.requests import GenerationRequest, Message
@@ -40,7 +43,7 @@ def test_a_long_common_start_is_copied_from_the_other_slot() -> None:
     assert len(SYSTEM) < second.n_copied < first.n_prompt
 
 
-def test_an_edited_chat_stays_in_its_slot_and_the_slot_used_longest_ago_is_given_up() -> None:
+def test_an_edited_chat_stays_in_its_slot_and_the_least_recently_used_slot_is_reused() -> None:
     session, _ = two_slots()
     first, second, third = ("abcde" * 20, "fghij" * 20, "klmno" * 20)
     asked(session, first, "chat:1")
@@ -50,3 +53,19 @@ def test_an_edited_chat_stays_in_its_slot_and_the_slot_used_longest_ago_is_given
     asked(session, third, "chat:3")
     assert asked(session, second, "chat:2").n_reused > len(second)
     assert asked(session, first, "chat:1").n_reused < 50
+
+
+def test_a_common_start_in_ram_is_restored_beside_another_slot_with_a_long_chat() -> None:
+    session, backend = two_slots()
+    settings = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
+    namespace = Namespace("test", "model.gguf", ())
+    tiers = PrefixCache(
+        namespace, can_slice=True, store=None, settings=settings, in_background=False
+    )
+    session.attach_cache(tiers, settings)
+    asked(session, "vwxyz" * 1000, "chat:1", SYSTEM)
+    session.keep()
+    n_decoded = backend.n_decoded
+    found = asked(session, "zyx", "chat:2", SYSTEM)
+    assert found.n_warm > len(SYSTEM)
+    assert backend.n_decoded - n_decoded < 100

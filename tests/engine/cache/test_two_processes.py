@@ -1,4 +1,4 @@
-"""Several kvchats on one folder: each reads what was written or nothing, none fails."""
+"""Several processes on one folder: each reads what was written or nothing; none fails."""
 
 import os
 import random
@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from tests.engine.cache.making import payload_of
 from tests.engine.cache.two_processes import STATES
 from tests.support.waiting import PATIENCE_S, wait_until
@@ -25,8 +25,8 @@ def begin(path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:
 def check_all(path: Path) -> int:
     """Read every state that is listed, and give how many there were."""
     known = {state.key: state for states in STATES.values() for state in states}
-    with SnapshotStore(path) as folder:
-        states = folder.states()
+    with SegmentStore(path) as folder:
+        states = folder.segments()
         for state in states:
             assert folder.read(state) == payload_of(known[state.key])
         assert folder.take_notes() == ()
@@ -44,7 +44,7 @@ def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
     check_all(tmp_path)
 
 
-def test_a_process_that_is_killed_leaves_a_whole_folder(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_an_intact_folder(tmp_path: Path) -> None:
     choice = random.Random(5)
     for seed in range(6):
         process = begin(tmp_path, seed, 30)

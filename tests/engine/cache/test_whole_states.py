@@ -1,6 +1,6 @@
-"""States that cannot be cut: snapshots at the ends of turns."""
+"""Whole states of models whose cache cannot be sliced."""
 
-from tests.engine.cache.made_up import MemoryDisk, make_cache, n_kept, put, restored, work
+from tests.engine.cache.made_up import MemoryDisk, make_cache, n_cached, put, restored, work
 from tests.support.clock import Clock
 
 LINE = list(range(100, 200))
@@ -10,17 +10,17 @@ def ends(cache) -> list[int]:
     return sorted(entry.n_tokens for entry in cache.report().entries)
 
 
-def test_the_latest_snapshot_that_a_line_passed_is_restored():
+def test_the_longest_state_within_a_prompt_is_restored():
     cache = make_cache(can_slice=False)
     put(cache, LINE[:40])
     put(cache, LINE[:60])
     assert restored(cache, LINE) == 60
     assert restored(cache, LINE[:59]) == 40
     assert restored(cache, LINE[:39]) == 0
-    assert n_kept(cache, LINE[:59]) == 40
+    assert n_cached(cache, LINE[:59]) == 40
 
 
-def test_of_one_line_the_newest_few_snapshots_are_kept():
+def test_the_newest_states_of_a_sequence_are_retained():
     disk = MemoryDisk()
     cache = make_cache(disk, can_slice=False)
     for end in range(10, 80, 10):
@@ -29,10 +29,10 @@ def test_of_one_line_the_newest_few_snapshots_are_kept():
     assert ends(cache) == [40, 50, 60, 70]
     assert cache.report().counts.n_evictions == 0
     work(cache)
-    assert sorted(state.end for state in disk.states()) == [40, 50, 60, 70]
+    assert sorted(state.end for state in disk.segments()) == [40, 50, 60, 70]
 
 
-def test_a_snapshot_where_lines_part_is_kept_however_old():
+def test_a_state_where_sequences_diverge_is_retained():
     cache = make_cache(can_slice=False)
     put(cache, LINE[:20])
     put(cache, [*LINE[:25], *range(300, 310)])
@@ -42,7 +42,7 @@ def test_a_snapshot_where_lines_part_is_kept_however_old():
     assert restored(cache, [*LINE[:20], 1, 2, 3]) == 20
 
 
-def test_a_snapshot_that_a_newer_one_makes_idle_leaves_the_disk_first():
+def test_a_superseded_state_is_evicted_from_disk_first():
     disk, clock = MemoryDisk(), Clock()
     cache = make_cache(disk, can_slice=False, clock=clock, warm_bytes=0, cold_bytes=120 * 4)
     put(cache, LINE[:40], seconds=1000.0)
@@ -51,21 +51,21 @@ def test_a_snapshot_that_a_newer_one_makes_idle_leaves_the_disk_first():
     clock.at += 1
     put(cache, list(range(300, 350)))
     work(cache)
-    assert sorted(state.end for state in disk.states()) == [50, 60]
+    assert sorted(state.end for state in disk.segments()) == [50, 60]
 
 
-def test_a_damaged_snapshot_gives_way_to_the_one_before():
+def test_the_state_before_a_damaged_one_is_restored():
     disk = MemoryDisk()
     first = make_cache(disk, can_slice=False)
     put(first, LINE[:40])
     put(first, LINE[:60])
     first.close(1.0)
     second = make_cache(disk, can_slice=False)
-    disk.damaged = {state.key for state in disk.states() if state.end == 60}
+    disk.damaged = {state.key for state in disk.segments() if state.end == 60}
     assert restored(second, LINE) == 40
 
 
-def test_dropping_a_snapshot_leaves_those_that_go_on_from_it():
+def test_dropping_a_state_leaves_longer_ones():
     cache = make_cache(can_slice=False)
     put(cache, LINE[:40], owner="chat:1")
     put(cache, LINE[:60], owner="chat:2")

@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.errors import StateError
 from tests.engine.cache.making import NAMESPACE, OTHER, payload_of, state_of
 
@@ -25,7 +25,7 @@ def live(path: Path, seed: int, seconds: float) -> int:
     """Do random things for a while, and give how many states were read whole."""
     choice = random.Random(seed)
     n_read = 0
-    with SnapshotStore(path) as store:
+    with SegmentStore(path) as store:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             space = choice.choice(SPACES)
@@ -41,7 +41,7 @@ def live(path: Path, seed: int, seconds: float) -> int:
                     store.delete([state.key])
                 case 6:
                     known = {each.key: each for each in STATES[space.key]}
-                    for found in store.states(space.key):
+                    for found in store.segments(space.key):
                         assert found.packed == known[found.key].packed
                     store.save_uses([replace(state, owners=frozenset({f"chat:{seed}"}))])
                 case _:

@@ -159,8 +159,7 @@ def test_tokens_of_another_slot_and_of_memory_are_counted_apart() -> None:
     settings = CacheSettings(min_tokens=4, checkpoint_tokens=0, reserve_bytes=0)
     tiers = PrefixCache(
         Namespace("made", "up", ()), can_slice=backend.can_slice,
-        split_state=backend.split_state, store=None,
-        settings=settings, in_background=False,
+        store=None, settings=settings, in_background=False,
     )  # fmt: skip
     one.attach_cache(tiers, settings)
     question = Message("user", LONG)

@@ -14,7 +14,7 @@ import pytest
 
 from engine.cache.namespace import Namespace
 from engine.cache.report import CacheReport, CacheSettings
-from engine.cache.snapshot_store import SnapshotStore
+from engine.cache.store import SegmentStore
 from engine.configuration import Configuration, KVTypeName
 from engine.events import (
     Event,
@@ -95,14 +95,14 @@ def start(tmp_path: Path, starter_path: Path) -> Iterator[StartClient]:
 def test_states_of_another_build_stay_and_are_not_used(start: StartClient, tmp_path: Path) -> None:
     other = Namespace("00" * 16, "/models/one.gguf", (("format", "llama.cpp state 2 00ff"),))
     state = state_of([1, 2, 3], namespace=other)
-    with SnapshotStore(tmp_path / "states") as store:
+    with SegmentStore(tmp_path / "states") as store:
         store.write(other, state, payload_of(state))
     client = start()
     assert not report_in(client, lambda report: len(report.tiers) > 1).entries
     answer(client, ASKED)
     client.close()
-    with SnapshotStore(tmp_path / "states") as store:
-        assert state in store.states()
+    with SegmentStore(tmp_path / "states") as store:
+        assert state in store.segments()
 
 
 def test_a_chat_goes_on_from_disk_after_a_restart(start: StartClient) -> None:
@@ -169,8 +169,8 @@ def test_what_was_computed_is_kept_where_the_front_end_is_killed(
         """
     )
     subprocess.run([sys.executable, "-c", script], timeout=PATIENCE_S, check=False)
-    with SnapshotStore(tmp_path / "states") as store:
-        wait_until(store.states, "the worker wrote")
+    with SegmentStore(tmp_path / "states") as store:
+        wait_until(store.segments, "the worker wrote")
 
     again, _ = answer(start(), ASKED)
 
