@@ -10,8 +10,7 @@ from typing import Literal
 
 import llama_cpp
 
-from engine.backends.base import Forward, Step, check_steps
-from engine.backends.defaults import BaseBackend, check_cells, free_number
+from engine.backends.base import Backend, Forward, Step, check_cells, check_steps, free_number
 from engine.backends.llama_cpp.batch import LogitsRows, TokenBatch
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
@@ -23,7 +22,6 @@ from engine.backends.llama_cpp.states import States
 from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
-from engine.events import BufferSize
 from engine.images import ImageError, end_of_images
 from engine.memory.hardware import thread_counts
 
@@ -64,7 +62,7 @@ class AbortFlag:
         self._flag[0] = b"\x00"
 
 
-class LlamaCppBackend(BaseBackend):
+class LlamaCppBackend(Backend):
     """A model, its context and the sequences in it.
 
     A draft model computes one row of logits at a time; the slots divide the cells.
@@ -79,6 +77,8 @@ class LlamaCppBackend(BaseBackend):
     Raises:
         ModelLoadError: llama.cpp cannot load the file or create the context.
     """
+
+    vocabulary: LlamaCppVocabulary
 
     def __init__(
         self,
@@ -99,7 +99,6 @@ class LlamaCppBackend(BaseBackend):
         self.native: object = None
         """llama.cpp's handle of the context."""
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
-        self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
             self.native = open_context(self._model, threaded, self.n_rows, log)
@@ -112,15 +111,12 @@ class LlamaCppBackend(BaseBackend):
             self._weights.release()
             raise
         llama_cpp.llama_set_abort_callback(self.native, self._flag.callback, self._flag.data)
-        self.buffers: tuple[BufferSize, ...] = with_all_rows(
-            log.buffers(role), self.n_rows, configuration.n_slots
-        )
+        self.buffers = with_all_rows(log.buffers(role), self.n_rows, configuration.n_slots)
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.compute_bytes = sum(one.nbytes for one in self.buffers if one.kind == "compute")
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self.native)
         self.n_batch: int = llama_cpp.llama_n_batch(self.native)
-        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(self.native)
         self.n_swa: int = llama_cpp.llama_model_n_swa(self._model)
@@ -130,6 +126,11 @@ class LlamaCppBackend(BaseBackend):
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self.can_crop = not self.is_recurrent
+        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
+        self.state_format = (
+            f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}"
+            f"{'' if is_rotated else ', not rotated'}"
+        )
         self.states = States(
             self.native,
             n_swa=self.n_swa,
@@ -149,38 +150,6 @@ class LlamaCppBackend(BaseBackend):
         if self.projector is not None and self.projector.has_rows:
             return False  # with M-RoPE positions are not token indices
         return self.states.slice_layout is not None
-
-    @property
-    def state_format(self) -> str:
-        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
-        how = "" if is_rotated else ", not rotated"
-        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}{how}"
-
-    @property
-    def blindness(self) -> str:
-        return self.vocabulary.blindness
-
-    @property
-    def model_name(self) -> str:
-        """Model name in the file; may be empty."""
-        return self._metadata("general.name") or ""
-
-    @property
-    def file_type(self) -> str:
-        """Quantisation as llama.cpp names it."""
-        number = self._metadata("general.file_type")
-        name = llama_cpp.llama_ftype_name(int(number)) if number else None
-        if name is None:
-            return "unknown"
-        base, _, size = name.decode().partition(" - ")
-        return f"{base}_{size[0]}" if size else base
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja text of the file's default chat template."""
-        self.check_open()
-        text = llama_cpp.llama_model_chat_template(self._model, None)
-        return text.decode("utf-8", "replace") if text else None
 
     def split_state(self, state: State, at: int) -> tuple[bytes, bytes]:
         states = self.states
@@ -353,11 +322,11 @@ class LlamaCppBackend(BaseBackend):
                 n_ubatch=configuration.n_ubatch,
             )
         except ImageError as error:
-            self.vocabulary.blindness = str(error)
+            self.vocabulary.no_images = str(error)
             self.notes += (f"images cannot be attached: {error}",)
             return
         self.projector = self.vocabulary.projector = projector
-        self.vocabulary.blindness = ""
+        self.vocabulary.no_images = ""
         self.buffers += projector.buffers
 
     def _learn_states(self) -> None:
@@ -367,9 +336,3 @@ class LlamaCppBackend(BaseBackend):
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
         else:
             self.warm_up()
-
-    def _metadata(self, key: str) -> str | None:
-        self.check_open()
-        buffer = ctypes.create_string_buffer(512)
-        n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") if n >= 0 else None

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import llama_cpp
 
+from engine.backends.base import Vocabulary
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.parameters import ModelParameters
 from engine.backends.llama_cpp.projector import Projector
 from engine.configuration import Adapter, Configuration
 from engine.errors import AdapterError, EngineError, ModelLoadError
-from engine.images import Image, ImageError, starts_image
+from engine.images import Image, starts_image
 from engine.model.gguf import read_gguf
 from engine.model.identity import not_a_file
 
@@ -60,7 +61,7 @@ class LoadedModel:
             self.native = None
 
 
-class LlamaCppVocabulary:
+class LlamaCppVocabulary(Vocabulary):
     """The vocabulary of a loaded model; close it before the model is freed."""
 
     def __init__(self, model: object) -> None:
@@ -73,8 +74,7 @@ class LlamaCppVocabulary:
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
         self.projector: Projector | None = None
         """Projector for images; None without one."""
-        self.blindness = NO_PROJECTOR
-        """Why there is no projector; empty if there is one."""
+        self.no_images = NO_PROJECTOR
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
@@ -82,6 +82,7 @@ class LlamaCppVocabulary:
     def close(self) -> None:
         """Refuse further calls; a second call does nothing."""
         self._open_vocab = None
+        self.no_images = "the model is closed: load it again"
 
     @property
     def _vocab(self) -> object:
@@ -109,8 +110,8 @@ class LlamaCppVocabulary:
             capacity = -n
 
     def image_tokens(self, image: Image) -> tuple[int, ...]:
-        if self.projector is None:
-            raise ImageError(f"{image.name} is an image, but {self.blindness}")
+        if self.projector is None or self._open_vocab is None:
+            return super().image_tokens(image)
         return self.projector.tokens(image)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import numpy as np
 
-from engine.backends.base import Step
-from engine.backends.defaults import BaseSequence, check_cells
+from engine.backends.base import Sequence, Step, check_cells
 from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
 from engine.errors import CropUnsupportedError, EngineError, StateError
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from engine.backends.llama_cpp.backend import LlamaCppBackend
 
 
-class LlamaCppSequence(BaseSequence):
+class LlamaCppSequence(Sequence):
     """Invariant: llama.cpp's cache has exactly `tokens` for this id, at positions 0, 1, ….
 
     With M-RoPE, tokens of an image share a position (`Projector.positions`). A sliding window drops

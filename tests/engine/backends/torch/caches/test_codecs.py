@@ -2,13 +2,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.codecs import (  # noqa: E402
-    ChannelCodec,
     Codec,
-    MeanCodec,
-    TokenCodec,
+    channel_codec,
+    float_codec,
+    mean_codec,
+    split_codec,
+    token_codec,
 )
+from engine.backends.torch.caches.formats import BLOCK_FORMATS  # noqa: E402
 
 Q4_0, Q4_1 = BLOCK_FORMATS["q4_0"], BLOCK_FORMATS["q4_1"]
 
@@ -25,11 +27,20 @@ def test_large_channels_cost_least_by_channel() -> None:
     given = rows(64, 64)
     given[..., 7] += 30
     given[..., 40] -= 20
-    assert lost(ChannelCodec(Q4_1, 64), given) < lost(TokenCodec(Q4_1, 64), given) / 4
+    assert lost(channel_codec(Q4_1, 64), given) < lost(token_codec(Q4_1, 64), given) / 4
 
 
 def test_a_mean_is_that_of_its_tokens() -> None:
     given = rows(8, 32)
-    codec = MeanCodec(torch.float32, 32, 4)
+    codec = mean_codec(torch.float32, 32, 4)
     expected = torch.stack((given[:, :, :4].mean(2), given[:, :, 4:].mean(2)), 2)
     assert torch.allclose(codec.decode(codec.encode(given)), expected, atol=1e-6)
+
+
+def test_each_part_of_a_split_row_is_stored_in_its_own_type() -> None:
+    codec = split_codec([token_codec(Q4_0, 32), float_codec(torch.float32, 64)], (32, 64))
+    given = rows(5, 96)
+    read = codec.decode(codec.encode(given))
+    assert codec.group_bytes == 18 + 4 * 64
+    assert torch.equal(read[..., 32:], given[..., 32:])
+    assert 0 < (read[..., :32] - given[..., :32]).abs().max() < 1
