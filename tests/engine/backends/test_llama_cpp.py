@@ -12,11 +12,12 @@ import pytest
 
 from engine.backends.base import Step
 from engine.backends.llama_cpp.backend import LlamaCppBackend
-from engine.backends.llama_cpp.log import NativeLog, read_buffers
+from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
 from engine.errors import CropUnsupportedError, EngineError, ModelLoadError
 from engine.images import Image
 from engine.load import load_session
+from engine.memory.server_log import buffers_in
 from tests.contracts.backend import BackendContract, BatchContract
 from tests.support.filled_models import filled_model
 
@@ -153,13 +154,13 @@ def test_buffer_lines_are_read_with_device_kind_and_size() -> None:
         "llama_kv_cache: size =  180.00 MiB (8192 cells, 30 layers)",
         "sched_reserve:      CUDA0 compute buffer size =    15.51 MiB",
     ]
-    found = [(b.device, b.kind, b.owner) for b in read_buffers(lines, "draft")]
+    found = [(b.device, b.kind, b.owner) for b in buffers_in(lines, "draft")]
     assert found == [
         ("CPU_Mapped", "model", "draft"),
         ("CPU", "KV", "draft"),
         ("CUDA0", "compute", "draft"),
     ]
-    assert read_buffers(lines, "target")[1].nbytes == 180 * 1024 * 1024
+    assert buffers_in(lines, "target")[1].nbytes == 180 * 1024 * 1024
 
 
 def test_a_closed_backend_refuses_everything_in_words(tmp_path: Path, log: NativeLog) -> None:
