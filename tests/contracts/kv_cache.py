@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load, save  # noqa: E402
-from torch import Tensor  # noqa: E402  behind the check for torch
+from torch import Tensor  # noqa: E402
 
 from engine.backends.torch.caches.base import (  # noqa: E402
     CacheConfig,

@@ -171,7 +171,7 @@ class ForwardPass:
         return known[1]
 
 
-def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) -> Tensor:
+def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float | Tensor) -> Tensor:
     """Scaled dot-product attention.
 
     Queries that share a key head become further rows, so that keys and values are not repeated.
@@ -180,12 +180,14 @@ def attend(queries: Tensor, held: KVState, mask: Tensor | None, scale: float) ->
         queries: `[batch, n, n_heads, head_dim]`
         held: Keys and values.
         mask: `[n, n_entries]` bool, None if all is seen.
-        scale: Factor of the scores.
+        scale: Factor of the scores, or `[head_dim]` factors of the queries (`part_scales`).
 
     Returns:
         `[batch, n, n_heads * head_dim]`
     """
     batch, n, n_heads, head_dim = queries.shape
+    if isinstance(scale, Tensor):
+        queries, scale = queries * scale, 1.0
     keys, values, n_kv = held.keys, held.values, held.keys.shape[1]
     shared = n_heads // n_kv
     rows = queries.view(batch, n, n_kv, shared, head_dim).permute(0, 2, 3, 1, 4)

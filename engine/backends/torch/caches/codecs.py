@@ -87,6 +87,15 @@ def split_codec(parts: Sequence[Codec], widths: Sequence[int]) -> Codec:
     return Codec(sum(n_bytes), encode, decode)
 
 
+def part_scales(widths: Sequence[int]) -> Tensor:
+    """Factors of a query's elements whose score is a sum of products, one for each part of a key.
+
+    In decoupled bottleneck attention, a semantic product without positions and a geometric one with
+    rotary positions are each divided by the root of their width: the `scale` of `attend`.
+    """
+    return torch.cat([torch.full((width,), width**-0.5) for width in widths])
+
+
 def evicting_codec(head_dim: int) -> Codec:
     """Nothing: tokens that have left a sliding window."""
     return Codec(
