@@ -136,10 +136,10 @@ def checked(report: Report, gates: Gates) -> tuple[Candidate, ...]:
         for each in found.values()
         if each.objections and each.measured is not None and each.measured.is_complete
     ]
-    for pair, each in found.items():
+    for pair, candidate in found.items():
         finer = [other for other in failed if is_coarser(pair, other)]
-        if finer and not each.objections:
-            found[pair] = each.refused(f"even {finer[0]}, which has more bits, fails")
+        if finer and not candidate.objections:
+            found[pair] = candidate.refused(f"even {finer[0]}, which has more bits, fails")
     return tuple(sorted(found.values(), key=lambda each: each.usage))
 
 

@@ -134,9 +134,9 @@ def readings(
     """
     parts = [_Part("", found.scores, None if control is None else control.scores)]
     if len(found.by_text) > 1:
-        parts += _parts(_enough(found.by_text), control and control.by_text, " on ")
+        parts += _parts(_enough(found.by_text), control.by_text if control else (), " on ")
     tails = [parts[0], *(each for each in parts[1:] if each.scores.n_tokens >= MIN_TAIL)]
-    far = _parts(_farthest(found), control and control.by_position, " at ")
+    far = _parts(_farthest(found), control.by_position if control else (), " at ")
     max_nll = min(gates.max_nll_delta, log(gates.max_perplexity_ratio))
     read = [
         _worst("max_nll_delta", max_nll, parts, lambda s: s.nll_delta,
@@ -171,10 +171,8 @@ def _enough(parts: Iterable[Breakdown]) -> list[Breakdown]:
     return [part for part in parts if part.scores.n_tokens >= MIN_PART]
 
 
-def _parts(
-    found: Iterable[Breakdown], control: Iterable[Breakdown] | None, word: str
-) -> list[_Part]:
-    known = {each.name: each.scores for each in control or ()}
+def _parts(found: Iterable[Breakdown], control: Iterable[Breakdown], word: str) -> list[_Part]:
+    known = {each.name: each.scores for each in control}
     return [_Part(f"{word}{each.name}", each.scores, known.get(each.name)) for each in found]
 
 
