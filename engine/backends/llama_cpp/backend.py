@@ -28,8 +28,6 @@ from engine.memory.hardware import thread_counts
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
-
-
 ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
 """Environment variable of llama.cpp that turns off the rotation of quantised caches."""
 
@@ -103,8 +101,8 @@ class LlamaCppBackend(Backend):
         try:
             self.native = open_context(self._model, threaded, self.n_rows, log)
             self._adapters = Adapters(self._model, self.native, log)
-            self._usual_adapters = configuration.adapters
-            self._adapters.use(self._usual_adapters)
+            self._own_adapters = configuration.adapters
+            self._adapters.use(self._own_adapters)
         except EngineError:
             if self.native is not None:
                 llama_cpp.llama_free(self.native)
@@ -131,10 +129,7 @@ class LlamaCppBackend(Backend):
             f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}"
             f"{'' if is_rotated else ', not rotated'}"
         )
-        self.states = States(
-            self.native,
-            n_swa=self.n_swa,
-        )
+        self.states = States(self.native, n_swa=self.n_swa)
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
         self.opened: dict[int, LlamaCppSequence] = {}
@@ -158,11 +153,6 @@ class LlamaCppBackend(Backend):
         return bytes(front), bytes(back)
 
     def open(self) -> LlamaCppSequence:
-        """Open an empty sequence; a backend with a single one empties that.
-
-        Raises:
-            ContextFullError: all sequences are open.
-        """
         self.check_open()
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
@@ -172,10 +162,7 @@ class LlamaCppBackend(Backend):
         return self.opened[0]
 
     def warm_up(self) -> None:
-        """Decode a few tokens and learn the layout of saved states.
-
-        A badly built llama.cpp crashes at its first decode.
-        """
+        """Decode a few tokens (a badly built llama.cpp crashes here); learn the state layout."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
         sequence = self.open()
@@ -200,10 +187,9 @@ class LlamaCppBackend(Backend):
         if self.projector is not None:
             steps = [self._after_images(step) for step in steps]
         pairs = [(step, self._own(step)) for step in steps]
-        by_id = {sequence.id: (step, sequence) for step, sequence in pairs}
+        in_order = sorted(pairs, key=lambda pair: pair[1].id)
         self.batch.clear()
-        for sequence_id in sorted(by_id):
-            step, sequence = by_id[sequence_id]
+        for step, sequence in in_order:
             sequence.fill_batch(step, self.batch)
         native = self.batch.native
         status = llama_cpp.llama_decode(self.native, native) if native.n_tokens else DECODED
@@ -213,17 +199,13 @@ class LlamaCppBackend(Backend):
         if status != DECODED:
             raise self._failure(status, pairs)
         forwards, start = {}, 0
-        for sequence_id in sorted(by_id):
-            end = start + len(by_id[sequence_id][0].tokens)
-            forwards[sequence_id] = Forward(rows[start:end])
-            start = end
+        for step, sequence in in_order:
+            forwards[sequence.id] = Forward(rows[start : start + len(step.tokens)])
+            start += len(step.tokens)
         return [forwards[sequence.id] for _, sequence in pairs]
 
     def _check(self, steps: Sequence[Step]) -> int:
-        """Check that all steps can be decoded; return their rows of logits.
-
-        Tokens up to the last image of a step are decoded in separate batches.
-        """
+        """Return the rows of logits of steps; tokens up to an image have batches of their own."""
         last = [replace(step, unread=step.unread[end_of_images(step.unread) :]) for step in steps]
         n_rows = check_steps(last, n_rows=self.n_rows, n_batch=self.n_batch)
         for step in steps:
@@ -232,7 +214,7 @@ class LlamaCppBackend(Backend):
 
     def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
         self.check_open()
-        self._adapters.use(self._usual_adapters if adapters is None else adapters)
+        self._adapters.use(self._own_adapters if adapters is None else adapters)
 
     def abort(self) -> None:
         self._flag.set()
@@ -269,12 +251,7 @@ class LlamaCppBackend(Backend):
         return replace(step, unread=unread)
 
     def _decode_image(self, sequence: LlamaCppSequence, tokens: Sequence[int]) -> int:
-        """Decode the image segment at the start of `tokens`; return its number of tokens.
-
-        Raises:
-            ImageError: the image is missing, or cannot be read.
-            ContextFullError, DecodeAborted, DecodeError: as `verify_batch`.
-        """
+        """Decode the image segment at the start of `tokens`; return its number of tokens."""
 
         def check_stopped() -> None:
             if self._flag.is_set:
@@ -286,7 +263,7 @@ class LlamaCppBackend(Backend):
             self.native, sequence.id, tokens, start, n_batch=self.n_batch, check=check_stopped
         )
         step = Step(sequence, unread=tokens[:n_tokens])
-        if status != DECODED:  # a part of an image is none
+        if status != DECODED:  # remove a partly decoded image
             llama_cpp.llama_memory_seq_rm(self.memory, sequence.id, start, -1)
         sequence.commit_step(step, is_decoded=status == DECODED)
         if status != DECODED:

@@ -57,8 +57,8 @@ class DryRunner:
         """
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind not in ("KV", "model")]
-            found += [BufferSize("", "KV", nbytes) for nbytes in self._log.sizes(CACHE_LINE)]
-            found += [BufferSize("", "RS", nbytes) for nbytes in self._log.sizes(COMPRESSOR_LINE)]
+            for kind, pattern in (("KV", CACHE_LINE), ("RS", COMPRESSOR_LINE)):
+                found += [BufferSize("", kind, nbytes) for nbytes in self._log.sizes(pattern)]
         n_slots = request["configuration"]["n_slots"]
         whole = with_all_rows(tuple(found), request["n_rows"], n_slots)
         return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in whole]

@@ -29,12 +29,7 @@ PIECE_BYTES = 256
 
 
 class LoadedModel:
-    """The reference-counted weights of a file, shared by several contexts.
-
-    Args:
-        configuration: Settings of the model.
-        log: The log of this process.
-        vocab_only: Whether to load only the vocabulary, for another backend.
+    """The reference-counted weights of a file, or only its vocabulary for another backend.
 
     Raises:
         ModelLoadError: llama.cpp cannot load the file.
@@ -91,11 +86,9 @@ class LlamaCppVocabulary(Vocabulary):
         return self._open_vocab
 
     def is_end(self, token: int) -> bool:
-        end = self._ends.get(token)
-        if end is None:
-            end = bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
-            self._ends[token] = end
-        return end
+        if token not in self._ends:
+            self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+        return self._ends[token]
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "replace")
@@ -118,14 +111,11 @@ class LlamaCppVocabulary(Vocabulary):
         if token < 0:
             return IMAGE_PIECE if special and starts_image(token) else b""
         key = token if special else ~token
-        cached = self._pieces.get(key)
-        if cached is None:
-            cached = self._read_piece(token, special=special)
-            self._pieces[key] = cached
-        return cached
+        if key not in self._pieces:
+            self._pieces[key] = self._read_piece(token, special=special)
+        return self._pieces[key]
 
     def text(self, token: int) -> bytes:
-        """The vocabulary entry as in the file."""
         return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
@@ -160,9 +150,7 @@ class Adapters:
     """
 
     def __init__(self, model: object, context: object, log: NativeLog) -> None:
-        self._model = model
-        self._context = context
-        self._log = log
+        self._model, self._context, self._log = model, context, log
         self._loaded: dict[Path, ctypes._Pointer[ctypes.c_void_p]] = {}
         self.used: tuple[Adapter, ...] = ()
 
@@ -185,9 +173,8 @@ class Adapters:
         self.used = wanted
 
     def _load(self, path: Path) -> "ctypes._Pointer[ctypes.c_void_p]":
-        known = self._loaded.get(path)
-        if known is not None:
-            return known
+        if path in self._loaded:
+            return self._loaded[path]
         if not path.is_file():
             raise AdapterError(f"the adapter {path} {not_a_file(path)}")
         self._log.clear()
