@@ -40,7 +40,7 @@ from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperpar
 from engine.backends.torch.model import ForwardPass, Transformer
 from engine.backends.torch.sequence import TorchSequence
 from engine.backends.torch.state import FORMAT, cut
-from engine.backends.torch.weights import Progress, TensorReader
+from engine.backends.torch.weights import TensorReader
 from engine.configuration import MAX_DRAFT, Configuration
 from engine.errors import AdapterError, DecodeAborted, DecodeError, EngineError, ModelLoadError
 from engine.memory.hardware import thread_counts
@@ -65,7 +65,6 @@ class TorchBackend(Backend):
         configuration: Settings of model and context.
         log: llama.cpp's log of this process.
         role: Whether the model is target or draft.
-        progress: Called with the bytes read so far and the total.
         like: An open backend of the same file, to share its weights, vocabulary and `abort`.
         n_rows: Maximum rows of logits in a batch; None is what the role needs.
 
@@ -85,7 +84,6 @@ class TorchBackend(Backend):
         log: NativeLog,
         role: Role = "target",
         *,
-        progress: Progress | None = None,
         like: "TorchBackend | None" = None,
         n_rows: int | None = None,
     ) -> None:
@@ -126,7 +124,7 @@ class TorchBackend(Backend):
         )
         try:
             self._model: Transformer | None = self._load(
-                model, shape, configuration, progress, None if like is None else like.model
+                model, shape, configuration, None if like is None else like.model
             )
         except EngineError:
             self._text.release()
@@ -247,7 +245,6 @@ class TorchBackend(Backend):
         model: Model,
         shape: Hyperparameters,
         configuration: Configuration,
-        progress: Progress | None,
         loaded: Transformer | None,
     ) -> Transformer:
         """Check that the model fits, then allocate caches and read weights."""
@@ -264,7 +261,7 @@ class TorchBackend(Backend):
             has_fixed_steps = self._has_fixed_steps(configuration)
             transformer = loaded or assemble(
                 shape,
-                TensorReader(model.file, dtype=self._dtype, device=self._device, progress=progress),
+                TensorReader(model.file, dtype=self._dtype, device=self._device),
                 self._check_stop,
             )
         except RuntimeError as error:  # torch's error if memory runs out

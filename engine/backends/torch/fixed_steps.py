@@ -129,24 +129,19 @@ class FixedSteps:
     def begin(self, mode: CompileMode, decode: Callable[[], None]) -> tuple[str, ...]:
         """Capture on CUDA, and compile if requested; steps stay plain if that fails.
 
-        Args:
-            mode: `off`, `on`, or `auto`, which compiles on CUDA only: on CPUs compiled code took
-                more time in four of six measurements.
-            decode: Decodes one token in an empty sequence.
-
-        Returns:
-            Notes for the user.
+        `auto` compiles on CUDA only: on CPUs compiled code took more time in four of six
+        measurements. `decode` decodes one token in an empty sequence. Returns notes for the user.
         """
-        is_cuda = self._model.device.type == "cuda"
+        is_cuda, watch = self._model.device.type == "cuda", Stopwatch()
         if is_cuda and (fault := self._fault_of("captured", decode)):
             return (f"decode steps run without a CUDA graph, because capturing failed: {fault}",)
-        if mode == "on" or (mode == "auto" and is_cuda):
-            watch = Stopwatch()
-            if fault := self._fault_of("compiled", decode):
-                return (f"the decode step is not compiled: {fault}",)
-            return (f"the decode step is compiled, which took {watch.total():.0f} s",)
-        is_left = mode == "auto"
-        return ("the decode step is not compiled: auto compiles on CUDA only",) if is_left else ()
+        if mode == "off":
+            return ()
+        if mode == "auto" and not is_cuda:
+            return ("the decode step is not compiled: auto compiles on CUDA only",)
+        if fault := self._fault_of("compiled", decode):
+            return (f"the decode step is not compiled: {fault}",)
+        return (f"the decode step is compiled, which took {watch.total():.0f} s",)
 
     def _fault_of(self, mode: Mode, decode: Callable[[], None]) -> str:
         """Switch to a mode and decode once; the error text, or empty on success."""
@@ -185,7 +180,7 @@ def _prepare_compiler(device: torch.device) -> None:
         from torch._inductor import cpp_builder
 
         cpp_builder.get_cpp_compiler()
-        inductor.compile_threads = 1  # no child process stays behind
+        inductor.compile_threads = 1  # leaves no child process
 
 
 def _reason(error: Exception) -> str:

@@ -1,6 +1,5 @@
 """Weights of a GGUF file: mapped, and dequantised one tensor at a time."""
 
-from collections.abc import Callable
 from math import prod
 
 import numpy as np
@@ -17,29 +16,12 @@ from engine.model.gguf import GgufFile, TensorInfo, read_part
 BLOCKS_AT_ONCE = 1 << 14
 """Blocks that are dequantised together, so that intermediate values stay in a core's cache."""
 
-Progress = Callable[[int, int], None]
-"""Called with the bytes read so far and the total."""
-
 
 class TensorReader:
-    """Reads the tensors of a model by name, without caching.
+    """Reads the tensors of a model by name to a device, matrices as `dtype`, without caching."""
 
-    Args:
-        file: The model.
-        dtype: Type of the matrices.
-        device: Target device.
-        progress: Called after each tensor.
-    """
-
-    def __init__(
-        self,
-        file: GgufFile,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-        progress: Progress | None = None,
-    ) -> None:
-        self._dtype, self._device, self._progress = dtype, device, progress
+    def __init__(self, file: GgufFile, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
         self._name = file.path.name
         self._found: dict[str, tuple[TensorInfo, NDArray[np.uint8]]] = {}
         for path in file.paths:
@@ -47,8 +29,6 @@ class TensorReader:
             for info in part.tensors:
                 start = part.data_start + info.offset
                 self._found[info.name] = info, mapped[start : start + info.nbytes]
-        self._n_read = 0
-        self._n_bytes = sum(info.nbytes for info, _ in self._found.values())
 
     def __contains__(self, name: str) -> bool:
         return name in self._found
@@ -66,11 +46,7 @@ class TensorReader:
             )
         info, raw = self._found[name]
         values = self._dequantised(info, raw, dtype or self._dtype)
-        read = values.reshape(info.shape[::-1]).to(self._device)
-        self._n_read += info.nbytes
-        if self._progress is not None:
-            self._progress(self._n_read, self._n_bytes)
-        return read
+        return values.reshape(info.shape[::-1]).to(self._device)
 
     def optional(self, name: str) -> Tensor | None:
         """Read a tensor; None if the file does not have it."""

@@ -1,1 +1,1 @@
-"""Keys and values of one layer of one sequence, in several cache types behind one interface."""
+"""Keys and values of one layer of one sequence, in several cache types with one interface."""

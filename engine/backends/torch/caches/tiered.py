@@ -19,7 +19,7 @@ from engine.errors import CacheStoreError
 
 
 class Tier(StrEnum):
-    """Where a layer's cache is: as tensors on the device, as bytes in RAM, or in a file."""
+    """Where a layer's cache is: tensors on the device, bytes in RAM, or a file."""
 
     DEVICE = "device"
     HOST = "host"
@@ -42,7 +42,6 @@ class TieredCache(KVCache):
         self._reading: Future[bytes] | None = None
         self._length = 0
         self.device_bytes = held_bytes([self._cache])
-        """Bytes on the device."""
 
     @property
     def tier(self) -> Tier:
@@ -73,7 +72,7 @@ class TieredCache(KVCache):
             self._promoted().crop(length)
             return
         if self._file is not None:
-            self._read_back()
+            self.promote()
         self._saved, self._length = b"", 0
 
     def held(self) -> Mapping[str, Tensor]:
@@ -98,7 +97,9 @@ class TieredCache(KVCache):
     def promote(self) -> None:
         """Move one tier up; raises `CacheStoreError` if the file cannot be read."""
         if self._file is not None:
-            self._read_back()
+            self._saved = self._read() if self._reading is None else self._reading.result()
+            self._file.close()
+            self._file = self._reading = None
         elif self._cache is None:
             saved, self._saved, self._cache = self._saved, b"", self._make()
             if saved:
@@ -109,19 +110,13 @@ class TieredCache(KVCache):
         if self.tier is Tier.DISK:
             self._reading = pool.submit(self._read)
 
-    def _read_back(self) -> None:
-        assert self._file is not None
-        try:
-            self._saved = self._read() if self._reading is None else self._reading.result()
-        except OSError as error:
-            raise CacheStoreError(f"{self._folder} cannot be read: {error}") from error
-        self._file.close()
-        self._file = self._reading = None
-
     def _read(self) -> bytes:
         assert self._file is not None
-        self._file.seek(0)
-        return self._file.read()
+        try:
+            self._file.seek(0)
+            return self._file.read()
+        except OSError as error:
+            raise CacheStoreError(f"{self._folder} cannot be read: {error}") from error
 
     def _promoted(self) -> KVCache:
         if self._cache is None:
