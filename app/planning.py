@@ -26,7 +26,7 @@ from engine.policy.choice import TypeRequest, has_verdict
 from engine.policy.explain import explain
 from engine.policy.gates import PolicySettings
 from engine.policy.known import Known
-from engine.policy.plans import PlanStore, age_days, is_due
+from engine.policy.plans import PlanStore, is_due, measured_at
 from engine.presets.preset import Preset, SamplingRules
 from engine.quality.records import Report
 
@@ -131,7 +131,7 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
         gates=policy,
         has_key_biases=any(each.name.endswith("attn_k.bias") for each in model.file.tensors),
     )
-    if store.is_empty or model.file.origin is not None or not model.file.path.is_file():
+    if not store.folder.is_dir() or model.file.origin is not None or not model.file.path.is_file():
         return guessed
     found = store.find(identity_of(model.file), installed_build())
     if not found.plans:
@@ -191,7 +191,8 @@ def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, .
         return ()
     command = f"kvchat cache-quality {shlex.quote(str(model_path))}"
     return (
-        f"the K/V types were measured {age_days(plan, now)} days ago: run `{command}` to repeat "
+        f"the K/V types were measured {(now - measured_at(plan)).days} days ago: run "
+        f"`{command}` to repeat "
         "the measurement",
     )
 

@@ -259,7 +259,7 @@ def own(options: argparse.Namespace) -> None:
     from engine.configuration import Configuration
     from engine.contexts import LlamaCppContexts
     from engine.quality.metrics import Rows
-    from engine.quality.scoring import BatchShape, Contestant, score
+    from engine.quality.scoring import BatchShape, score
     from engine.quality.summary import scores_of
 
     configuration = Configuration(
@@ -268,14 +268,13 @@ def own(options: argparse.Namespace) -> None:
     opener = LlamaCppContexts(configuration)
     kinds = [_kind(options.reference), *map(_kind, options.kinds.split(","))]
     shape = BatchShape(options.ctx, options.chunk, options.chunk)
-    contestants = []
+    contexts = []
     for index, kind in enumerate(kinds):
-        opened = opener.open(kind, shape)
-        role = "candidate" if index else "reference"
-        contestants.append(Contestant(kind, role, opened, _TimedLine(opened.backend.open())))
+        opened = opener.open(kind, shape, "candidate" if index else "reference")
+        contexts.append(replace(opened, sequence=_TimedLine(opened.sequence)))
     found: list[list[Rows]] = [[] for _ in kinds]
     for document in _windows(opener.vocabulary, options):
-        for chunk in score(document, contestants, n_chunk=options.chunk):
+        for chunk in score(document, contexts, n_chunk=options.chunk):
             for rows, each in zip(found, chunk.rows, strict=False):  # none where only read
                 rows.append(each)
     figures = {}
@@ -288,7 +287,7 @@ def own(options: argparse.Namespace) -> None:
             "loss": scores.nll_delta.value,
             "rows": scores.n_tokens,
         }
-    decode_s = sum(each.sequence.elapsed_s for each in contestants)
+    decode_s = sum(each.sequence.elapsed_s for each in contexts)
     print(json.dumps({"figures": figures, "decode_s": decode_s}))
 
 
@@ -307,7 +306,7 @@ def decode(options: argparse.Namespace) -> None:
     decode_s = 0.0
     for kind in (options.reference, *options.kinds.split(",")):
         found = opener.open(_kind(kind), BatchShape(options.ctx, n_batch, n_batch))
-        line = _TimedLine(found.backend.open())
+        line = _TimedLine(found.sequence)
         for window in windows:
             line.crop(0)
             for start in range(0, options.ctx, n_batch):

@@ -31,7 +31,7 @@ from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.torch.backend import TorchBackend
-from engine.backends.torch.fixed_steps import Way
+from engine.backends.torch.fixed_steps import Mode
 from engine.clock import Stopwatch
 from engine.configuration import Configuration
 from engine.quality.metrics import compared_rows, reference_rows
@@ -189,23 +189,23 @@ def settled(backend: TorchBackend) -> None:
         torch.cuda.synchronize(device)
 
 
-def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Way, list[float]]:
+def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Mode, list[float]]:
     """Seconds of a step behind 100 tokens by each way, of several rounds by turns."""
     steps, sequence = backend.fixed, backend.open()
-    if steps is None or steps.way != "compiled":
+    if steps is None or steps.mode != "compiled":
         sys.exit(backend.notes[0])
     is_cuda = backend.model.device.type == "cuda"
-    ways: tuple[Way, ...] = ("plain", "captured", "compiled") if is_cuda else ("plain", "compiled")
-    taken: dict[Way, list[float]] = {way: [] for way in ways}
+    ways: tuple[Mode, ...] = ("plain", "captured", "compiled") if is_cuda else ("plain", "compiled")
+    taken: dict[Mode, list[float]] = {mode: [] for mode in ways}
     sequence.prefill([5] * N_BEHIND)
     for number in range(rounds + 1):
-        for steps.way in ways:
+        for steps.mode in ways:
             watch = Stopwatch()
             for _ in range(tokens):
                 sequence.decode(5)
             sequence.crop(N_BEHIND)
             if number:  # the first warm all up
-                taken[steps.way].append(watch.total() / tokens)
+                taken[steps.mode].append(watch.total() / tokens)
     return taken
 
 

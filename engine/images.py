@@ -76,11 +76,7 @@ class Image:
         return f"![{name}]({address}#sha256={self.sha256}&size={self.width}x{self.height})"
 
     def check_size(self) -> None:
-        """Check the number of pixels.
-
-        Raises:
-            ImageError: it is 0 or exceeds `MAX_PIXELS`.
-        """
+        """Raise `ImageError` if the number of pixels is 0 or exceeds `MAX_PIXELS`."""
         if not 0 < self.width * self.height <= MAX_PIXELS:
             raise ImageError(
                 f"{self.name} has {self.width:,} x {self.height:,} pixels, but the limit is "
@@ -93,11 +89,8 @@ class Image:
         Raises:
             ImageError: it is missing, cannot be read, or has another digest.
         """
-        data = _bytes_of(
-            self.path,
-            self.name,
-            f"{self.path} no longer exists: restore the file, or edit the message",
-        )
+        missing = f"{self.path} no longer exists: restore the file, or edit the message"
+        data = _bytes_of(self.path, self.name, missing)
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise ImageError(
                 f"{self.path} is not the file that was attached as {self.name}: restore the "
@@ -128,10 +121,10 @@ class Image:
         return encoded.getvalue()
 
     def _shown(self, opened: "Picture") -> "Picture":
-        """The picture of the recorded size; old messages have the size before EXIF rotation."""
-        for picture in (_upright(opened), opened):
-            if picture.size == (self.width, self.height):
-                return _opaque(picture)
+        """The upright picture; raises `ImageError` if its size is not that in the message."""
+        picture = _upright(opened)
+        if picture.size == (self.width, self.height):
+            return _opaque(picture)
         raise ImageError(
             f"{self.name} has {opened.width} x {opened.height} pixels but had "
             f"{self.width} x {self.height} when it was attached: attach it again"
@@ -166,11 +159,7 @@ def images_in(text: str) -> list[Image]:
 
 
 def read_image(path: Path, name: str) -> Image:
-    """Read and validate an image file; its size is that of the upright picture.
-
-    Args:
-        path: The file.
-        name: Name in the message and in errors.
+    """Read and validate an image file, which messages and errors call `name`.
 
     Raises:
         ImageError: it cannot be read, is too large, truncated, or of an unsupported format.

@@ -1,70 +1,27 @@
 """Create sessions and laboratories from a configuration; imports the concrete classes."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from engine.backends import TORCH_MISSING
-from engine.backends.base import Backend
+from engine.backends.base import Backend, Vocabulary
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.clock import Stopwatch
 from engine.configuration import Configuration, PredictorName
 from engine.contexts import LlamaCppContexts, TorchContexts
 from engine.errors import EngineError, ModelFileError, ModelLoadError
-from engine.events import BufferSize, Loaded
+from engine.events import Loaded
 from engine.generation.session import Session
 from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
-from engine.model.gguf import read_gguf
+from engine.model.gguf import GgufFile, read_gguf
 from engine.model.identity import ModelKind, kind_of
 from engine.planning.draft_advice import check_draft
 from engine.quality.laboratory import Laboratory
 from engine.quality.request import LaboratoryRequest, laboratory_of
 from engine.speculation.costs import CostProfile
 from engine.speculation.pairs import check_is_no_head
-
-
-class ModelBackend(Backend, Protocol):
-    """A backend that has loaded a model file, with facts about the file."""
-
-    @property
-    def model_name(self) -> str:
-        """Model name in the file; may be empty."""
-        ...
-
-    @property
-    def file_type(self) -> str:
-        """Quantisation as llama.cpp names it."""
-        ...
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja text of the file's default chat template."""
-        ...
-
-    @property
-    def n_ctx_train(self) -> int:
-        """Training context in tokens."""
-        ...
-
-    @property
-    def buffers(self) -> tuple[BufferSize, ...]:
-        """Allocated buffers."""
-        ...
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Messages for the user from loading and the trial decode."""
-        ...
-
-    @property
-    def blindness(self) -> str:
-        """Why it cannot process images; empty if it can."""
-        ...
-
-    def warm_up(self) -> None:
-        """Decode a few tokens as a trial."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +52,11 @@ def load_session(
     configuration = replace(configuration, kv_unified=False)
     warning = check_draft(configuration)
     _check_projector(configuration)
-    opened: list[ModelBackend] = []
+    opened: list[Backend] = []
     try:
         target = _open_backend(configuration, log, "target")
         opened.append(target)
-        draft: ModelBackend | None = None
+        draft: Backend | None = None
         own = configuration.of_draft("kvchat")
         if own is not None:
             check_is_no_head(own.model_path)
@@ -109,47 +66,38 @@ def load_session(
         threads.begin()
         for backend in opened:
             backend.warm_up()
+        file = read_gguf(configuration.model_path)
         session = Session(
             target,
-            _template(target),
+            _template(file, target.vocabulary),
             configuration.speculation,
             draft_backend=draft,
             costs=costs,
-            n_ctx_train=target.n_ctx_train,
+            n_ctx_train=_n_ctx_train(file, target),
             threads=threads,
         )
     except EngineError:
         for backend in opened:
             backend.close()
         raise
-    loaded = _loaded(configuration, session, target, draft, watch)
-    notes += loaded.notes if warning is None else (*loaded.notes, warning)
-    return LoadedSession(session, replace(loaded, notes=notes), target)
-
-
-def _cells_notes(configuration: Configuration) -> tuple[str, ...]:
-    n_slots = configuration.n_slots
-    if not configuration.kv_unified or n_slots == 1:
-        return ()
-    return (
-        f"kv_unified affects only llama-server: in kvchat, each of the {n_slots} slots has its "
-        f"own {configuration.n_ctx // n_slots} tokens of context",
+    loaded = Loaded(
+        model_name=file.text("general.name") or configuration.model_path.stem,
+        file_type=file.file_type,
+        n_vocab=target.vocabulary.n_tokens,
+        n_ctx=target.n_ctx,
+        n_ctx_train=_n_ctx_train(file, target),
+        can_crop=target.can_crop,
+        has_chat_template=file.chat_template is not None,
+        vocabulary_id=target.vocabulary.identifier,
+        configuration=configuration,
+        predictors=session.predictors,
+        buffers=target.buffers + (draft.buffers if draft is not None else ()),
+        notes=tuple(notes + _notes(configuration, target, file) + ([warning] if warning else [])),
+        elapsed_s=watch.total(),
+        n_threads=target.n_threads,
+        blindness=target.vocabulary.no_images,
     )
-
-
-def _open_backend(
-    configuration: Configuration,
-    log: NativeLog,
-    role: Literal["target", "draft"],
-) -> ModelBackend:
-    if configuration.backend == "llama.cpp":
-        _check_not_torch(configuration)
-        return LlamaCppBackend(configuration, log, role)
-    try:
-        from engine.backends.torch.backend import TorchBackend  # takes a second or two
-    except ImportError as error:
-        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
-    return TorchBackend(configuration, log, role)
+    return LoadedSession(session, loaded, target)
 
 
 def open_laboratory(request: LaboratoryRequest) -> Laboratory:
@@ -160,6 +108,19 @@ def open_laboratory(request: LaboratoryRequest) -> Laboratory:
     """
     is_torch = request.configuration.backend == "torch"
     return laboratory_of(request, TorchContexts if is_torch else LlamaCppContexts)
+
+
+def _open_backend(
+    configuration: Configuration, log: NativeLog, role: Literal["target", "draft"]
+) -> Backend:
+    if configuration.backend == "llama.cpp":
+        _check_not_torch(configuration)
+        return LlamaCppBackend(configuration, log, role)
+    try:
+        from engine.backends.torch.backend import TorchBackend  # takes a second or two
+    except ImportError as error:
+        raise ModelLoadError(TORCH_MISSING.format(reason=error)) from error
+    return TorchBackend(configuration, log, role)
 
 
 def _check_projector(configuration: Configuration) -> None:
@@ -203,46 +164,30 @@ def _follows(configuration: Configuration) -> tuple[bool, bool]:
     return is_open, is_open and configuration.n_threads_batch is None
 
 
-def _template(backend: ModelBackend) -> ChatTemplate:
-    vocabulary = backend.vocabulary
+def _template(file: GgufFile, vocabulary: Vocabulary) -> ChatTemplate:
+    def text_of(token: int | None) -> str:
+        return "" if token is None else vocabulary.text(token).decode("utf-8", "replace")
+
     return ChatTemplate(
-        backend.chat_template,
-        bos=_token_text(vocabulary.bos, backend),
-        eos=_token_text(vocabulary.eos, backend),
+        file.chat_template, bos=text_of(vocabulary.bos), eos=text_of(vocabulary.eos)
     )
 
 
-def _token_text(token: int | None, backend: ModelBackend) -> str:
-    return "" if token is None else backend.vocabulary.text(token).decode("utf-8", "replace")
+def _n_ctx_train(file: GgufFile, target: Backend) -> int:
+    return file.integer(f"{file.architecture}.context_length") or target.n_ctx
 
 
-def _loaded(
-    configuration: Configuration,
-    session: Session,
-    target: ModelBackend,
-    draft: ModelBackend | None,
-    watch: Stopwatch,
-) -> Loaded:
-    return Loaded(
-        model_name=target.model_name or configuration.model_path.stem,
-        file_type=target.file_type,
-        n_vocab=target.vocabulary.n_tokens,
-        n_ctx=target.n_ctx,
-        n_ctx_train=target.n_ctx_train,
-        can_crop=target.can_crop,
-        has_chat_template=target.chat_template is not None,
-        vocabulary_id=target.vocabulary.identifier,
-        configuration=configuration,
-        predictors=session.predictors,
-        buffers=target.buffers + (draft.buffers if draft is not None else ()),
-        notes=tuple(_notes(configuration, target)),
-        elapsed_s=watch.total(),
-        n_threads=target.n_threads,
-        blindness=target.blindness,
-    )
+def _cells_notes(configuration: Configuration) -> list[str]:
+    n_slots = configuration.n_slots
+    if not configuration.kv_unified or n_slots == 1:
+        return []
+    return [
+        f"kv_unified affects only llama-server: in kvchat, each of the {n_slots} slots has its "
+        f"own {configuration.n_ctx // n_slots} tokens of context"
+    ]
 
 
-def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
+def _notes(configuration: Configuration, target: Backend, file: GgufFile) -> list[str]:
     notes = [*target.notes]
     n_wanted = configuration.n_ctx // configuration.n_slots
     if target.n_ctx != n_wanted:
@@ -251,15 +196,15 @@ def _notes(configuration: Configuration, target: ModelBackend) -> list[str]:
             f"{each} {target.n_ctx} tokens, but {n_wanted} were requested: llama.cpp rounds "
             "up to a multiple of 256"
         )
-    if target.chat_template is None:
+    if file.chat_template is None:
         notes.append(
             "this model has no chat template, so it is probably not a chat "
             "model: a plain User/Assistant transcript is used"
         )
-    if target.n_ctx > target.n_ctx_train:
+    if target.n_ctx > _n_ctx_train(file, target):
         notes.append(
             f"the context of {target.n_ctx} exceeds the training context of "
-            f"{target.n_ctx_train} tokens: replies get worse beyond that length"
+            f"{_n_ctx_train(file, target)} tokens: replies get worse beyond that length"
         )
     if configuration.decode_plan is not None:
         has_window = not configuration.decode_plan.isdecimal()

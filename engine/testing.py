@@ -11,8 +11,7 @@ from zlib import crc32
 
 import numpy as np
 
-from engine.backends.base import Forward, Logits, Step
-from engine.backends.defaults import BaseBackend, BaseSequence, verify_in_turn
+from engine.backends.base import Backend, Forward, Logits, Sequence, Step, Vocabulary
 from engine.configuration import Adapter
 from engine.errors import (
     AdapterError,
@@ -30,12 +29,12 @@ TEMPLATE = (
 )
 
 
-class FakeVocabulary:
+class FakeVocabulary(Vocabulary):
     """Tokens 0 to n_plain - 1 are bytes from `first_byte` on, followed by control tokens."""
 
     kind = "FAKE"
     adds_bos = True
-    adds_eos = False
+    bos: int
 
     def __init__(self, n_plain: int = 256, first_byte: int = 0) -> None:
         self.n_plain = n_plain
@@ -66,17 +65,16 @@ class FakeVocabulary:
             return SPECIALS[token - self.n_plain].encode() if special else b""
         return bytes([token + self.first_byte])
 
-    def text(self, token: int) -> bytes:
-        return self.piece(token, special=True)
 
-
-class FakeBackend(BaseBackend):
+class FakeBackend(Backend):
     """Logits are a fixed function of the last `order` tokens and the seed.
 
     `sharpness` scales the logits. Two backends with the same seed and different noise serve as
     target and draft. Without `can_crop` it acts as a recurrent model, whose states cannot be split
     either. A state holds the decoded tokens, so tests detect one restored for other tokens.
     """
+
+    vocabulary: FakeVocabulary
 
     def __init__(
         self,
@@ -101,7 +99,7 @@ class FakeBackend(BaseBackend):
         self.kv_bytes = 64 * n_ctx
         self.can_crop = can_crop
         self.n_sequences = n_sequences
-        self.can_slice = can_crop if can_slice is None else can_slice
+        self._can_slice = can_crop if can_slice is None else can_slice
         self.state_format = state_format
         self.n_threads = (n_threads, n_threads)
         self.n_threads_set = n_threads
@@ -118,6 +116,10 @@ class FakeBackend(BaseBackend):
         self._seed, self._order, self._sharpness = seed, order, sharpness
         self._noise, self._end_bias = noise, end_bias
         self._row = lru_cache(maxsize=None)(self._make_row)
+
+    @property
+    def can_slice(self) -> bool:
+        return self._can_slice
 
     def open(self) -> "FakeSequence":
         if self.n_sequences == 1:
@@ -144,7 +146,7 @@ class FakeBackend(BaseBackend):
             if step.n_tokens > self.n_ctx - len(step.sequence.tokens):
                 raise ContextFullError(f"{step.n_tokens} tokens do not fit")
         self.batches.append(tuple(step.n_tokens for step in steps))
-        return verify_in_turn(steps)
+        return super().verify_batch(steps)
 
     def use_adapters(self, adapters: Tokens[Adapter] | None) -> None:
         used = () if adapters is None else tuple(adapters)
@@ -197,7 +199,7 @@ def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
     return start, list(struct.unpack_from(f"<{n}i", state, STATE.size))
 
 
-class FakeSequence(BaseSequence):
+class FakeSequence(Sequence):
     """A sequence of a `FakeBackend`; its cells have the tokens that were really decoded."""
 
     _backend: FakeBackend

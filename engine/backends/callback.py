@@ -18,8 +18,7 @@ from typing import TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from engine.backends.base import Forward, Logits
-from engine.backends.defaults import BaseBackend, BaseSequence, check_cells
+from engine.backends.base import Backend, Forward, Logits, Sequence, Vocabulary, check_cells
 from engine.configuration import MAX_DRAFT
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
 
@@ -34,14 +33,10 @@ N_BATCH = MAX_DRAFT
 T = TypeVar("T")
 
 
-class CallbackVocabulary:
+class CallbackVocabulary(Vocabulary):
     """Token ids without text."""
 
     kind = "CALLBACK"
-    bos: int | None = None
-    eos: int | None = None
-    adds_bos = False
-    adds_eos = False
 
     def __init__(self, n_tokens: int, is_end: Callable[[int], bool]) -> None:
         self.n_tokens = n_tokens
@@ -59,18 +54,12 @@ class CallbackVocabulary:
         del token, special
         return b""
 
-    def text(self, token: int) -> bytes:
-        return self.piece(token)
 
-
-class CallbackBackend(BaseBackend):
+class CallbackBackend(Backend):
     """A backend that calls the target function for every forward pass."""
 
-    kv_bytes = 0
-    can_slice = False
     state_format = "callback"
     no_adapters = "a target function does not support adapters"
-    no_states = "a target function cannot save states"
     n_batch = N_BATCH
     n_rows = 1 + MAX_DRAFT
 
@@ -114,10 +103,10 @@ class CallbackBackend(BaseBackend):
         return CallbackSequence(self)
 
 
-class CallbackSequence(BaseSequence):
+class CallbackSequence(Sequence):
     """The tokens of a reply; any cache is up to the target function."""
 
-    no_states = CallbackBackend.no_states
+    no_states = "a target function cannot save states"
     _backend: CallbackBackend
 
     def prefill(self, tokens: Tokens[int]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from engine.backends.base import ReadsImages, Vocabulary, common_prefix
+from engine.backends.base import Vocabulary, common_prefix
 from engine.errors import ContextFullError, TokenError
 from engine.generation.reasoning import Reasoning, Thought
 from engine.images import Image, ImageError, images_in, parts_of
@@ -443,20 +443,11 @@ def _tokenize(
         image = next(parts_of(rest), "")
         after = rest
         if isinstance(image, Image):  # a template may have changed it
-            tokens += _tokens_of_image(image, vocabulary)
+            tokens += vocabulary.image_tokens(image)
             after = rest.removeprefix(image.reference)
         if after:
             tokens += vocabulary.tokenize(after, add_special=False, parse_special=True)
     return tokens
-
-
-def _tokens_of_image(image: Image, vocabulary: Vocabulary) -> tuple[int, ...]:
-    if not isinstance(vocabulary, ReadsImages):
-        raise ImageError(
-            f"{image.name} is an image, which this backend does not support: use llama.cpp "
-            "with the model's projector"
-        )
-    return vocabulary.image_tokens(image)
 
 
 def _tokenize_start(text: str, vocabulary: Vocabulary) -> list[int]:

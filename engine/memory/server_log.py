@@ -1,9 +1,10 @@
-"""The buffers that a llama-server of ours allocated, read from its log.
+"""Buffers in a log of llama.cpp 0c1e57098: lines such as `... buffer size = 96.00 MiB`.
 
-Read are the lines `... buffer size = 96.00 MiB` of llama.cpp 0c1e57098 with `--log-verbosity 4`.
+llama-server writes them with `--log-verbosity 4`; in our processes the log callback gets them.
 """
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from engine.errors import EngineError
@@ -56,12 +57,24 @@ def parse_buffers(text: str) -> tuple[BufferSize, ...]:
         n_contexts += NEW_CONTEXT in line
         if DRAFT in line:
             owner = "draft"
-        elif "buffer size" in line and (match := BUFFER.search(line)):
-            kind = "RS" if match["kind"].startswith("DSV4") else match["kind"]
-            of = "projector" if PROJECTOR.search(match["function"]) else owner
-            buffer = BufferSize(match["device"], kind, round(float(match["mib"]) * MIB), of)
-            if kind == "compute":
-                graphs[n_contexts, of, buffer.device] = buffer
+        for buffer in buffers_in((line,), owner):
+            if buffer.kind == "compute":
+                graphs[n_contexts, buffer.owner, buffer.device] = buffer
             else:
                 held.append(buffer)
     return (*held, *graphs.values())
+
+
+def buffers_in(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
+    """The buffers in some lines, in order; those of a projector have the owner `projector`."""
+    matches = (BUFFER.search(line) for line in lines if "buffer size" in line)
+    return tuple(
+        BufferSize(
+            match["device"],
+            "RS" if match["kind"].startswith("DSV4") else match["kind"],
+            round(float(match["mib"]) * MIB),
+            "projector" if PROJECTOR.search(match["function"]) else owner,
+        )
+        for match in matches
+        if match
+    )

@@ -20,21 +20,21 @@ from engine.policy.pairs import FAST_PAIRS, WHOLE, guessed_cost
 from engine.quality.records import Cost, Measurement, Report
 
 WIDEST: Final = "f32"
-"""Twice the bytes of f16 for nothing that chats show: others are compared with it."""
+"""Type that is measured as a reference only: it has twice the bytes of f16 without visible gain."""
 SAME_RATE = 1.05
-"""Rates up to this ratio from the reference's are one with it: paired runs differ by about as much.
+"""Rates up to this ratio from the reference's are equal: paired runs differ by about as much.
 Beyond, rates are compared in steps of its square."""
 
 
 class Basis(StrEnum):
-    """What is known of a cache kind; the three are never mixed up."""
+    """What is known of K/V types."""
 
     MEASURED = "measured"
-    """Its figures on this model, with this build of llama.cpp."""
+    """Their figures on this model, with this build of llama.cpp."""
     GUESSED = "guessed"
-    """Nothing was measured on this model: the one order for all models."""
+    """Nothing was measured on this model: one order for all models."""
     UNKNOWN = "unknown"
-    """Other kinds were measured on this model, and this one was not."""
+    """Other types were measured on this model, but not these."""
 
 
 class BudgetError(PresetError):
@@ -44,7 +44,7 @@ class BudgetError(PresetError):
 
 
 Size = Callable[[KVTypes], int]
-"""Exact bytes of the cache with a pair; raises `PresetError` where llama.cpp refuses it."""
+"""Exact bytes of the cache with a pair; raises `PresetError` if llama.cpp refuses it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,23 @@ class Candidate:
 
     pair: KVTypes
     nbytes: int | None = None
-    """None where llama.cpp refuses the pair."""
+    """None if llama.cpp refuses the pair."""
     measured: Measurement | None = None
     token_s: float | None = None
-    """Seconds for a token in the middle of the context, as measured; None where they were not."""
+    """Measured seconds per token in the middle of the context; None if not measured."""
     usage: float = 0.0
-    """Part of its gates that it uses; of a guess, its cost in halvings of the context."""
+    """Largest share of a gate's limit; of a guess, its cost in halvings of the context."""
     objections: tuple[str, ...] = ()
-    """Why it may not be chosen; empty where it may."""
+    """Why it may not be chosen; empty if it may."""
+
+    def refused(self, why: str) -> "Candidate":
+        """The candidate with one more objection."""
+        return replace(self, objections=(*self.objections, why))
+
+    def timed(self, n_ctx: int) -> "Candidate":
+        """The candidate with its seconds per token in the middle of a context."""
+        cost = None if self.measured is None else self.measured.cost
+        return replace(self, token_s=token_seconds(cost, n_ctx // 2))
 
 
 def choose(
@@ -99,7 +108,9 @@ def choose(
         found = _by_figures(report, request, gates, size)
         found.sort(key=lambda each: speed_order(each, base_s))
     else:
-        found = sorted(_by_guess(request, size), key=lambda each: each.usage)
+        pairs = (KVTypes(request.type_k or e.k, request.type_v or e.v) for e in FAST_PAIRS)
+        guessed = (Candidate(pair, usage=guessed_cost(pair)) for pair in dict.fromkeys(pairs))
+        found = sorted((_sized(e, request, size) for e in guessed), key=lambda e: e.usage)
     accepted = tuple(each for each in found if not each.objections)
     if not accepted:
         raise BudgetError(_nothing(request, found))
@@ -116,10 +127,20 @@ def checked(report: Report, gates: Gates) -> tuple[Candidate, ...]:
 
     The best uses the smallest part of its limits; speed and budget do not count.
     """
-    measured = _measured(report)
-    found = [_checked(pair, each, report, gates) for pair, each in measured.items()]
-    failed = [each for each in found if each.objections and measured[each.pair].is_complete]
-    return tuple(sorted((_with_finer(each, failed) for each in found), key=lambda each: each.usage))
+    found: dict[KVTypes, Candidate] = {}
+    for each in (report.reference, *report.candidates):
+        if each is not None and each.kind.are_of_llama_cpp and each.kind not in found:
+            found[each.kind] = _checked(each, report, gates)
+    failed = [
+        each.pair
+        for each in found.values()
+        if each.objections and each.measured is not None and each.measured.is_complete
+    ]
+    for pair, candidate in found.items():
+        finer = [other for other in failed if is_coarser(pair, other)]
+        if finer and not candidate.objections:
+            found[pair] = candidate.refused(f"even {finer[0]}, which has more bits, fails")
+    return tuple(sorted(found.values(), key=lambda each: each.usage))
 
 
 def token_seconds(cost: Cost | None, depth: int) -> float | None:
@@ -134,31 +155,21 @@ def token_seconds(cost: Cost | None, depth: int) -> float | None:
     return max(shallow, shallow + slope * (depth - cost.shallow_depth))
 
 
-def with_seconds(candidate: Candidate, n_ctx: int) -> Candidate:
-    """The candidate with its seconds per token in the middle of a context."""
-    cost = None if candidate.measured is None else candidate.measured.cost
-    return replace(candidate, token_s=token_seconds(cost, n_ctx // 2))
-
-
-def rate_step(token_s: float, reference_s: float | None) -> int:
-    """The step of a speed, smaller is faster; the reference is in the middle of step 0."""
-    return round(log(token_s / (reference_s or 1.0)) / (2 * log(SAME_RATE)))
-
-
 def speed_order(
     candidate: Candidate, reference_s: float | None
 ) -> tuple[bool, int, int, float, KVTypes]:
     """Sort key: the fastest step first; within a step the smallest, then the most precise.
 
-    It uses only the candidate and the reference, so the order of two never depends on a third.
+    The reference's speed is in the middle of step 0.
 
     Args:
         candidate: With its seconds per token.
         reference_s: Seconds of the reference; None if not measured.
     """
-    token_s, nbytes = candidate.token_s, candidate.nbytes or 0
-    step = 0 if token_s is None else rate_step(token_s, reference_s)
-    return token_s is None, step, nbytes, candidate.usage, candidate.pair
+    token_s, step = candidate.token_s, 0
+    if token_s is not None:
+        step = round(log(token_s / (reference_s or 1.0)) / (2 * log(SAME_RATE)))
+    return token_s is None, step, candidate.nbytes or 0, candidate.usage, candidate.pair
 
 
 def reference_seconds(report: Report, depth: int) -> float | None:
@@ -174,95 +185,57 @@ def is_coarser(pair: KVTypes, other: KVTypes) -> bool:
 
 def _by_figures(report: Report, request: TypeRequest, gates: Gates, size: Size) -> list[Candidate]:
     found = [
-        _sized(with_seconds(each, request.n_ctx) if request.counts_rates else each, request, size)
+        _sized(each.timed(request.n_ctx) if request.counts_rates else each, request, size)
         for each in checked(report, gates)
         if request.allows(each.pair)
     ]
-    if str(report.subject.reference) == WIDEST and all(each.objections for each in found):
-        return _with_fall_back(found, request, size)
+    has_none = str(report.subject.reference) == WIDEST and all(each.objections for each in found)
+    if has_none and request.allows(WHOLE):  # compared with f32: fall back to f16
+        others = [each for each in found if each.pair != WHOLE]
+        return [*others, _sized(Candidate(WHOLE), request, size)]
     return found
 
 
-def _by_guess(request: TypeRequest, size: Size) -> list[Candidate]:
-    pairs = (KVTypes(request.type_k or each.k, request.type_v or each.v) for each in FAST_PAIRS)
-    guessed = (Candidate(pair, usage=guessed_cost(pair)) for pair in dict.fromkeys(pairs))
-    return [_sized(each, request, size) for each in guessed]
-
-
-def _with_fall_back(
-    found: Sequence[Candidate], request: TypeRequest, size: Size
-) -> list[Candidate]:
-    """The candidates with f16 as an allowed one, if the reference is not."""
-    others = [each for each in found if each.pair != WHOLE]
-    return [*others, _sized(Candidate(WHOLE), request, size)] if request.allows(WHOLE) else [*found]
-
-
-def _measured(report: Report) -> dict[KVTypes, Measurement]:
-    """The reference and the candidates that are types of llama.cpp."""
-    found: dict[KVTypes, Measurement] = {}
-    reference = report.reference
-    for each in (*(() if reference is None else (reference,)), *report.candidates):
-        if each.kind.are_of_llama_cpp:
-            found.setdefault(each.kind, each)
-    return found
-
-
-def _checked(pair: KVTypes, found: Measurement, report: Report, gates: Gates) -> Candidate:
+def _checked(found: Measurement, report: Report, gates: Gates) -> Candidate:
     if found.role == "reference":
-        return Candidate(pair, measured=found)
+        return Candidate(found.kind, measured=found)
     read = readings(found, gates, reference=report.reference, control=report.control)
     objections = tuple(each.text for each in read if not each.passes)
     if not found.is_complete:
         objections = ("the measurement is incomplete", *objections)
-    return Candidate(pair, measured=found, usage=usage_of(read), objections=objections)
-
-
-def _with_finer(candidate: Candidate, failed: Sequence[Candidate]) -> Candidate:
-    """The candidate, refused if completely measured types with more bits fail."""
-    if candidate.objections:
-        return candidate
-    finer = [each.pair for each in failed if is_coarser(candidate.pair, each.pair)]
-    if not finer:
-        return candidate
-    return _refused(candidate, f"even {finer[0]}, which has more bits, fails")
+    return Candidate(found.kind, measured=found, usage=usage_of(read), objections=objections)
 
 
 def _sized(candidate: Candidate, request: TypeRequest, size: Size) -> Candidate:
     try:
         nbytes = size(candidate.pair)
     except PresetError as refusal:
-        return _refused(candidate, str(refusal))
-    candidate = replace(candidate, nbytes=nbytes)
-    if request.budget_bytes is not None and nbytes > request.budget_bytes:
-        over = f"{format_bytes(nbytes)} exceeds the budget of {format_bytes(request.budget_bytes)}"
-        return _refused(candidate, over)
-    return candidate
-
-
-def _refused(candidate: Candidate, why: str) -> Candidate:
-    return replace(candidate, objections=(*candidate.objections, why))
+        return candidate.refused(str(refusal))
+    candidate, budget = replace(candidate, nbytes=nbytes), request.budget_bytes
+    if budget is None or nbytes <= budget:
+        return candidate
+    return candidate.refused(f"{format_bytes(nbytes)} exceeds the budget of {format_bytes(budget)}")
 
 
 def _nothing(request: TypeRequest, rejected: Sequence[Candidate]) -> str:
     """Why no types are allowed: the smallest that pass the gates, or the failed gates."""
+    budget = request.budget_bytes
     sizes = [
         (each.nbytes, each.pair)
         for each in rejected
-        if each.nbytes is not None and len(each.objections) == 1
-        and request.budget_bytes is not None and each.nbytes > request.budget_bytes
-    ]  # fmt: skip
-    smallest = min(sizes, default=None)
-    if smallest is None or request.budget_bytes is None:
+        if each.nbytes and budget is not None and each.nbytes > budget and len(each.objections) == 1
+    ]
+    if not sizes or budget is None:
         listed = "; ".join(f"{each.pair}: {each.objections[0]}" for each in rejected[:4])
         return (
             f"none of the allowed cache types passes the quality limits ({listed}): set type_k or "
             "type_v to auto, so that kvchat can choose from more types"
         )
-    nbytes, pair = smallest
-    tokens = int(request.n_ctx * request.budget_bytes / max(nbytes, 1)) // 256 * 256
+    nbytes, pair = min(sizes)
+    tokens = int(request.n_ctx * budget / nbytes) // 256 * 256
     shorter = f"a context of about {tokens:,} tokens" if tokens else "a much smaller context"
     return (
         "no cache type that passes the quality limits fits the budget of "
-        f"{format_bytes(request.budget_bytes)} at {request.n_ctx:,} tokens; the smallest, {pair}, "
+        f"{format_bytes(budget)} at {request.n_ctx:,} tokens; the smallest, {pair}, "
         f"needs {format_bytes(nbytes)}. Choose {shorter}, or a budget of {format_bytes(nbytes)}"
     )

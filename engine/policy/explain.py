@@ -6,7 +6,7 @@ from engine.configuration import KVTypes
 from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import Basis
 from engine.policy.known import Known
-from engine.quality.records import Breakdown, Figure, Measurement, Report, n_right
+from engine.quality.records import Figure, Measurement, Report, n_right
 
 MEASURE_IT = "`kvchat cache-quality MODEL` measures it"
 TEXT_NAMES = {"document": "long documents", "tools": "tool calls"}
@@ -18,29 +18,28 @@ ROUNDED_AWAY = 0.0005
 def sentence(report: Report, kind: KVTypes) -> str:
     """Size, same-top share and loss on each kind of text, in one sentence.
 
-    Such as `q8_0 K with q5_1 V: 1.9x smaller, same top token 99.6 %, nothing measurable on chat,
+    Such as `q8_0 K with q5_1 V: 1.9x smaller, same top token 99.6 %, no measurable loss on chat,
     0.004 nats on long documents`.
     """
+    name = kind.k if kind.k == kind.v else f"{kind.k} K with {kind.v} V"
     found = next((e for e in (report.reference, report.find(kind)) if e and e.kind == kind), None)
     if found is None:
-        return f"{kind_name(kind)} was not measured"
+        return f"{name} was not measured"
     if found.role == "reference":
-        return f"{kind_name(kind)}: the reference"
-    parts = [_size(found, report), f"same top token {_percent(found.scores.same_top.value)}"]
-    parts += _losses(found, report)
-    lost = _needles(found, report)
-    parts += [lost] if lost else []
-    parts += [] if found.is_complete else ["measurement incomplete"]
-    return f"{kind_name(kind)}: {', '.join(parts)}"
+        return f"{name}: the reference"
+    same_top = f"same top token {_percent(found.scores.same_top.value)}"
+    parts = [_size(found, report), same_top, *_losses(found, report)]
+    before = n_right(report.reference.needle)[0] if report.reference else 0
+    right, asked = n_right(found.needle)
+    if right < before:
+        parts.append(f"{before - right} of {asked} needles lost")
+    if not found.is_complete:
+        parts.append("measurement incomplete")
+    return f"{name}: {', '.join(parts)}"
 
 
 def explain(known: Known, pair: KVTypes) -> str:
-    """Why a cache has its types: their figures, why smaller ones fail, or that it is a guess.
-
-    Args:
-        known: What was measured of the model.
-        pair: The types.
-    """
+    """Why a cache has its types: their figures, why smaller ones fail, or that it is a guess."""
     standing = known.standing(pair)
     if standing.basis is Basis.GUESSED:
         text = f"{pair}, not measured on this model ({MEASURE_IT})"
@@ -57,11 +56,8 @@ def _why_whole(known: Known, pair: KVTypes) -> str:
     smaller = [each for each in known.candidates.values() if not is_whole(each.pair)]
     passing = [each.pair for each in smaller if not each.objections]
     if passing:
-        would = " and ".join(map(str, passing))
-        return (
-            f"{pair}, although {would} would pass the quality limits "
-            f"too{_rates(known, pair, passing)}"
-        )
+        would, rates = " and ".join(map(str, passing)), _rates(known, pair, passing)
+        return f"{pair}, although {would} would pass the quality limits too{rates}"
     failed = [f"{each.pair}: {each.objections[0]}" for each in smaller if each.objections]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
     return f"{pair}, because no smaller type passes the quality limits{why}"
@@ -77,57 +73,43 @@ def _rates(known: Known, pair: KVTypes, passing: Sequence[KVTypes]) -> str:
     return f": {tps[0]} tokens/s, {' and '.join(tps[1:])} with {' and '.join(map(str, passing))}"
 
 
-def kind_name(kind: KVTypes) -> str:
-    """`q8_0` where both are one type, else `q8_0 K with q5_1 V`."""
-    return kind.k if kind.k == kind.v else f"{kind.k} K with {kind.v} V"
-
-
-def is_measurable(figure: Figure, noise: float) -> bool:
-    """Whether a loss is above 0, above the noise of the control, and above rounding."""
-    least = figure.value if figure.low is None else figure.low
-    return least > 0 and figure.value > max(noise, ROUNDED_AWAY)
-
-
 def _size(found: Measurement, report: Report) -> str:
-    ratio = _ratio(found, report)
+    """Size of the cache relative to the reference's: as allocated, else by bits."""
+    cost, whole_cost = found.cost, report.reference.cost if report.reference else None
+    pair, whole, ratio = found.kind, report.subject.reference, 1.0
+    if cost and whole_cost and cost.kv_bytes and whole_cost.kv_bytes:
+        ratio = whole_cost.kv_bytes_per_token / cost.kv_bytes_per_token
+    elif pair.are_of_llama_cpp and whole.are_of_llama_cpp:
+        ratio = sum(bits_of(whole)) / sum(bits_of(pair))
     if abs(ratio - 1) < 0.05:
         return "same size"
     return f"{ratio:.1f}x smaller" if ratio > 1 else f"{1 / ratio:.1f}x larger"
 
 
-def _ratio(found: Measurement, report: Report) -> float:
-    """Bytes of the reference's cache over those of the kind: as allocated, else by bits."""
-    cost, whole_cost = found.cost, report.reference.cost if report.reference else None
-    if cost and whole_cost and cost.kv_bytes and whole_cost.kv_bytes:
-        return whole_cost.kv_bytes_per_token / cost.kv_bytes_per_token
-    pair, whole = found.kind, report.subject.reference
-    if not (pair.are_of_llama_cpp and whole.are_of_llama_cpp):
-        return 1.0
-    return sum(bits_of(whole)) / sum(bits_of(pair))
-
-
 def _losses(found: Measurement, report: Report) -> list[str]:
-    """What is measurable of the text's likelihood, sort by sort; the worst is last."""
-    noise = {"": _noise(report.control.scores.nll_delta)} if report.control else {}
+    """The kinds of text without measurable loss, then the losses, the largest last."""
+    noise: dict[str, float] = {}
     if report.control:
-        noise |= {p.name: _noise(p.scores.nll_delta) for p in report.control.by_text}
-    parts: tuple[tuple[str, Figure], ...] = tuple(map(_named, found.by_text))
+        noise = {part.name: _largest(part.scores.nll_delta) for part in report.control.by_text}
+        noise[""] = _largest(report.control.scores.nll_delta)
+    parts = [(part.name, part.scores.nll_delta) for part in found.by_text]
     if len(parts) < 2:
-        parts = (("", found.scores.nll_delta),)
-    lost = [(name, f) for name, f in parts if is_measurable(f, noise.get(name, 0.0))]
-    lossless = [name for name, figure in parts if (name, figure) not in lost]
+        parts = [("", found.scores.nll_delta)]
+    lost = [(name, loss) for name, loss in parts if _is_measurable(loss, noise.get(name, 0.0))]
+    lossless = [name for name, loss in parts if (name, loss) not in lost]
     first = [f"no measurable loss{_on(lossless)}"] if lossless else []
     ordered = sorted(lost, key=lambda each: each[1].value)
-    return first + [f"{figure.value:.3f} nats{_on([name])}" for name, figure in ordered]
+    return first + [f"{loss.value:.3f} nats{_on([name])}" for name, loss in ordered]
 
 
-def _named(part: Breakdown) -> tuple[str, Figure]:
-    return part.name, part.scores.nll_delta
+def _is_measurable(loss: Figure, noise: float) -> bool:
+    """Whether a loss is above 0, above the noise of the control, and above rounding."""
+    low = loss.value if loss.low is None else loss.low
+    return low > 0 and loss.value > max(noise, ROUNDED_AWAY)
 
 
-def _noise(figure: Figure) -> float:
-    ends = (figure.value, figure.low or 0.0, figure.high or 0.0)
-    return max(map(abs, ends))
+def _largest(figure: Figure) -> float:
+    return max(map(abs, (figure.value, figure.low or 0.0, figure.high or 0.0)))
 
 
 def _on(names: list[str]) -> str:
@@ -138,13 +120,7 @@ def _on(names: list[str]) -> str:
     return f" on {', '.join(others)} and {last}" if others else f" on {last}"
 
 
-def _needles(found: Measurement, report: Report) -> str:
-    right, asked = n_right(found.needle)
-    before = n_right(report.reference.needle)[0] if report.reference else 0
-    return f"{before - right} of {asked} needles lost" if right < before else ""
-
-
 def _percent(share: float) -> str:
-    """A share with one decimal, and never 100 % where one token differs."""
+    """A share with one decimal, and never 100 % if one token differs."""
     text = f"{100 * share:.1f} %"
     return "99.9 %" if share < 1 and text == "100.0 %" else text

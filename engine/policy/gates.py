@@ -86,7 +86,7 @@ class GateReading:
     limit: float
     """Maximum loss."""
     text: str
-    """Figure and limit in words, such as `mean KL 0.381 nats on documents, allowed 0.021`."""
+    """Figure and limit, such as `mean KL 0.3810 nats on document, limit 0.0210`."""
 
     @property
     def passes(self) -> bool:
@@ -101,8 +101,20 @@ class GateReading:
         return self.loss / self.limit if self.limit > 0 else float("inf")
 
 
-Compared = tuple[str, Scores, Scores | None]
-"""A part of the text in words, and its scores by the types and by the control."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The scores of a part of the text, and the control's."""
+
+    where: str
+    scores: Scores
+    control: Scores | None
+
+    def loss(self, figure: Callable[[Scores], Figure]) -> float:
+        """The worse end of a figure's interval, less the noise of the control."""
+        found = figure(self.scores)
+        high = found.value if found.high is None else max(found.high, found.value)
+        noise = 0.0 if self.control is None else max(0.0, figure(self.control).value)
+        return high - noise
 
 
 def readings(
@@ -120,36 +132,23 @@ def readings(
         reference: Measurement with the same questions, which count if enough answers are correct.
         control: Its losses are noise and subtracted; None subtracts nothing.
     """
-    whole: Compared = ("", found.scores, None if control is None else control.scores)
-    parts = [whole]
+    parts = [_Part("", found.scores, None if control is None else control.scores)]
     if len(found.by_text) > 1:
-        known = () if control is None else control.by_text
-        parts += [_beside(part, known, " on ") for part in _enough(found.by_text)]
-    tails = [whole, *(each for each in parts[1:] if each[1].n_tokens >= MIN_TAIL)]
-    known = () if control is None else control.by_position
-    far = [_beside(part, known, " at ") for part in farthest(found)]
+        parts += _parts(_enough(found.by_text), control.by_text if control else (), " on ")
+    tails = [parts[0], *(each for each in parts[1:] if each.scores.n_tokens >= MIN_TAIL)]
+    far = _parts(_farthest(found), control.by_position if control else (), " at ")
+    max_nll = min(gates.max_nll_delta, log(gates.max_perplexity_ratio))
     read = [
-        _worst(
-            "max_nll_delta", min(gates.max_nll_delta, log(gates.max_perplexity_ratio)), parts,
-            lambda s: s.nll_delta,
-            "mean loss {loss:.4f} nats per token above the reference{where}, limit {limit:.4f}",
-        ),
-        _worst(
-            "max_mean_kl", gates.max_mean_kl, parts, lambda s: s.kl_mean,
-            "mean KL {loss:.4f} nats{where}, limit {limit:.4f}",
-        ),
-        _worst(
-            "max_p999_kl", gates.max_p999_kl, tails, lambda s: s.kl_p999,
-            "99.9th-percentile KL {loss:.3f} nats{where}, limit {limit:.3f}",
-        ),
-        _worst(
-            "min_same_top", 1 - gates.min_same_top, parts, lambda s: _other(s.same_top),
-            "a different top token at {loss:.1%} of positions{where}, limit {limit:.1%}",
-        ),
-        _worst(
-            "max_long_kl", gates.max_long_kl, far, lambda s: s.kl_mean,
-            "mean KL {loss:.4f} nats{where} tokens, limit {limit:.4f}",
-        ),
+        _worst("max_nll_delta", max_nll, parts, lambda s: s.nll_delta,
+               "mean loss {loss:.4f} nats per token above the reference{where}, limit {limit:.4f}"),
+        _worst("max_mean_kl", gates.max_mean_kl, parts, lambda s: s.kl_mean,
+               "mean KL {loss:.4f} nats{where}, limit {limit:.4f}"),
+        _worst("max_p999_kl", gates.max_p999_kl, tails, lambda s: s.kl_p999,
+               "99.9th-percentile KL {loss:.3f} nats{where}, limit {limit:.3f}"),
+        _worst("min_same_top", 1 - gates.min_same_top, parts, lambda s: _complement(s.same_top),
+               "a different top token at {loss:.1%} of positions{where}, limit {limit:.1%}"),
+        _worst("max_long_kl", gates.max_long_kl, far, lambda s: s.kl_mean,
+               "mean KL {loss:.4f} nats{where} tokens, limit {limit:.4f}"),
         _needles(found, reference, gates.max_needle_loss),
     ]  # fmt: skip
     return tuple(each for each in read if each is not None)
@@ -160,24 +159,21 @@ def usage_of(read: Iterable[GateReading]) -> float:
     return max((each.usage for each in read), default=0.0)
 
 
-def farthest(found: Measurement) -> tuple[Breakdown, ...]:
+def _farthest(found: Measurement) -> list[Breakdown]:
     """The ranges of positions in a long context; without one, the last measured range."""
     enough = {part.name: part for part in _enough(found.by_position)}
-    names = [(start, position_name(start)) for start in POSITIONS]
-    ordered = [(start, enough[name]) for start, name in names if name in enough]
-    return tuple(part for start, part in ordered if start >= LONG_FROM) or tuple(
-        part for _, part in ordered[-1:]
-    )
+    ordered = [(n, enough[name]) for n in POSITIONS if (name := position_name(n)) in enough]
+    long = [part for start, part in ordered if start >= LONG_FROM]
+    return long or [part for _, part in ordered[-1:]]
 
 
-def _enough(parts: tuple[Breakdown, ...]) -> list[Breakdown]:
+def _enough(parts: Iterable[Breakdown]) -> list[Breakdown]:
     return [part for part in parts if part.scores.n_tokens >= MIN_PART]
 
 
-def _beside(part: Breakdown, known: tuple[Breakdown, ...], word: str) -> Compared:
-    """A part with the same rows of the control."""
-    other = next((each.scores for each in known if each.name == part.name), None)
-    return f"{word}{part.name}", part.scores, other
+def _parts(found: Iterable[Breakdown], control: Iterable[Breakdown], word: str) -> list[_Part]:
+    known = {each.name: each.scores for each in control}
+    return [_Part(f"{word}{each.name}", each.scores, known.get(each.name)) for each in found]
 
 
 def _needles(found: Measurement, reference: Measurement | None, limit: float) -> GateReading | None:
@@ -192,32 +188,16 @@ def _needles(found: Measurement, reference: Measurement | None, limit: float) ->
 
 
 def _worst(
-    gate: str,
-    limit: float,
-    parts: list[Compared],
-    figure: Callable[[Scores], Figure],
-    text: str,
+    gate: str, limit: float, parts: list[_Part], figure: Callable[[Scores], Figure], text: str
 ) -> GateReading | None:
-    """The gate with the largest loss of the parts, after the noise of the control."""
-    losses = [
-        (_high(figure(scores)) - _noise(figure, control), where) for where, scores, control in parts
-    ]
-    if not losses:
+    """The gate with the largest loss of the parts."""
+    if not parts:
         return None
-    loss, where = max(losses, key=lambda each: each[0])
-    return GateReading(gate, loss, limit, text.format(loss=loss, limit=limit, where=where))
+    worst = max(parts, key=lambda each: each.loss(figure))
+    loss = worst.loss(figure)
+    return GateReading(gate, loss, limit, text.format(loss=loss, limit=limit, where=worst.where))
 
 
-def _noise(figure: Callable[[Scores], Figure], control: Scores | None) -> float:
-    """The loss of the control, at least 0."""
-    return 0.0 if control is None else max(0.0, figure(control).value)
-
-
-def _other(same_top: Figure) -> Figure:
-    """The share of positions with another top token."""
-    low, high = (None if end is None else 1 - end for end in (same_top.high, same_top.low))
-    return Figure(1 - same_top.value, low, high)
-
-
-def _high(figure: Figure) -> float:
-    return figure.value if figure.high is None else max(figure.high, figure.value)
+def _complement(share: Figure) -> Figure:
+    low, high = (None if end is None else 1 - end for end in (share.high, share.low))
+    return Figure(1 - share.value, low, high)

@@ -12,7 +12,6 @@ from engine.policy.choice import (
     has_verdict,
     reference_seconds,
     speed_order,
-    with_seconds,
 )
 from engine.policy.gates import Gates
 from engine.policy.pairs import COARSENESS, guessed_cost
@@ -71,13 +70,25 @@ class Known:
 
     def standing(self, pair: KVTypes) -> Standing:
         """The quality of a pair."""
-        if self.report is None:
-            return _guess(pair, has_key_biases=self.has_key_biases)
         found = self.candidates.get(pair)
+        if self.report is None:
+            return Standing(Basis.GUESSED, self._guess(pair), "guess")
         if found is None or found.measured is None:
-            n_kinds = len(self.candidates)
-            return Standing(Basis.UNKNOWN, f"not among the {n_kinds} measured types", "?")
-        return _measured(found, has_verdict=self.has_verdict, n_tokens=self.report.n_tokens)
+            text = f"not among the {len(self.candidates)} measured types"
+            return Standing(Basis.UNKNOWN, text, "?")
+        if found.measured.role == "reference":
+            text = "the reference type of the comparison"
+            return Standing(Basis.MEASURED, text, "reference", passes=True)
+        scores, passes = found.measured.scores, None
+        kl = f"{scores.kl_mean.value:.4f}"
+        text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {kl}"
+        if self.has_verdict:
+            passes = not found.objections
+            text += "".join(f"; {each}" for each in found.objections[:1])
+        else:
+            n = self.report.n_tokens
+            text += f"; no verdict: only {n:,} of {MIN_VERDICT_TOKENS:,} required tokens"
+        return Standing(Basis.MEASURED, text, kl, passes)
 
     def allowed_types(self) -> tuple[KVTypes, ...]:
         """The measured pairs that pass the gates, the most precise first."""
@@ -87,13 +98,11 @@ class Known:
 
     def fastest_first(self, pairs: Iterable[KVTypes]) -> tuple[KVTypes, ...]:
         """Pairs by their measured speeds; unchanged if those are of another machine."""
-        known = self.candidates
-        listed = tuple(pairs)
+        known, listed = self.candidates, tuple(pairs)
         if self.report is None or not self.has_rates or any(pair not in known for pair in listed):
             return listed
         base_s = reference_seconds(self.report, USUAL_N_CTX // 2)
-        found = {pair: with_seconds(known[pair], USUAL_N_CTX) for pair in listed}
-        return tuple(sorted(found, key=lambda pair: speed_order(found[pair], base_s)))
+        return tuple(sorted(listed, key=lambda e: speed_order(known[e].timed(USUAL_N_CTX), base_s)))
 
     def costs(self, pairs: Iterable[KVTypes]) -> tuple[float, ...]:
         """The cost of each pair in halvings of the context: measured for all, or guessed for all.
@@ -106,32 +115,11 @@ class Known:
             return tuple(map(guessed_cost, listed))
         return tuple(min(known[pair].usage, MAX_COST) if pair in known else 0.0 for pair in listed)
 
-
-def _measured(found: Candidate, *, has_verdict: bool, n_tokens: int) -> Standing:
-    assert found.measured is not None
-    if found.measured.role == "reference":
-        return Standing(
-            Basis.MEASURED, "the reference type of the comparison", "reference", passes=True
-        )
-    scores = found.measured.scores
-    text = f"same top token {100 * scores.same_top.value:.1f} %, mean KL {scores.kl_mean.value:.4f}"
-    short = f"{scores.kl_mean.value:.4f}"
-    if not has_verdict:
-        text += f"; no verdict: only {n_tokens:,} of {MIN_VERDICT_TOKENS:,} required tokens"
-        return Standing(Basis.MEASURED, text, short)
-    if found.objections:
-        return Standing(Basis.MEASURED, f"{text}; {found.objections[0]}", short, passes=False)
-    return Standing(Basis.MEASURED, text, short, passes=True)
-
-
-def _guess(pair: KVTypes, *, has_key_biases: bool) -> Standing:
-    if is_whole(pair):
-        return Standing(Basis.GUESSED, f"{pair} is assumed to be lossless", "guess")
-    cost = max(COARSENESS[pair.k], COARSENESS[pair.v])
-    if has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
-        return Standing(Basis.GUESSED, f"{pair.k} keys {BIASED_KEYS}", "guess")
-    if cost <= COARSENESS["q8_0"]:
-        text = "8-bit types cost almost no quality on most models"
-    else:
-        text = "types with fewer than 8 bits cost quality on most models"
-    return Standing(Basis.GUESSED, text, "guess")
+    def _guess(self, pair: KVTypes) -> str:
+        if is_whole(pair):
+            return f"{pair} is assumed to be lossless"
+        if self.has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
+            return f"{pair.k} keys {BIASED_KEYS}"
+        if max(COARSENESS[pair.k], COARSENESS[pair.v]) <= COARSENESS["q8_0"]:
+            return "8-bit types cost almost no quality on most models"
+        return "types with fewer than 8 bits cost quality on most models"

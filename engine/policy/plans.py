@@ -5,7 +5,6 @@ settings. A damaged or renamed file is not used, overwritten or deleted; callers
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -84,11 +83,6 @@ class PlanStore:
         plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no plan of any model."""
-        return not self.folder.is_dir() or next(self.folder.iterdir(), None) is None
-
     def _paths(self, model_identity: str) -> list[Path]:
         pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
         return sorted(self.folder.glob(pattern))[:MAX_PLANS] if self.folder.is_dir() else []
@@ -98,7 +92,9 @@ class PlanStore:
 
         An unreadable file keeps its name; the next name is used.
         """
-        for path in self._names(subject):
+        stem = plan_name(subject)
+        for name in (stem, *(f"{stem}-{number}" for number in range(2, 10))):
+            path = self.folder / f"{name}.json"
             if not path.exists():
                 return path, None
             try:
@@ -108,11 +104,6 @@ class PlanStore:
         raise PlanError(
             f"{self.folder} contains too many files that are not measurements: move them away"
         )
-
-    def _names(self, subject: Subject) -> Iterator[Path]:
-        stem = plan_name(subject)
-        yield self.folder / f"{stem}.json"
-        yield from (self.folder / f"{stem}-{number}.json" for number in range(2, 10))
 
 
 def plan_name(subject: Subject) -> str:
@@ -165,24 +156,23 @@ def is_due(plan: Report, now: datetime, every_days: float) -> bool:
     return bool(every_days) and now - measured_at(plan) > timedelta(days=every_days)
 
 
-def age_days(plan: Report, now: datetime) -> int:
-    """Whole days since the last measurement."""
-    return max(0, (now - measured_at(plan)).days)
-
-
 def _joined(before: Report, fresh: Report) -> Report:
-    """A report with the kinds and speeds of an earlier one that it has not measured to the end."""
+    """A report with the types and speeds of an earlier one that it has not measured completely.
+
+    It is as old as its oldest figures.
+    """
     found = {(each.role, each.kind): each for each in fresh.measurements}
+    started = fresh.started
     for each in before.measurements:
         newer = found.get((each.role, each.kind))
         if newer is None or (each.is_complete and not newer.is_complete):
-            found[each.role, each.kind] = each
+            found[each.role, each.kind], started = each, before.started
         elif newer.cost is None:
             found[each.role, each.kind] = replace(newer, cost=each.cost)
-    return replace(fresh, measurements=tuple(found.values()))
+    return replace(fresh, measurements=tuple(found.values()), started=started)
 
 
 def _finished(report: Report) -> Report:
-    """A report without the kinds that were not measured to the end."""
+    """A report without the candidates that were not measured completely."""
     rows = (each for each in report.measurements if each.is_complete or each.role != "candidate")
     return replace(report, measurements=tuple(rows))

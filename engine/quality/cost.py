@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Sequence
 from statistics import median
 
-from engine.backends.base import Sequence as TokenSequence
 from engine.clock import Stopwatch
 from engine.configuration import KVTypes
 from engine.quality.records import Cost
-from engine.quality.scoring import BatchShape, Contestant
+from engine.quality.scoring import BatchShape, OpenedContext
 
 SHALLOW, DEEP = 256, 2048
 """Depths in tokens at which decoding is timed, less in a small context."""
@@ -37,14 +36,14 @@ def shape_of(n_ctx: int) -> BatchShape:
 
 
 def time_contexts(
-    rows: Sequence[Contestant], tokens: Sequence[int], n_ctx: int
+    contexts: Sequence[OpenedContext], tokens: Sequence[int], n_ctx: int
 ) -> Iterator[tuple[KVTypes, Cost] | int]:
     """Yield the cost of each cache type, and before that the token count of each timed run.
 
     The counts show progress and let the caller stop between runs.
 
     Args:
-        rows: Contexts of `shape_of(n_ctx)`.
+        contexts: Contexts of `shape_of(n_ctx)`.
         tokens: Tokens to decode, repeated if there are too few.
         n_ctx: Size of each context in tokens.
 
@@ -52,60 +51,59 @@ def time_contexts(
         EngineError: as `Sequence.prefill`.
     """
     shallow, deep = depths(n_ctx)
-    rates: dict[KVTypes, list[float]] = {row.kind: [] for row in rows}
+    rates: dict[KVTypes, list[float]] = {each.kind: [] for each in contexts}
     prefill_s: dict[KVTypes, float] = {}
-    for row in rows:
-        row.sequence.prefill([_token(tokens, 0)])  # the first decode sets up the graph
-        row.sequence.crop(0)
+    for each in contexts:
+        each.sequence.prefill([tokens[0]])  # the first decode sets up the graph
+        each.sequence.crop(0)
     for depth in (shallow, deep):
-        for row in rows:
-            prefill_s[row.kind] = 0.0
-            for elapsed_s, n_read in _prefill(row, tokens, depth):
-                prefill_s[row.kind] += elapsed_s
+        for each in contexts:
+            prefill_s[each.kind] = 0.0
+            for elapsed_s, n_read in _prefill(each, tokens, depth):
+                prefill_s[each.kind] += elapsed_s
                 yield n_read
-        found: dict[KVTypes, list[float]] = {row.kind: [] for row in rows}
+        found: dict[KVTypes, list[float]] = {each.kind: [] for each in contexts}
         for _ in range(N_ROUNDS):
-            for row in rows:
-                found[row.kind].append(_decode(row.sequence, tokens))
+            for each in contexts:
+                found[each.kind].append(_decode(each, tokens))
                 yield N_DECODED
         for kind, seconds in found.items():
             rates[kind].append(N_DECODED / median(seconds))
-    for row in rows:
-        n_read = deep - shallow - N_ROUNDS * N_DECODED
+    n_read = deep - shallow - N_ROUNDS * N_DECODED
+    for each in contexts:
+        shallow_tps, deep_tps = rates[each.kind]
         yield (
-            row.kind,
+            each.kind,
             Cost(
                 n_ctx=n_ctx,
-                kv_bytes=row.opened.backend.kv_bytes,
-                compute_bytes=row.opened.compute_bytes,
-                prefill_tps=n_read / prefill_s[row.kind],
+                kv_bytes=each.backend.kv_bytes,
+                compute_bytes=each.compute_bytes,
+                prefill_tps=n_read / prefill_s[each.kind],
                 shallow_depth=shallow,
-                shallow_tps=rates[row.kind][0],
+                shallow_tps=shallow_tps,
                 deep_depth=deep,
-                deep_tps=rates[row.kind][1],
+                deep_tps=deep_tps,
             ),
         )
 
 
-def _prefill(row: Contestant, tokens: Sequence[int], depth: int) -> Iterator[tuple[float, int]]:
+def _prefill(
+    context: OpenedContext, tokens: Sequence[int], depth: int
+) -> Iterator[tuple[float, int]]:
     """Prefill up to a depth; yield the seconds and the number of tokens of each batch.
 
     Each batch requests one row of logits: only reading it waits for a GPU.
     """
-    while (n_held := len(row.sequence.tokens)) < depth:
-        size = min(row.opened.backend.n_batch, depth - n_held)
-        *unread, last = (_token(tokens, n_held + index) for index in range(size))
+    while (n_held := len(context.sequence.tokens)) < depth:
+        end = min(n_held + context.backend.n_batch, depth)
+        *unread, last = (tokens[at % len(tokens)] for at in range(n_held, end))
         watch = Stopwatch()
-        row.sequence.verify((last,), unread=unread)
-        yield watch.total(), size
+        context.sequence.verify((last,), unread=unread)
+        yield watch.total(), end - n_held
 
 
-def _decode(sequence: TokenSequence, tokens: Sequence[int]) -> float:
-    watch = Stopwatch()
+def _decode(context: OpenedContext, tokens: Sequence[int]) -> float:
+    sequence, watch = context.sequence, Stopwatch()
     for _ in range(N_DECODED):
-        sequence.decode(_token(tokens, len(sequence.tokens)))
+        sequence.decode(tokens[len(sequence.tokens) % len(tokens)])
     return watch.total()
-
-
-def _token(tokens: Sequence[int], at: int) -> int:
-    return tokens[at % len(tokens)]

@@ -4,7 +4,7 @@ Cache types are measured in groups of at most `N_GROUP`. In a group the referenc
 first, then the others. Each group extends the report.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,9 +17,9 @@ from engine.quality.metrics import Rows
 from engine.quality.records import Cost, Measurement, QualityError, Report, Role
 from engine.quality.scoring import (
     BatchShape,
-    Contestant,
-    ContestantError,
+    CandidateError,
     ContextOpener,
+    OpenedContext,
     score,
 )
 from engine.quality.summary import measurement_of
@@ -115,7 +115,7 @@ class Laboratory:
     _rows: dict[Context, dict[int, Rows]] = field(default_factory=dict)
     """Rows of the current group by document index."""
     _costs: dict[KVTypes, Cost] = field(default_factory=dict)
-    _opened: list[Contestant] = field(default_factory=list)
+    _opened: list[OpenedContext] = field(default_factory=list)
     _is_stopped: bool = False
     _n_done: int = 0
     _n_before: int = 0
@@ -125,7 +125,7 @@ class Laboratory:
         """Abort the current batch, from any thread; `run` then yields the report."""
         self._is_stopped = True
         for each in tuple(self._opened):
-            each.opened.backend.abort()
+            each.backend.abort()
 
     def close(self) -> None:
         """Free the model."""
@@ -142,7 +142,8 @@ class Laboratory:
         rows = self.report.measurements
         self._measured = {(each.role, each.kind): each for each in rows}
         self._costs = {each.kind: each.cost for each in rows if each.cost is not None}
-        self._n_done = self._n_before = self._n_known()
+        known = [each for each in self.plan.contexts if self._is_measured(each)]
+        self._n_done = self._n_before = self._n_tokens(known, self._costs)
         try:
             yield from self._score_all()
             if self.plan.takes_times:
@@ -168,23 +169,28 @@ class Laboratory:
         for role, kind in wanted:
             self._check_is_wanted()
             try:
-                found = self.opener.open(kind, replace(shape, is_control=role == "control"))
+                self._opened.append(self.opener.open(kind, shape, role))
             except ModelLoadError as error:
                 if role != "candidate":
                     raise
                 if len(self._opened) > n_min:
                     return
                 yield self._left_out(kind, error)
-                continue
-            self._opened.append(Contestant(kind, role, found, found.backend.open()))
 
     def _close(self) -> None:
         while self._opened:
-            self._opened.pop().opened.backend.close()
+            self._opened.pop().backend.close()
 
     def _left_out(self, kind: KVTypes, why: object) -> Note:
         self._refused.add(kind)
         return Note(f"{kind} is left out: {why}")
+
+    def _is_refused(self, context: Context) -> bool:
+        role, kind = context
+        return role == "candidate" and kind in self._refused
+
+    def _is_measured(self, context: Context) -> bool:
+        return context in self._measured and self._measured[context].is_complete
 
     # --- scoring ---
 
@@ -195,7 +201,7 @@ class Laboratory:
         yield from (self._left_out(e, why) for e in self.plan.kinds if (why := self.refusal(e)))
         subject = self.report.subject
         shape = BatchShape(subject.n_ctx, subject.n_chunk, subject.n_chunk)
-        while wanted := [each for each in others if not self._is_done(*each)]:
+        while wanted := [e for e in others if not (self._is_refused(e) or self._is_measured(e))]:
             has_control = wanted[0][0] == "control"
             try:
                 group = [reference, *wanted[:N_GROUP]]
@@ -207,78 +213,47 @@ class Laboratory:
                 self._settle()
             yield ReportChanged(self._summary())
 
-    def _is_done(self, role: Role, kind: KVTypes) -> bool:
-        """Whether a context was refused or measured completely."""
-        return self._is_refused(role, kind) or self._is_known(role, kind)
-
-    def _is_refused(self, role: Role, kind: KVTypes) -> bool:
-        return role == "candidate" and kind in self._refused
-
-    def _is_known(self, role: Role, kind: KVTypes) -> bool:
-        found = self._measured.get((role, kind))
-        return found is not None and found.is_complete
-
     def _score_document(self, index: int) -> Iterator[LaboratoryEvent]:
-        """Score one document; leave out cache types that fail."""
+        """Score one document; leave out cache types that fail, and score it again without them."""
         while True:
-            listed = [each for each in self._opened if not self._is_refused(each.role, each.kind)]
+            listed = [each for each in self._opened if not self._is_refused((each.role, each.kind))]
             if len(listed) < 2:
                 return
             try:
                 yield from self._score_with(listed, index)
-            except ContestantError as error:
+            except CandidateError as error:
                 yield self._left_out(error.kind, error)
-                continue
-            return
+            else:
+                return
 
-    def _score_with(self, listed: Sequence[Contestant], index: int) -> Iterator[LaboratoryEvent]:
+    def _score_with(self, listed: Sequence[OpenedContext], index: int) -> Iterator[LaboratoryEvent]:
         """Score a document; after a stop its scored rows count too."""
-        document, n_chunk = self.documents[index], self.report.subject.n_chunk
-        n_lacking = sum(not self._is_known(each.role, each.kind) for each in listed)
+        document, contexts = self.documents[index], [(each.role, each.kind) for each in listed]
+        n_missing = sum(not self._is_measured(each) for each in contexts)
         found: list[list[Rows]] = [[] for _ in listed]
         self._check_is_wanted()
         try:
-            for chunk in score(document, listed, n_chunk=n_chunk):
+            for chunk in score(document, listed, n_chunk=self.report.subject.n_chunk):
                 for rows, more in zip(found, chunk.rows, strict=False):  # unscored chunks have none
                     rows.append(more)
-                self._n_done += n_lacking * chunk.n_tokens
+                self._n_done += n_missing * chunk.n_tokens
                 yield self._progress(document.name)
                 self._check_is_wanted()
         finally:
-            for each, rows in zip(listed, found, strict=True):
+            for context, rows in zip(contexts, found, strict=True):
                 if rows:
-                    known = self._rows.setdefault((each.role, each.kind), {})
-                    known[index] = np.concatenate(rows)
+                    self._rows.setdefault(context, {})[index] = np.concatenate(rows)
 
     def _settle(self) -> None:
         """Compute the figures of the group's rows, then drop the rows."""
-        for (role, kind), rows in self._rows.items():
-            if self._is_done(role, kind):
+        for context, rows in self._rows.items():
+            if self._is_refused(context) or self._is_measured(context):
                 continue
+            role, kind = context
             found = measurement_of(kind, role, self.documents, rows, cost=None)
             if found is not None:
-                self._measured[role, kind] = found
+                self._measured[context] = found
         self._rows.clear()
-
-    # --- how far it is ---
-
-    def _progress(self, what: str) -> LaboratoryProgress:
-        n_texts = sum(len(each.tokens) for each in self.documents)
-        contexts = [each for each in self.plan.contexts if not self._is_refused(*each)]
-        n_total = len(contexts) * n_texts + len({kind for _, kind in contexts}) * self._n_timed
-        return LaboratoryProgress(what, self._n_done, max(self._n_done, n_total), self._n_before)
-
-    @property
-    def _n_timed(self) -> int:
-        """Tokens that each cache type decodes while it is timed."""
-        n_ctx = self.report.subject.n_ctx
-        return n_timed(n_ctx) if self.plan.takes_times and n_ctx >= MIN_CTX else 0
-
-    def _n_known(self) -> int:
-        """Tokens that earlier runs decoded."""
-        n_known = sum(self._is_known(*each) for each in self.plan.contexts)
-        n_texts = sum(len(each.tokens) for each in self.documents)
-        return n_known * n_texts + len(self._costs) * self._n_timed
 
     # --- timing ---
 
@@ -289,7 +264,11 @@ class Laboratory:
             return
         reference, _, *others = self.plan.contexts
         tokens = max((each.tokens for each in self.documents), key=len)
-        while wanted := [each for each in (reference, *others) if self._lacks_cost(*each)]:
+        while wanted := [
+            each
+            for each in (reference, *others)
+            if each[1] not in self._costs and not self._is_refused(each)
+        ]:
             try:
                 yield from self._open_group(wanted[: N_GROUP + 1], shape_of(n_ctx), 0)
                 for done in time_contexts(self._opened, tokens, n_ctx):
@@ -303,14 +282,24 @@ class Laboratory:
                 self._close()
             yield ReportChanged(self._summary())
 
-    def _lacks_cost(self, role: Role, kind: KVTypes) -> bool:
-        return kind not in self._costs and not self._is_refused(role, kind)
+    # --- progress and report ---
 
-    # --- the report ---
+    def _progress(self, what: str) -> LaboratoryProgress:
+        contexts = [each for each in self.plan.contexts if not self._is_refused(each)]
+        n_total = self._n_tokens(contexts, {kind for _, kind in contexts})
+        return LaboratoryProgress(what, self._n_done, max(self._n_done, n_total), self._n_before)
+
+    def _n_tokens(self, scored: Sequence[Context], timed: Collection[KVTypes]) -> int:
+        """Tokens to decode for scoring some contexts and timing some types."""
+        n_ctx = self.report.subject.n_ctx
+        n_each = n_timed(n_ctx) if self.plan.takes_times and n_ctx >= MIN_CTX else 0
+        return len(scored) * sum(len(e.tokens) for e in self.documents) + len(timed) * n_each
 
     def _summary(self) -> Report:
-        wanted = dict.fromkeys([*self.plan.contexts, *self._measured])
-        rows = (self._measured.get(each) for each in wanted)
+        rows = (
+            self._measured.get(each)
+            for each in dict.fromkeys([*self.plan.contexts, *self._measured])
+        )
         return replace(
             self.report,
             measurements=tuple(

@@ -6,7 +6,7 @@ template, for base models too.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from engine.backends.base import Vocabulary, common_prefix
 from engine.quality.texts import AnswerSpan, Document, Text
@@ -24,13 +24,7 @@ Segment = tuple[str, str | None]
 
 
 def needles(vocabulary: Vocabulary, texts: Sequence[Text], n_ctx: int) -> tuple[Document, ...]:
-    """Needle documents that fit the context; deterministic for the same texts.
-
-    Args:
-        vocabulary: The model's vocabulary.
-        texts: Texts to hide needles in.
-        n_ctx: Maximum tokens of a document.
-    """
+    """Needle documents of at most `n_ctx` tokens; deterministic for the same texts."""
     hay = "\n\n".join(text.text for text in texts)
     sizes = [size for size in HAYSTACKS if size < n_ctx] or [n_ctx]
     found = [_needles(vocabulary, hay, size, n_ctx) for size in sizes]
@@ -50,34 +44,20 @@ def _needles(vocabulary: Vocabulary, hay: str, size: int, n_ctx: int) -> Documen
         for thing, number in zip(things, numbers, strict=True)
     ]
     tail: list[Segment] = [("\n\nNumbers that the text above names:\n", None)]
-    for depth, thing, number in _shuffled(draw, zip(DEPTHS, things, numbers, strict=True)):
+    hidden = [*zip(DEPTHS, things, numbers, strict=True)]
+    draw.shuffle(hidden)
+    for depth, thing, number in hidden:
         tail += [(f"The number of the {thing} is", None), (f" {number}", f"{depth:.0%}")]
         tail.append((".\n", None))
-    asked = len(
-        vocabulary.tokenize(
-            "".join(text for text, _ in tail) + " ".join(rows),
-            add_special=False,
-            parse_special=False,
-        )
-    )
-    n_hay = size - asked
+    added = "".join(text for text, _ in tail) + " ".join(rows)
+    n_hay = size - len(vocabulary.tokenize(added, add_special=False, parse_special=False))
     while True:
-        hidden = _with_sentences(_start(vocabulary, hay, n_hay), rows)
-        found = _document(
-            vocabulary, f"needles in {size} tokens", "needle", [(hidden, None), *tail]
-        )
+        text = _with_sentences(_start(vocabulary, hay, n_hay), rows)
+        found = _document(vocabulary, f"needles in {size} tokens", [(text, None), *tail])
         n_over = len(found.tokens) - n_ctx
         if n_over <= 0 or n_hay <= 0:
             return found
         n_hay -= n_over
-
-
-def _shuffled(
-    draw: random.Random, listed: "Iterator[tuple[float, str, int]]"
-) -> list[tuple[float, str, int]]:
-    mixed = list(listed)
-    draw.shuffle(mixed)
-    return mixed
 
 
 def _start(vocabulary: Vocabulary, hay: str, n_tokens: int) -> str:
@@ -97,7 +77,7 @@ def _with_sentences(text: str, sentences: Sequence[str]) -> str:
     return "".join([*parts, text[before:]])
 
 
-def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Segment]) -> Document:
+def _document(vocabulary: Vocabulary, name: str, pieces: Sequence[Segment]) -> Document:
     """A document with the token spans of its answers.
 
     A segment may share a token with its neighbours: its span starts at the first token that differs
@@ -117,4 +97,4 @@ def _document(vocabulary: Vocabulary, name: str, kind: str, pieces: Sequence[Seg
                 answers.append(AnswerSpan(counted, start, stop))
         before += text
     first = max(0, min((answer.start for answer in answers), default=1) - 1)
-    return Document(name, kind, tuple(tokens), first, tuple(answers))
+    return Document(name, "needle", tuple(tokens), first, tuple(answers))

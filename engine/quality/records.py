@@ -84,9 +84,10 @@ class Scores:
     @property
     def perplexity_ratio(self) -> Figure:
         """`exp(nll_delta)`: perplexity divided by that of the reference."""
-        delta = self.nll_delta
-        low, high = (None if end is None else _exp(end) for end in (delta.low, delta.high))
-        return Figure(_exp(delta.value), low, high)
+        ends = (self.nll_delta.value, self.nll_delta.low, self.nll_delta.high)
+        value, low, high = (None if e is None else exp(min(e, MAX_NLL_DELTA)) for e in ends)
+        assert value is not None
+        return Figure(value, low, high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,11 +250,7 @@ class Report:
 
 
 def check_same_subject(old: Subject, new: Subject) -> None:
-    """Check that a measurement can continue a report.
-
-    Raises:
-        QualityError: the subjects differ; the message lists the differences.
-    """
+    """Raise `QualityError` with the differences if a measurement cannot continue a report."""
     differences = [
         f"{each.name} was {before} and is {now}"
         for each in fields(Subject)
@@ -267,14 +264,10 @@ def check_same_subject(old: Subject, new: Subject) -> None:
         )
 
 
-def _exp(value: float) -> float:
-    return exp(min(value, MAX_NLL_DELTA))
-
-
 def n_right(answers: Iterable[Answers]) -> tuple[int, int]:
     """Numbers of correct answers and of questions, summed over all depths."""
-    listed = tuple(answers)
-    return sum(each.n_right for each in listed), sum(each.n_asked for each in listed)
+    counts = [(each.n_right, each.n_asked) for each in answers]
+    return sum(right for right, _ in counts), sum(asked for _, asked in counts)
 
 
 def position_name(start: int) -> str:
@@ -284,7 +277,7 @@ def position_name(start: int) -> str:
 
 
 def report_json(report: Report) -> str:
-    """Serialise a report as JSON."""
+    """Serialise a report."""
     return json.dumps(dataclasses.asdict(report), ensure_ascii=False, indent=1) + "\n"
 
 

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from engine.backends.base import Vocabulary
 from engine.builds import installed_build
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError, PresetError
@@ -61,10 +60,6 @@ def laboratory_of(
 ) -> Laboratory:
     """Load the model and prepare a measurement; `Laboratory.close` frees the model.
 
-    Args:
-        request: Model, cache types and texts.
-        load: Function that loads the model.
-
     Raises:
         ModelFileError: the model's file cannot be read.
         ModelLoadError: the backend cannot load the model.
@@ -80,7 +75,9 @@ def laboratory_of(
         )
     opener = load(replace(configuration, n_ctx=n_ctx))
     try:
-        documents = _documents(request, opener.vocabulary, n_ctx)
+        documents = documents_of(request.texts, opener.vocabulary, n_ctx, request.n_most)
+        if request.haystack:
+            documents += needles(opener.vocabulary, request.haystack, n_ctx)
         subject = _subject(model, configuration, plan, documents)
         report = request.earlier or empty_report(subject, documents)
         check_same_subject(report.subject, subject)
@@ -92,18 +89,10 @@ def laboratory_of(
     return Laboratory(opener, plan, documents, report, refusal, notes)
 
 
-def _documents(
-    request: LaboratoryRequest, vocabulary: Vocabulary, n_ctx: int
-) -> tuple[Document, ...]:
-    """The texts of a request, then its needles."""
-    found = documents_of(request.texts, vocabulary, n_ctx, request.n_most)
-    return found + (needles(vocabulary, request.haystack, n_ctx) if request.haystack else ())
-
-
 def _refusal(
     model: Model, configuration: Configuration, subject: Subject
 ) -> Callable[[KVTypes], str | None]:
-    """Function that returns why a cache type does not work; torch checks that when opening one."""
+    """A function that returns why llama.cpp refuses a cache type; torch checks when opening."""
     if configuration.backend == "torch":
         return lambda _: None
     shape = CacheShape(

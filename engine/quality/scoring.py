@@ -28,8 +28,6 @@ class BatchShape:
     """Tokens of a batch."""
     n_rows: int
     """Rows of logits of a batch."""
-    is_control: bool = False
-    """Whether to compute with other kernels than the reference."""
 
     def of(self, configuration: Configuration) -> Configuration:
         """A configuration for one sequence in a context of this shape."""
@@ -45,9 +43,12 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class OpenedContext:
-    """An open context with one cache type."""
+    """An open context with one cache type, and its sequence."""
 
+    kind: KVTypes
+    role: Role
     backend: Backend
+    sequence: TokenSequence
     compute_bytes: int
     """Bytes of the graph's buffers."""
     n_step: int | None = None
@@ -60,8 +61,8 @@ class ContextOpener(Protocol):
     @property
     def vocabulary(self) -> Vocabulary: ...
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
-        """Open a context; closing its backend frees it.
+    def open(self, kind: KVTypes, shape: BatchShape, role: Role = "candidate") -> OpenedContext:
+        """Open a context; the control computes with other kernels.
 
         Raises:
             ModelLoadError: the cache type or the size is refused; the message has the reason.
@@ -74,16 +75,6 @@ class ContextOpener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
-    """A context in the comparison."""
-
-    kind: KVTypes
-    role: Role
-    opened: OpenedContext
-    sequence: TokenSequence
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredChunk:
     """A batch that all contexts have decoded."""
 
@@ -92,7 +83,7 @@ class ScoredChunk:
     """One array per context; empty for unscored tokens."""
 
 
-class ContestantError(QualityError):
+class CandidateError(QualityError):
     """A candidate's logits cannot be compared."""
 
     def __init__(self, kind: KVTypes, message: str) -> None:
@@ -101,52 +92,52 @@ class ContestantError(QualityError):
 
 
 def score(
-    document: Document, contestants: Sequence[Contestant], *, n_chunk: int
+    document: Document, contexts: Sequence[OpenedContext], *, n_chunk: int
 ) -> Iterator[ScoredChunk]:
     """Score a document and yield its rows chunk by chunk.
 
     Args:
         document: The document to decode, starting with an empty cache.
-        contestants: The reference, then the contexts to compare with it.
+        contexts: The reference, then the contexts to compare with it.
         n_chunk: Tokens of a batch.
 
     Raises:
-        ContestantError: a candidate's logits contain NaN or infinity.
+        CandidateError: a candidate's logits contain NaN or infinity.
         QualityError: those of the reference or the control do.
         EngineError: as `Sequence.verify`.
     """
-    for each in contestants:
+    for each in contexts:
         each.sequence.crop(0)
     tokens, first = document.tokens, document.first
     for start in range(0, first, n_chunk):
         unscored = tokens[start : min(start + n_chunk, first)]
-        for each in contestants:
-            for step in _steps(unscored, each.opened.n_step):
+        for each in contexts:
+            for step in _steps(unscored, each.n_step):
                 each.sequence.prefill(step)
         yield ScoredChunk(len(unscored))
     for start in range(first, len(tokens) - 1, n_chunk):
         chunk = tokens[start : start + n_chunk]
         next_tokens = tokens[start + 1 : start + 1 + len(chunk)]
-        yield ScoredChunk(len(chunk), tuple(_compare(contestants, chunk, next_tokens)))
+        yield ScoredChunk(len(chunk), tuple(_compare(contexts, chunk, next_tokens)))
 
 
 def _compare(
-    contestants: Sequence[Contestant], chunk: Sequence[int], next_tokens: Sequence[int]
+    contexts: Sequence[OpenedContext], chunk: Sequence[int], next_tokens: Sequence[int]
 ) -> Iterator[Rows]:
     """Yield the rows of a chunk for each context."""
-    first, *others = contestants
+    first, *others = contexts
     reference = reference_rows(first.sequence.verify(chunk).logits, next_tokens)
     yield own_rows(reference)
     for each in others:
         parts, start = [], 0
         try:
-            for step in _steps(chunk, each.opened.n_step):
+            for step in _steps(chunk, each.n_step):
                 logits = each.sequence.verify(step).logits
                 parts.append(compared_rows(reference, logits, start))
                 start += len(step)
         except QualityError as error:
             if each.role == "candidate":
-                raise ContestantError(each.kind, f"{each.kind}: {error}") from error
+                raise CandidateError(each.kind, f"{each.kind}: {error}") from error
             raise
         yield np.concatenate(parts)
 

@@ -47,12 +47,7 @@ def empty_report(subject: Subject, documents: Sequence[Document]) -> Report:
 
 
 def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
-    """Compute the figures of some documents' rows.
-
-    Args:
-        rows: One array per document, with at least one row in total.
-        n_draws: Bootstrap samples; 0 omits the intervals.
-    """
+    """Figures of the rows of some documents; without `n_draws` bootstrap samples no intervals."""
     filled = [each for each in rows if len(each)]
     joined = np.concatenate(filled)
     drawn = _draws(len(filled), n_draws)
@@ -95,16 +90,15 @@ def parts_by_text(
     documents: Sequence[Document], rows: Sequence[Rows], *, n_draws: int = N_DRAWS
 ) -> tuple[Breakdown, ...]:
     """Compute the figures of each kind of text that has rows."""
-    parts = []
-    for kind in TEXT_KINDS:
-        inside = [
-            each
-            for document, each in zip(documents, rows, strict=True)
-            if document.kind == kind and len(each)
-        ]
-        if inside:
-            parts.append(Breakdown(kind, scores_of(inside, n_draws=n_draws)))
-    return tuple(parts)
+    found: dict[str, list[Rows]] = {kind: [] for kind in TEXT_KINDS}
+    for document, each in zip(documents, rows, strict=True):
+        if document.kind in found and len(each):
+            found[document.kind].append(each)
+    return tuple(
+        Breakdown(kind, scores_of(inside, n_draws=n_draws))
+        for kind, inside in found.items()
+        if inside
+    )
 
 
 def answers_of(documents: Sequence[Document], rows: Sequence[Rows]) -> tuple[Answers, ...]:
@@ -131,7 +125,6 @@ def measurement_of(
     found: Mapping[int, Rows],
     *,
     cost: Cost | None,
-    n_draws: int = N_DRAWS,
 ) -> Measurement | None:
     """Compute all figures of one cache type; None if no row of a text was scored.
 
@@ -141,7 +134,6 @@ def measurement_of(
         documents: Texts and questions.
         found: Rows by document index; documents may be missing or incomplete.
         cost: Memory and speed, None if not measured.
-        n_draws: Bootstrap samples; 0 omits the intervals.
     """
 
     def chosen(*kinds: str) -> tuple[list[Document], list[Rows]]:
@@ -156,9 +148,9 @@ def measurement_of(
         kind,
         role,
         is_complete=all(is_whole),
-        scores=scores_of(rows, n_draws=n_draws),
-        by_position=parts_by_position(texts, rows, n_draws=n_draws),
-        by_text=parts_by_text(texts, rows, n_draws=n_draws),
+        scores=scores_of(rows),
+        by_position=parts_by_position(texts, rows),
+        by_text=parts_by_text(texts, rows),
         needle=answers_of(*chosen("needle")),
         cost=cost,
     )

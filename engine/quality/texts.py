@@ -45,7 +45,7 @@ class AnswerSpan:
     """Tokens `start` to `stop` of a document; the answer is correct if all are top tokens."""
 
     name: str
-    """Name of the group it is counted in, such as the depth of a needle."""
+    """Group that it is counted in, such as the depth of a needle."""
     start: int
     stop: int
 
@@ -112,16 +112,10 @@ def clean_name(name: str) -> str:
 def documents_of(
     texts: Iterable[Text], vocabulary: Vocabulary, n_ctx: int, n_most: int | None = None
 ) -> tuple[Document, ...]:
-    """Tokenize the texts; each document starts with the BOS token if the model adds one.
+    """Tokenize the texts as documents of at most `n_ctx` tokens, and `n_most` in total.
 
-    Texts longer than the context are split into several documents; duplicates are dropped. Control
-    tokens written in a text are tokenized as plain text.
-
-    Args:
-        texts: Texts to score.
-        vocabulary: The model's vocabulary.
-        n_ctx: Maximum tokens of a document.
-        n_most: Maximum tokens of all documents; None uses all.
+    Longer texts are split, duplicates dropped; control tokens in a text are plain text. A document
+    starts with the BOS token if the model adds one.
 
     Raises:
         QualityError: no text is long enough.

@@ -1,6 +1,5 @@
 import struct
 from contextlib import suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,14 +115,6 @@ def test_a_photo_lies_as_the_camera_was_held(orientation: int, tmp_path: Path) -
     assert np.array_equal(colours(image), np.asarray(exif_transpose(picture)))
     sent = np.asarray(open_image(BytesIO(image.portable()))).astype(int)
     assert abs(sent - colours(image)).max() <= 8, "a photo stays one, nearly as it was"
-
-
-def test_a_message_from_before_photos_were_turned_keeps_its_picture(tmp_path: Path) -> None:
-    now = attached(tmp_path / "a.jpg", turned(6))
-    then = replace(now, width=now.height, height=now.width)
-    assert np.array_equal(colours(then), np.asarray(open_image(then.path)))
-    with pytest.raises(ImageError, match="40 x 30 pixels but had 31 x 40"):
-        replace(now, width=31).pixels()
 
 
 def test_broken_exif_leaves_the_picture_as_it_lies(tmp_path: Path) -> None:

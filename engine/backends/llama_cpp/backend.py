@@ -10,8 +10,7 @@ from typing import Literal
 
 import llama_cpp
 
-from engine.backends.base import Forward, Step, check_steps
-from engine.backends.defaults import BaseBackend, check_cells, free_number
+from engine.backends.base import Backend, Forward, Step, check_cells, check_steps, free_number
 from engine.backends.llama_cpp.batch import LogitsRows, TokenBatch
 from engine.backends.llama_cpp.log import NativeLog, with_all_rows
 from engine.backends.llama_cpp.model import Adapters, LlamaCppVocabulary, LoadedModel
@@ -22,15 +21,12 @@ from engine.backends.llama_cpp.states import States
 from engine.builds import installed_build
 from engine.configuration import Adapter, Configuration
 from engine.errors import ContextFullError, DecodeAborted, DecodeError, EngineError
-from engine.events import BufferSize
 from engine.images import ImageError, end_of_images
 from engine.memory.hardware import thread_counts
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
-
-
 ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
 """Environment variable of llama.cpp that turns off the rotation of quantised caches."""
 
@@ -63,7 +59,7 @@ class AbortFlag:
         self._flag[0] = b"\x00"
 
 
-class LlamaCppBackend(BaseBackend):
+class LlamaCppBackend(Backend):
     """A model, its context and the sequences in it.
 
     A draft model computes one row of logits at a time; the slots divide the cells.
@@ -78,6 +74,8 @@ class LlamaCppBackend(BaseBackend):
     Raises:
         ModelLoadError: llama.cpp cannot load the file or create the context.
     """
+
+    vocabulary: LlamaCppVocabulary
 
     def __init__(
         self,
@@ -98,28 +96,24 @@ class LlamaCppBackend(BaseBackend):
         self.native: object = None
         """llama.cpp's handle of the context."""
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
-        self.notes: tuple[str, ...] = ()
         threaded = replace(configuration, n_threads=self.n_threads[0])
         try:
             self.native = open_context(self._model, threaded, self.n_rows, log)
             self._adapters = Adapters(self._model, self.native, log)
-            self._usual_adapters = configuration.adapters
-            self._adapters.use(self._usual_adapters)
+            self._own_adapters = configuration.adapters
+            self._adapters.use(self._own_adapters)
         except EngineError:
             if self.native is not None:
                 llama_cpp.llama_free(self.native)
             self._weights.release()
             raise
         llama_cpp.llama_set_abort_callback(self.native, self._flag.callback, self._flag.data)
-        self.buffers: tuple[BufferSize, ...] = with_all_rows(
-            log.buffers(role), self.n_rows, configuration.n_slots
-        )
+        self.buffers = with_all_rows(log.buffers(role), self.n_rows, configuration.n_slots)
         self.kv_bytes = sum(one.nbytes for one in self.buffers if one.kind in ("KV", "RS"))
         self.compute_bytes = sum(one.nbytes for one in self.buffers if one.kind == "compute")
         self.vocabulary = LlamaCppVocabulary(self._model)
         self.n_ctx: int = llama_cpp.llama_n_ctx_seq(self.native)
         self.n_batch: int = llama_cpp.llama_n_batch(self.native)
-        self.n_ctx_train: int = llama_cpp.llama_model_n_ctx_train(self._model)
         self.n_sequences = configuration.n_slots
         self.n_ubatch: int = llama_cpp.llama_n_ubatch(self.native)
         self.n_swa: int = llama_cpp.llama_model_n_swa(self._model)
@@ -129,10 +123,12 @@ class LlamaCppBackend(BaseBackend):
             or llama_cpp.llama_model_is_hybrid(self._model)
         )
         self.can_crop = not self.is_recurrent
-        self.states = States(
-            self.native,
-            n_swa=self.n_swa,
+        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
+        self.state_format = (
+            f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}"
+            f"{'' if is_rotated else ', not rotated'}"
         )
+        self.states = States(self.native, n_swa=self.n_swa)
         self.batch = TokenBatch(max(self.n_batch, self.n_rows), self.n_sequences)
         self._rows = LogitsRows(self.native, self.n_rows, self.vocabulary.n_tokens)
         self.opened: dict[int, LlamaCppSequence] = {}
@@ -149,44 +145,7 @@ class LlamaCppBackend(BaseBackend):
             return False  # with M-RoPE positions are not token indices
         return self.states.slice_layout is not None
 
-    @property
-    def state_format(self) -> str:
-        is_rotated = os.environ.get(ROTATION_OFF, "0").strip() in ("", "0")
-        how = "" if is_rotated else ", not rotated"
-        return f"llama.cpp state {llama_cpp.LLAMA_STATE_SEQ_VERSION} {installed_build()}{how}"
-
-    @property
-    def blindness(self) -> str:
-        return self.vocabulary.blindness
-
-    @property
-    def model_name(self) -> str:
-        """Model name in the file; may be empty."""
-        return self._metadata("general.name") or ""
-
-    @property
-    def file_type(self) -> str:
-        """Quantisation as llama.cpp names it."""
-        number = self._metadata("general.file_type")
-        name = llama_cpp.llama_ftype_name(int(number)) if number else None
-        if name is None:
-            return "unknown"
-        base, _, size = name.decode().partition(" - ")
-        return f"{base}_{size[0]}" if size else base
-
-    @property
-    def chat_template(self) -> str | None:
-        """The Jinja text of the file's default chat template."""
-        self.check_open()
-        text = llama_cpp.llama_model_chat_template(self._model, None)
-        return text.decode("utf-8", "replace") if text else None
-
     def open(self) -> LlamaCppSequence:
-        """Open an empty sequence; a backend with a single one empties that.
-
-        Raises:
-            ContextFullError: all sequences are open.
-        """
         self.check_open()
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
@@ -196,10 +155,7 @@ class LlamaCppBackend(BaseBackend):
         return self.opened[0]
 
     def warm_up(self) -> None:
-        """Decode a few tokens and learn the layout of saved states.
-
-        A badly built llama.cpp crashes at its first decode.
-        """
+        """Decode a few tokens (a badly built llama.cpp crashes here); learn the state layout."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
         sequence = self.open()
@@ -224,10 +180,9 @@ class LlamaCppBackend(BaseBackend):
         if self.projector is not None:
             steps = [self._after_images(step) for step in steps]
         pairs = [(step, self._own(step)) for step in steps]
-        by_id = {sequence.id: (step, sequence) for step, sequence in pairs}
+        in_order = sorted(pairs, key=lambda pair: pair[1].id)
         self.batch.clear()
-        for sequence_id in sorted(by_id):
-            step, sequence = by_id[sequence_id]
+        for step, sequence in in_order:
             sequence.fill_batch(step, self.batch)
         native = self.batch.native
         status = llama_cpp.llama_decode(self.native, native) if native.n_tokens else DECODED
@@ -237,17 +192,13 @@ class LlamaCppBackend(BaseBackend):
         if status != DECODED:
             raise self._failure(status, pairs)
         forwards, start = {}, 0
-        for sequence_id in sorted(by_id):
-            end = start + len(by_id[sequence_id][0].tokens)
-            forwards[sequence_id] = Forward(rows[start:end])
-            start = end
+        for step, sequence in in_order:
+            forwards[sequence.id] = Forward(rows[start : start + len(step.tokens)])
+            start += len(step.tokens)
         return [forwards[sequence.id] for _, sequence in pairs]
 
     def _check(self, steps: Sequence[Step]) -> int:
-        """Check that all steps can be decoded; return their rows of logits.
-
-        Tokens up to the last image of a step are decoded in separate batches.
-        """
+        """Return the rows of logits of steps; tokens up to an image have batches of their own."""
         last = [replace(step, unread=step.unread[end_of_images(step.unread) :]) for step in steps]
         n_rows = check_steps(last, n_rows=self.n_rows, n_batch=self.n_batch)
         for step in steps:
@@ -256,7 +207,7 @@ class LlamaCppBackend(BaseBackend):
 
     def use_adapters(self, adapters: Sequence[Adapter] | None) -> None:
         self.check_open()
-        self._adapters.use(self._usual_adapters if adapters is None else adapters)
+        self._adapters.use(self._own_adapters if adapters is None else adapters)
 
     def abort(self) -> None:
         self._flag.set()
@@ -293,12 +244,7 @@ class LlamaCppBackend(BaseBackend):
         return replace(step, unread=unread)
 
     def _decode_image(self, sequence: LlamaCppSequence, tokens: Sequence[int]) -> int:
-        """Decode the image segment at the start of `tokens`; return its number of tokens.
-
-        Raises:
-            ImageError: the image is missing, or cannot be read.
-            ContextFullError, DecodeAborted, DecodeError: as `verify_batch`.
-        """
+        """Decode the image segment at the start of `tokens`; return its number of tokens."""
 
         def check_stopped() -> None:
             if self._flag.is_set:
@@ -310,7 +256,7 @@ class LlamaCppBackend(BaseBackend):
             self.native, sequence.id, tokens, start, n_batch=self.n_batch, check=check_stopped
         )
         step = Step(sequence, unread=tokens[:n_tokens])
-        if status != DECODED:  # a part of an image is none
+        if status != DECODED:  # remove a partly decoded image
             llama_cpp.llama_memory_seq_rm(self.memory, sequence.id, start, -1)
         sequence.commit_step(step, is_decoded=status == DECODED)
         if status != DECODED:
@@ -346,11 +292,11 @@ class LlamaCppBackend(BaseBackend):
                 n_ubatch=configuration.n_ubatch,
             )
         except ImageError as error:
-            self.vocabulary.blindness = str(error)
+            self.vocabulary.no_images = str(error)
             self.notes += (f"images cannot be attached: {error}",)
             return
         self.projector = self.vocabulary.projector = projector
-        self.vocabulary.blindness = ""
+        self.vocabulary.no_images = ""
         self.buffers += projector.buffers
 
     def _learn_states(self) -> None:
@@ -360,9 +306,3 @@ class LlamaCppBackend(BaseBackend):
             max(opened, key=lambda sequence: len(sequence.tokens)).learn_states()
         else:
             self.warm_up()
-
-    def _metadata(self, key: str) -> str | None:
-        self.check_open()
-        buffer = ctypes.create_string_buffer(512)
-        n = llama_cpp.llama_model_meta_val_str(self._model, key.encode(), buffer, len(buffer))
-        return buffer.value.decode("utf-8", "replace") if n >= 0 else None

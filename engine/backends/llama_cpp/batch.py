@@ -62,12 +62,10 @@ class LogitsRows:
     """The rows of logits of the last decode, as a view of llama.cpp's memory."""
 
     def __init__(self, context: object, n_rows: int, n_vocab: int) -> None:
-        self._context = context
-        self._shape = (n_rows, n_vocab)
-        self.none: Logits
-        """Logits of a prefill, `[0, n_vocab]`."""
-        self._address = 0
-        self._logits = self.none = np.empty((0, n_vocab), dtype=np.float32)
+        self._context, self._shape, self._address = context, (n_rows, n_vocab), 0
+        self.none: Logits = np.empty((0, n_vocab), dtype=np.float32)
+        """Logits of a prefill."""
+        self._logits = self.none
 
     def read(self) -> Logits:
         """The whole buffer, `[n_rows, n_vocab]`; a new view if llama.cpp moved it.

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import llama_cpp
 import psutil
 
-from engine.backends.llama_cpp.log import NativeLog, with_all_rows
+from engine.backends.llama_cpp.log import CACHE_LINE, COMPRESSOR_LINE, NativeLog, with_all_rows
 from engine.backends.llama_cpp.parameters import ModelParameters, context_parameters
 from engine.configuration import Configuration, TensorOverride
 from engine.errors import EngineError, ModelLoadError
@@ -32,10 +32,10 @@ Request = dict[str, Any]
 that the recurrent state stores to roll back drafted tokens."""
 MEMORY_LIMIT_BYTES = 4 * 1024**3
 MAX_MODELS = 2
-LAID_OUT_ON_CPU = ("n_cpu_moe", "tensor_overrides")
-LAID_OUT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *LAID_OUT_ON_CPU)
+CPU_PLACEMENT = ("n_cpu_moe", "tensor_overrides")
+PLACEMENT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *CPU_PLACEMENT)
 """Settings that determine the placement of weights."""
-NOT_LAID_OUT = ("draft", "speculation", "sampling", "adapters", "mmproj_path")
+IGNORED = ("draft", "speculation", "sampling", "adapters", "mmproj_path")
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
 """What llama.cpp 0c1e57098 logs if memory runs out."""
 
@@ -57,19 +57,15 @@ class DryRunner:
         """
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind not in ("KV", "model")]
-            found += [BufferSize("", "KV", nbytes) for nbytes in self._log.cache_sizes()]
-            found += [BufferSize("", "RS", nbytes) for nbytes in self._log.compressor_sizes()]
+            for kind, pattern in (("KV", CACHE_LINE), ("RS", COMPRESSOR_LINE)):
+                found += [BufferSize("", kind, nbytes) for nbytes in self._log.sizes(pattern)]
         n_slots = request["configuration"]["n_slots"]
         whole = with_all_rows(tuple(found), request["n_rows"], n_slots)
         return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in whole]
 
     @contextmanager
     def context(self, request: Request) -> Iterator[object]:
-        """The laid-out context of a request, freed at the end of the block.
-
-        Raises:
-            ModelLoadError: llama.cpp refuses the model or the context.
-        """
+        """The context of a request, freed at the end of the block; raises `ModelLoadError`."""
         configuration = configuration_of(request["configuration"])
         model = self._opened(configuration)
         self._log.clear()
@@ -95,20 +91,20 @@ class DryRunner:
     def _opened(self, configuration: Configuration) -> object:
         """The model of a configuration, shared by those with the same placement."""
         plain = Configuration(configuration.model_path, 0)
-        names = LAID_OUT if llama_cpp.llama_supports_gpu_offload() else LAID_OUT_ON_CPU
-        laid_out = replace(plain, **{name: getattr(configuration, name) for name in names})
-        model = self._models.pop(laid_out, None) or self._load(laid_out)
-        self._models[laid_out] = model
+        names = PLACEMENT if llama_cpp.llama_supports_gpu_offload() else CPU_PLACEMENT
+        placed = replace(plain, **{name: getattr(configuration, name) for name in names})
+        model = self._models.pop(placed, None) or self._load(placed)
+        self._models[placed] = model
         return model
 
-    def _load(self, laid_out: Configuration) -> object:
+    def _load(self, placed: Configuration) -> object:
         while len(self._models) >= MAX_MODELS:
             llama_cpp.llama_model_free(self._models.pop(next(iter(self._models))))
-        asked = ModelParameters(laid_out)
+        asked = ModelParameters(placed)
         asked.params.no_alloc = True
         asked.params.load_mode = llama_cpp.LLAMA_LOAD_MODE_NONE
         self._log.clear()
-        path = str(laid_out.model_path)
+        path = str(placed.model_path)
         model: object = llama_cpp.llama_model_load_from_file(os.fsencode(path), asked.params)
         if model is None:
             raise ModelLoadError(f"llama.cpp cannot read {path}: {self._log.errors()}")
@@ -125,7 +121,7 @@ def configuration_of(values: Mapping[str, Any]) -> Configuration:
         "tensor_overrides": overrides,
     }
     usual = Configuration(own["model_path"], own["n_ctx"])
-    return replace(usual, **{name: own[name] for name in own if name not in NOT_LAID_OUT})
+    return replace(usual, **{name: own[name] for name in own if name not in IGNORED})
 
 
 def limit_memory() -> int:

@@ -3,21 +3,16 @@
 import ctypes
 import re
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
 import llama_cpp
 
-from engine.events import BufferSize
-from engine.memory.units import MIB
+from engine.memory.server_log import buffers_in
+from engine.memory.units import MIB, BufferSize
 
 LEVEL_INFO, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 4, 5
 
-BUFFER_LINE = re.compile(
-    r"(?P<device>\S+)\s+(?P<kind>model|KV|compute|output|RS)\s+buffer size\s*=\s*"
-    r"(?P<mib>[\d.]+)\s*MiB"
-)
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
 """Size of a cache over all devices; a dry run logs its buffers as empty."""
 PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
@@ -64,36 +59,19 @@ class NativeLog:
         """The last error lines as one text; empty without errors."""
         return "; ".join(line.strip() for line in list(self._errors)[-3:])
 
-    def cache_sizes(self) -> tuple[int, ...]:
-        """Bytes of each KV cache logged since `clear`."""
-        matches = (CACHE_LINE.search(line) for line in self._lines)
-        return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
-
-    def compressor_sizes(self) -> tuple[int, ...]:
-        """Bytes of each compressor state logged since `clear`."""
-        matches = (COMPRESSOR_LINE.search(line) for line in self._lines)
+    def sizes(self, pattern: re.Pattern[str]) -> tuple[int, ...]:
+        """Bytes in the lines logged since `clear` that match a pattern."""
+        matches = (pattern.search(line) for line in self._lines)
         return tuple(round(float(match["mib"]) * MIB) for match in matches if match)
 
     def projector_buffers(self) -> tuple[BufferSize, ...]:
         """Buffers of a projector; libmtmd logs its weights without the device of its graph."""
-        graph = self.buffers("projector")
-        sizes = [match for line in self._lines if (match := PROJECTOR_LINE.search(line))]
-        nbytes = round(sum(float(match["mib"]) for match in sizes[:1]) * MIB)
+        graph, nbytes = self.buffers("projector"), sum(self.sizes(PROJECTOR_LINE)[:1])
         return (*(replace(each, kind="model", nbytes=nbytes) for each in graph[:1]), *graph[-1:])
 
     def buffers(self, owner: str) -> tuple[BufferSize, ...]:
         """Buffers logged since `clear`."""
-        return read_buffers(self._lines, owner)
-
-
-def read_buffers(lines: Iterable[str], owner: str) -> tuple[BufferSize, ...]:
-    """Parse the buffer sizes in log lines, in order."""
-    matches = (BUFFER_LINE.search(line) for line in lines)
-    return tuple(
-        BufferSize(match["device"], match["kind"], round(float(match["mib"]) * MIB), owner)
-        for match in matches
-        if match
-    )
+        return buffers_in(self._lines, owner)
 
 
 def with_all_rows(

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import llama_cpp
 
+from engine.backends.base import Vocabulary
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.parameters import ModelParameters
 from engine.backends.llama_cpp.projector import Projector
 from engine.configuration import Adapter, Configuration
 from engine.errors import AdapterError, EngineError, ModelLoadError
-from engine.images import Image, ImageError, starts_image
+from engine.images import Image, starts_image
 from engine.model.gguf import read_gguf
 from engine.model.identity import not_a_file
 
@@ -28,12 +29,7 @@ PIECE_BYTES = 256
 
 
 class LoadedModel:
-    """The reference-counted weights of a file, shared by several contexts.
-
-    Args:
-        configuration: Settings of the model.
-        log: The log of this process.
-        vocab_only: Whether to load only the vocabulary, for another backend.
+    """The reference-counted weights of a file, or only its vocabulary for another backend.
 
     Raises:
         ModelLoadError: llama.cpp cannot load the file.
@@ -60,7 +56,7 @@ class LoadedModel:
             self.native = None
 
 
-class LlamaCppVocabulary:
+class LlamaCppVocabulary(Vocabulary):
     """The vocabulary of a loaded model; close it before the model is freed."""
 
     def __init__(self, model: object) -> None:
@@ -73,8 +69,7 @@ class LlamaCppVocabulary:
         self.adds_eos = bool(llama_cpp.llama_vocab_get_add_eos(self._vocab))
         self.projector: Projector | None = None
         """Projector for images; None without one."""
-        self.blindness = NO_PROJECTOR
-        """Why there is no projector; empty if there is one."""
+        self.no_images = NO_PROJECTOR
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self.identifier = self._fingerprint()
@@ -82,6 +77,7 @@ class LlamaCppVocabulary:
     def close(self) -> None:
         """Refuse further calls; a second call does nothing."""
         self._open_vocab = None
+        self.no_images = "the model is closed: load it again"
 
     @property
     def _vocab(self) -> object:
@@ -90,11 +86,9 @@ class LlamaCppVocabulary:
         return self._open_vocab
 
     def is_end(self, token: int) -> bool:
-        end = self._ends.get(token)
-        if end is None:
-            end = bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
-            self._ends[token] = end
-        return end
+        if token not in self._ends:
+            self._ends[token] = bool(llama_cpp.llama_vocab_is_eog(self._vocab, token))
+        return self._ends[token]
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode("utf-8", "replace")
@@ -109,22 +103,19 @@ class LlamaCppVocabulary:
             capacity = -n
 
     def image_tokens(self, image: Image) -> tuple[int, ...]:
-        if self.projector is None:
-            raise ImageError(f"{image.name} is an image, but {self.blindness}")
+        if self.projector is None or self._open_vocab is None:
+            return super().image_tokens(image)
         return self.projector.tokens(image)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         if token < 0:
             return IMAGE_PIECE if special and starts_image(token) else b""
         key = token if special else ~token
-        cached = self._pieces.get(key)
-        if cached is None:
-            cached = self._read_piece(token, special=special)
-            self._pieces[key] = cached
-        return cached
+        if key not in self._pieces:
+            self._pieces[key] = self._read_piece(token, special=special)
+        return self._pieces[key]
 
     def text(self, token: int) -> bytes:
-        """The vocabulary entry as in the file."""
         return llama_cpp.llama_vocab_get_text(self._vocab, token) or b""
 
     def _read_piece(self, token: int, *, special: bool) -> bytes:
@@ -159,9 +150,7 @@ class Adapters:
     """
 
     def __init__(self, model: object, context: object, log: NativeLog) -> None:
-        self._model = model
-        self._context = context
-        self._log = log
+        self._model, self._context, self._log = model, context, log
         self._loaded: dict[Path, ctypes._Pointer[ctypes.c_void_p]] = {}
         self.used: tuple[Adapter, ...] = ()
 
@@ -184,9 +173,8 @@ class Adapters:
         self.used = wanted
 
     def _load(self, path: Path) -> "ctypes._Pointer[ctypes.c_void_p]":
-        known = self._loaded.get(path)
-        if known is not None:
-            return known
+        if path in self._loaded:
+            return self._loaded[path]
         if not path.is_file():
             raise AdapterError(f"the adapter {path} {not_a_file(path)}")
         self._log.clear()

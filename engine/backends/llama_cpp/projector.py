@@ -107,8 +107,8 @@ class Projector:
         self._digest = ""
         self._images: dict[str, Image] = {}
         """Images by key, with the path used last."""
-        self._known: OrderedDict[str, tuple[tuple[int, ...], object]] = OrderedDict()
-        """Tokens of each image, and libmtmd's chunks, to which `_segments` refers."""
+        self._layouts: OrderedDict[str, tuple[tuple[int, ...], object]] = OrderedDict()
+        """Tokens and chunks of each image."""
         self._segments: dict[int, ImageChunk] = {}
         """Image segments by their first token."""
         self._embedded: OrderedDict[str, list[NDArray[np.float32]]] = OrderedDict()
@@ -121,51 +121,55 @@ class Projector:
             ImageError: its size is refused, or the vocabulary lacks words that it needs.
         """
         key = f"{image.sha256} {image.width}x{image.height}"
-        known = self._known.get(key)
-        if known is not None:
-            self._images[key] = image
-            self._known.move_to_end(key)
-            return known[0]
-        image.check_size()
-        mtmd, found = self._mtmd, []
+        if key not in self._layouts:
+            image.check_size()
+            self._layouts[key] = self._layout(image, key)
+            if len(self._layouts) > MAX_IMAGES:
+                self._forget(next(iter(self._layouts)))
+        self._layouts.move_to_end(key)
+        self._images[key] = image
+        return self._layouts[key][0]
+
+    def _layout(self, image: Image, key: str) -> tuple[tuple[int, ...], object]:
+        """Tokens of an image, and libmtmd's chunks, to which its segments refer."""
+        mtmd = self._mtmd
         bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, None)
         try:
-            chunks = self._cut(bitmap, image)  # not freed: decoding refers to it
+            chunks = self._cut(bitmap, image)
         finally:
             mtmd.mtmd_bitmap_free(bitmap)
-        segmentes: dict[int, ImageChunk] = {}
-        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
-            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
-            n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-            if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
-                found += self._words(chunk)
-                continue
-            own = image_tokens(f"{READING} {key} {self._hash()} {index}", n_tokens)
-            places = (mtmd.mtmd_decoder_pos * n_tokens)()
-            parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
-            mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, places)
-            segmentes[own[0]] = ImageChunk(
-                key, index, chunk, n_tokens,
-                np.array([place.t for place in places], np.int32),
-                int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
-            )  # fmt: skip
-            found += own
-        if NO_TOKEN in found:
+        tokens: list[int] = []
+        segments: dict[int, ImageChunk] = {}
+        for index, chunk, is_text in self._chunks(chunks):
+            if is_text:
+                tokens += self._words(chunk)
+            else:
+                segment, own = self._segment(key, index, chunk)
+                segments[own[0]] = segment
+                tokens += own
+        if NO_TOKEN in tokens:
             mtmd.mtmd_input_chunks_free(chunks)
             raise ImageError(
                 f"{self._path.name} belongs to another model: it marks images with tokens "
                 "that are not in this model's vocabulary"
             )
-        self._segments |= segmentes
-        self._images[key] = image
-        self._known[key] = tuple(found), chunks
-        while len(self._known) > MAX_IMAGES:
-            self._forget(*self._known.popitem(last=False))
-        return tuple(found)
+        self._segments |= segments
+        return tuple(tokens), chunks
 
-    def _forget(self, key: str, known: tuple[tuple[int, ...], object]) -> None:
+    def _segment(self, key: str, index: int, chunk: object) -> tuple[ImageChunk, tuple[int, ...]]:
+        mtmd = self._mtmd
+        n_tokens: int = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        own = image_tokens(f"{READING} {key} {self._hash()} {index}", n_tokens)
+        found = (mtmd.mtmd_decoder_pos * n_tokens)()
+        parts = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        mtmd.mtmd_helper_image_get_decoder_pos(parts, 0, found)
+        positions = np.array([each.t for each in found], np.int32)
+        n_positions = int(mtmd.mtmd_input_chunk_get_n_pos(chunk))
+        return ImageChunk(key, index, chunk, n_tokens, positions, n_positions), own
+
+    def _forget(self, key: str) -> None:
         """Drop a cached layout."""
-        tokens, chunks = known
+        tokens, chunks = self._layouts.pop(key)
         for token in tokens:
             self._segments.pop(token, None)
         self._images.pop(key, None)
@@ -186,7 +190,7 @@ class Projector:
         if not self.has_rows or min(tokens, default=0) >= 0:
             return None
         found = np.arange(len(tokens) + 1, dtype=np.int32)
-        for start in (place for place, token in enumerate(tokens) if starts_image(token)):
+        for start in (index for index, token in enumerate(tokens) if starts_image(token)):
             segment = self._segments.get(tokens[start])
             if segment is None:
                 raise StateError(UNKNOWN_IMAGE)
@@ -210,7 +214,7 @@ class Projector:
         Args:
             context: llama.cpp's handle.
             sequence_id: Id of the sequence.
-            tokens: Tokens of the sequence from the segment's start on.
+            tokens: Tokens from the segment's start on.
             position: Position of the first one.
             n_batch: Maximum tokens of a batch.
             check: Raises `DecodeAborted` to stop.
@@ -252,8 +256,8 @@ class Projector:
 
     def close(self) -> None:
         """Free the projector; call it before the model is freed."""
-        while self._known:
-            self._forget(*self._known.popitem())
+        for key in list(self._layouts):
+            self._forget(key)
         self._mtmd.mtmd_free(self._native)
 
     def _check(self, model: object) -> None:
@@ -298,15 +302,16 @@ class Projector:
         key = segment.image
         if key not in self._embedded:
             self._embedded[key] = self._encoded(self._images[key], check)
-            while len(self._embedded) > 1 and self._n_embedded_bytes() > MAX_EMBEDDING_BYTES:
+            while (
+                len(self._embedded) > 1
+                and sum(rows.nbytes for embedded in self._embedded.values() for rows in embedded)
+                > MAX_EMBEDDING_BYTES
+            ):
                 self._embedded.popitem(last=False)
         self._embedded.move_to_end(key)
         rows = self._embedded[key][segment.index]
         assert len(rows) == segment.n_tokens, "the pixels of an image do not change its layout"
         return rows
-
-    def _n_embedded_bytes(self) -> int:
-        return sum(rows.nbytes for image in self._embedded.values() for rows in image)
 
     def _encoded(self, image: Image, check: Callable[[], None]) -> list[NDArray[np.float32]]:
         """Embeddings per chunk of an image, empty for chunks of words."""
@@ -314,9 +319,8 @@ class Projector:
         with self._bitmap(image) as bitmap:
             chunks = self._cut(bitmap, image)
         try:
-            for index in range(mtmd.mtmd_input_chunks_size(chunks)):
-                chunk = mtmd.mtmd_input_chunks_get(chunks, index)
-                if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            for _, chunk, is_text in self._chunks(chunks):
+                if is_text:
                     encoded.append(np.empty((0, self._width), np.float32))
                     continue
                 check()
@@ -328,6 +332,14 @@ class Projector:
         finally:
             mtmd.mtmd_input_chunks_free(chunks)
         return encoded
+
+    def _chunks(self, chunks: object) -> Iterator[tuple[int, object, bool]]:
+        """Index and handle of each chunk, and whether it is text."""
+        mtmd = self._mtmd
+        for index in range(mtmd.mtmd_input_chunks_size(chunks)):
+            chunk = mtmd.mtmd_input_chunks_get(chunks, index)
+            kind = mtmd.mtmd_input_chunk_get_type(chunk)
+            yield index, chunk, kind == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT
 
     @contextmanager
     def _bitmap(self, image: Image) -> Iterator[object]:

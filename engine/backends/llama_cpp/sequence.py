@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import llama_cpp
 import numpy as np
 
-from engine.backends.base import Step
-from engine.backends.defaults import BaseSequence, check_cells
+from engine.backends.base import Sequence, Step, check_cells
 from engine.backends.llama_cpp.batch import TokenBatch
 from engine.backends.llama_cpp.state_format import Integers, State
 from engine.errors import CropUnsupportedError, EngineError, StateError
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from engine.backends.llama_cpp.backend import LlamaCppBackend
 
 
-class LlamaCppSequence(BaseSequence):
+class LlamaCppSequence(Sequence):
     """Invariant: llama.cpp's cache has exactly `tokens` for this id, at positions 0, 1, ….
 
     With M-RoPE, tokens of an image share a position (`Projector.positions`). A sliding window drops
@@ -97,7 +96,6 @@ class LlamaCppSequence(BaseSequence):
         self._hold(tokens, states)
 
     def close(self) -> None:
-        """Free the cells."""
         if self._backend.opened.get(self.id) is not self:
             return
         self._forget()
@@ -112,8 +110,6 @@ class LlamaCppSequence(BaseSequence):
         """Replace the content; the sequence is empty after an error."""
         try:
             positions = self._positions(tokens)
-            if positions is None:
-                positions = np.arange(len(tokens) + 1, dtype=np.int32)
             self._backend.states.write(self.id, states, positions[:-1])
         except EngineError:
             self._forget()
@@ -122,17 +118,17 @@ class LlamaCppSequence(BaseSequence):
         self._image_end = end_of_images(tokens)
         self._position_gap = len(tokens) - int(positions[-1])
 
-    def _positions(self, tokens: Tokens[int]) -> Integers | None:
-        """Positions of the tokens and of the next one; None if they are 0, 1, …."""
+    def _positions(self, tokens: Tokens[int]) -> Integers:
+        """Positions of the tokens and of the next one."""
         projector = self._backend.projector
-        return None if projector is None else projector.positions(tokens)
+        found = None if projector is None else projector.positions(tokens)
+        return np.arange(len(tokens) + 1, dtype=np.int32) if found is None else found
 
     def _position(self, length: int) -> int:
         """Position of a cached token, or of the next one."""
         if length >= self._image_end:
             return length - self._position_gap
-        positions = self._positions(self._tokens)
-        return length if positions is None else int(positions[length])
+        return int(self._positions(self._tokens)[length])
 
     @property
     def next_position(self) -> int:
@@ -140,11 +136,7 @@ class LlamaCppSequence(BaseSequence):
         return len(self._tokens) - self._position_gap
 
     def fill_batch(self, step: Step, batch: TokenBatch) -> None:
-        """Add the tokens of a step to a batch.
-
-        Raises:
-            ContextFullError: the tokens exceed the free cells.
-        """
+        """Add the tokens of a step to a batch."""
         check_cells(step.n_tokens, len(self._tokens), self._backend.n_ctx)
         is_mixed = step.tokens and step.unread
         tokens = (*step.unread, *step.tokens) if is_mixed else step.tokens or step.unread
@@ -166,12 +158,10 @@ class LlamaCppSequence(BaseSequence):
     def _read_what_is_held(self, tokens: Tokens[int]) -> None:
         """Update `tokens` from llama.cpp's cache after a partial decode."""
         last = llama_cpp.llama_memory_seq_pos_max(self._backend.memory, self.id)
-        line = [*self._tokens, *tokens]
-        positions = self._positions(line)
-        length = last + 1
-        if positions is not None:
-            length = int(np.searchsorted(positions, last, side="right"))
-        self._tokens = line[:length]
+        tokens = [*self._tokens, *tokens]
+        positions = self._positions(tokens)[:-1]
+        length = int(np.searchsorted(positions, last, side="right"))
+        self._tokens = tokens[:length]
         if length and (self._backend.is_recurrent or not self._window_is_whole(length)):
             self._forget()
 

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from engine.backends.server.http import (
@@ -17,24 +17,29 @@ from engine.backends.server.http import (
 from engine.backends.server.served_reply import size_of
 from engine.errors import ServerError, shown
 from engine.http import REPORT_EVERY_S
+from engine.parsing import parse_json
 from engine.validation import did_you_mean
 
 Program = Literal["llama-server", "vLLM", "SGLang", "Ollama", "OpenAI"]
 """`OpenAI` is any other server with `/v1/chat/completions`."""
-LOOK_AGAIN_S = 0.5
+RETRY_S = 0.5
 MAX_MODELS = 10_000
-MAX_PATH = 4096
-PRODUCERS: Mapping[str, Program] = {
-    "llamacpp": "llama-server",
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "library": "Ollama",
+MAX_NAME = 4096
+MAX_WORD = 80
+OWNERS: Mapping[str, Program] = {"llamacpp": "llama-server", "vllm": "vLLM", "sglang": "SGLang"}
+"""Owner of the models at `/v1/models`: llama-server 0c1e570, vLLM 0.32, SGLang 0.5."""
+OWN_PATHS: tuple[tuple[str, str, Program], ...] = (
+    ("/props", "default_generation_settings", "llama-server"),
+    ("/api/version", "version", "Ollama"),
+    ("/model_info", "model_path", "SGLang"),
+    ("/get_model_info", "model_path", "SGLang"),  # its former name
+)
+"""A path and a key of its answer that only one program has."""
+VERSION_PATHS: Mapping[Program, tuple[str, ...]] = {
+    "Ollama": ("/api/version",),
+    "vLLM": ("/version",),
+    "SGLang": ("/server_info", "/get_server_info"),
 }
-"""Who owns the models at `/v1/models`: llama-server 0c1e570, vLLM 0.32, SGLang 0.5, Ollama
-fb30760.
-"""
-
-
 MEDIA_MARKER = "<__media__>"
 """That of a llama-server that does not name its own."""
 
@@ -67,7 +72,6 @@ class ServerFacts:
     """Whether the model accepts images, as far as the server reports."""
     media_marker: str = MEDIA_MARKER
     """Placeholder of an image in a prompt for llama-server."""
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def vocabulary_id(self) -> str:
@@ -105,7 +109,7 @@ def ask_facts(http: Http, wanted: str | None) -> ServerFacts:
                     http.report_wait(f"{error}; waited {waited_s:.0f} of at most {limit_s:g} s")
             except (ServerUnreachableError, ServerSilentError) as error:
                 raise type(error)(f"{error}; check the address {http.url}") from error
-            time.sleep(LOOK_AGAIN_S)
+            time.sleep(RETRY_S)
     finally:
         if n_reports:
             http.report_wait("")
@@ -116,31 +120,25 @@ def _ask(http: Http, wanted: str | None) -> ServerFacts:
     names = tuple(listed)
     if not names:
         raise ServerError(f"{http.name} serves no model: load a model on the server")
-    model = chosen_model(names, wanted, http.name)
-    match _program(http, listed[model]):
-        case "llama-server":
-            return _llama_server(http, names, model, listed[model])
-        case program:
-            n_ctx = size_of(listed[model].get("max_model_len"))
-            return ServerFacts(
-                program,
-                names,
-                model,
-                version=_version(http, program),
-                n_ctx=n_ctx,
-                has_metrics=program != "Ollama" and _answers(http, "/metrics"),
-                # Ollama does not list image support, and refuses an image by itself.
-                sees_images=program == "Ollama"
-                or _reads("image", _object(listed[model].get("architecture"))),
-            )
+    model = _chosen_model(names, wanted, http.name)
+    entry = listed[model]
+    program = OWNERS.get(str(entry.get("owned_by"))) or _program(http)
+    if program == "llama-server":
+        return _llama_server(http, names, model, entry)
+    is_ollama, modalities = program == "Ollama", _object(entry.get("architecture"))
+    return ServerFacts(
+        program,
+        names,
+        model,
+        version=_version(http, program),
+        n_ctx=size_of(entry.get("max_model_len")),
+        has_metrics=not is_ollama and _answers(http, "/metrics"),
+        # Ollama does not list image support; it refuses an image itself.
+        sees_images=is_ollama or "image" in _list(modalities.get("input_modalities")),
+    )
 
 
-def chosen_model(names: Sequence[str], wanted: str | None, server: str) -> str:
-    """The model that matches a name.
-
-    Raises:
-        ServerError: no model or several match.
-    """
+def _chosen_model(names: Sequence[str], wanted: str | None, server: str) -> str:
     if wanted is None or wanted in names:
         return names[0] if wanted is None else wanted
     found = [name for name in names if wanted.lower() in name.lower()]
@@ -160,24 +158,15 @@ def _models(http: Http) -> dict[str, Mapping[str, object]]:
             f"{http.name} returned no model list at /v1/models: use a llama-server, vLLM, "
             "SGLang, Ollama or OpenAI-compatible server"
         ) from error
-    data = listed.get("data")
-    entries = data[:MAX_MODELS] if isinstance(data, list) else []
-    named = ((_word(_object(entry).get("id"), most=MAX_PATH), entry) for entry in entries)
-    return {name: entry for name, entry in named if name and entry["id"] == name}
+    entries = map(_object, _list(listed.get("data"))[:MAX_MODELS])
+    named = ((entry.get("id"), entry) for entry in entries)
+    return {
+        name: entry for name, entry in named if isinstance(name, str) and 0 < len(name) <= MAX_NAME
+    }
 
 
-def _program(http: Http, entry: Mapping[str, object]) -> Program:
-    """Detect the program from the list of models, else from a program-specific path."""
-    known = PRODUCERS.get(str(entry.get("owned_by")))
-    if known is not None and known != "Ollama":
-        return known
-    own: tuple[tuple[str, str, Program], ...] = (
-        ("/props", "default_generation_settings", "llama-server"),
-        ("/api/version", "version", "Ollama"),
-        ("/model_info", "model_path", "SGLang"),
-        ("/get_model_info", "model_path", "SGLang"),  # its name before
-    )
-    for path, key, program in own:
+def _program(http: Http) -> Program:
+    for path, key, program in OWN_PATHS:
         try:
             if key in http.get_json(path):
                 return program
@@ -228,28 +217,14 @@ def slots_of(http: Http) -> list[Mapping[str, object]]:
     Raises:
         ServerError: the server does not report its slots.
     """
-    from engine.parsing import parse_json
-
     try:
-        slots = parse_json(http.get("/slots"))
+        return [slot for slot in _list(parse_json(http.get("/slots"))) if isinstance(slot, dict)]
     except ValueError as error:
         raise ServerError(f"{http.name} sent invalid JSON at /slots") from error
-    return [slot for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
-
-
-def _reads(what: str, architecture: Mapping[str, object]) -> bool:
-    """Whether a model list like OpenRouter's has this among a model's input modalities."""
-    return what in _list(architecture.get("input_modalities"))
 
 
 def _version(http: Http, program: Program) -> str:
-    """The program's version from its version endpoint."""
-    paths: Mapping[Program, tuple[str, ...]] = {
-        "Ollama": ("/api/version",),
-        "vLLM": ("/version",),
-        "SGLang": ("/server_info", "/get_server_info"),  # new name, then old name
-    }
-    for path in paths.get(program, ()):
+    for path in VERSION_PATHS.get(program, ()):
         with suppress(ServerError):
             return _word(http.get_json(path).get("version"))
     return ""
@@ -270,5 +245,5 @@ def _object(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _word(value: object, *, most: int = 80) -> str:
-    return value[:most] if isinstance(value, str) else ""
+def _word(value: object) -> str:
+    return value[:MAX_WORD] if isinstance(value, str) else ""

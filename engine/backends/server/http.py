@@ -28,8 +28,7 @@ CONTEXT_WORDS = (
     "maximum context length",
     "the model's context length",
 )
-"""How servers report a prompt that is too long: llama-server 0c1e570, OpenAI, vLLM 0.32, SGLang
-0.5."""
+"""How llama-server 0c1e570, OpenAI, vLLM 0.32 and SGLang 0.5 report a prompt that is too long."""
 
 
 class ServerUnreachableError(ServerError):
@@ -67,7 +66,17 @@ class TimeLimits:
 
 
 class Http:
-    """One server. Several threads may use it at once."""
+    """One server; thread-safe.
+
+    Args:
+        url: Its address.
+        limits: How long it may take.
+        report_wait: Called from any thread with a text about the wait; empty at its end.
+        is_trusted: As `Configuration.is_server_trusted`.
+
+    Raises:
+        ServerError: its key cannot be sent.
+    """
 
     def __init__(
         self,
@@ -77,43 +86,25 @@ class Http:
         *,
         is_trusted: bool = False,
     ) -> None:
-        """Configure the requests.
-
-        Args:
-            url: Its address.
-            limits: How long it may take.
-            is_trusted: As `Configuration.is_server_trusted`.
-            report_wait: Called from any thread with a text about the wait; empty at its end.
-
-        Raises:
-            ServerError: its key cannot be sent.
-        """
-        self.url = url
+        self.url, self.limits = url, limits
         self.name = shown_origin(url)
         """Name in messages."""
-        self.limits = limits
         self.report_wait = report_wait or (lambda _: None)
-        self._key = key_of(url, is_trusted=is_trusted)
-        self._client = HttpClient(url, key=self._key, connect_s=limits.connect_s)
-
-    @property
-    def has_key(self) -> bool:
-        """Whether requests carry a key."""
-        return self._key is not None
+        key = key_of(url, is_trusted=is_trusted)
+        self.has_key = key is not None
+        self._secret = key if key is not None and len(key) >= MIN_SECRET else None
+        self._client = HttpClient(url, key=key, connect_s=limits.connect_s)
 
     def get(self, path: str) -> bytes:
-        """The body at a path; raises `ServerError`."""
-        with self._asked("GET", path) as answer:
-            return answer.body(MAX_BODY)
+        """The body at a path with the key masked; raises `ServerError`."""
+        with self._request("GET", path) as answer:
+            data = answer.body(MAX_BODY)
+        secret = self._secret
+        return data if secret is None else data.replace(secret.encode(), MASK.encode())
 
     def get_json(self, path: str) -> Mapping[str, object]:
-        """The JSON object at a path with the key masked; raises `ServerError`."""
-        found = self._object(self.get(path), path)
-        if self._secret is None:
-            return found
-        masked = _replaced(found, self._secret)
-        assert isinstance(masked, dict), "it was one"
-        return masked
+        """The JSON object at a path; raises `ServerError`."""
+        return self._object(self.get(path), path)
 
     def post_json(self, path: str, body: Mapping[str, object]) -> Mapping[str, object]:
         """The JSON object that answers `body`.
@@ -122,7 +113,7 @@ class Http:
             ServerError: there is no such answer.
             ContextFullError: the prompt is longer than the context.
         """
-        with self._asked("POST", path, body) as answer:
+        with self._request("POST", path, body) as answer:
             return self._object(answer.body(MAX_BODY), path)
 
     def stream(
@@ -134,7 +125,7 @@ class Http:
     ) -> Generator[Mapping[str, object], None, None]:
         """The server-sent events of a reply, until it or `cancellation` ends.
 
-        Cancelling cuts the connection, which tells the server to stop.
+        Cancelling closes the connection, so that the server stops.
 
         Args:
             path: Where replies are requested.
@@ -143,7 +134,7 @@ class Http:
             reply: Built from the events; reports progress.
 
         Raises:
-            ServerError: the request fails, the stream breaks off, or it is invalid.
+            ServerError: the request fails, the stream breaks off, or an event is invalid.
             ContextFullError: the prompt is longer than the context.
         """
 
@@ -153,7 +144,7 @@ class Http:
                 cut()
 
         try:
-            with self._asked("POST", path, body, self.limits.first_s, attach) as answer:
+            with self._request("POST", path, body, self.limits.first_s, attach) as answer:
                 yield from self._objects(answer, path, reply)
         finally:
             cancellation.detach()
@@ -161,25 +152,24 @@ class Http:
     def _objects(
         self, answer: Answer, path: str, reply: ServedReply
     ) -> Iterator[Mapping[str, object]]:
-        n_progress = n_idle = 0
+        limits, n_progress, n_idle = self.limits, 0, 0
         for data in answer.events(MAX_EVENT):
             if data == b"[DONE]":
                 reply.reason = reply.reason or FinishReason.END  # some send no finish_reason
                 return
             if not data:
-                answer.watch.limit_s = self.limits.first_s
+                answer.watch.limit_s = limits.first_s
                 continue
             yield self._object(data, path)
             n_idle += 1
             if reply.n_progress > n_progress:
                 n_progress, n_idle = reply.n_progress, 0
-                limits = self.limits
                 answer.watch.note_progress(limits.silence_s if reply.n_text else limits.first_s)
             elif n_idle > MAX_IDLE_EVENTS:
                 raise HttpError(f"sent {n_idle:,} events in a row without new text")
 
     @contextmanager
-    def _asked(
+    def _request(
         self,
         method: str,
         path: str,
@@ -198,7 +188,7 @@ class Http:
                 attach=attach,
             ) as answer:
                 if answer.status != 200:
-                    self._refuse(answer)
+                    raise self._refusal(answer.status, answer.body(MAX_BODY))
                 yield answer
         except UnreachableError as error:
             raise ServerUnreachableError(
@@ -210,73 +200,48 @@ class Http:
         except HttpError as error:
             raise ServerError(f"{self.name} {self.masked(str(error))}") from error
 
-    def _refuse(self, answer: Answer) -> None:
-        status, data = answer.status, answer.body(MAX_BODY)
-        reason = self.masked(_error_text(data))
-        if status in (400, 413) and any(
-            word in data.decode("utf-8", "replace").lower() for word in CONTEXT_WORDS
-        ):
-            raise ContextFullError(f"{self.name}: {reason}")
+    def _refusal(self, status: int, data: bytes) -> ServerError | ContextFullError:
+        text = data.decode("utf-8", "replace")
+        try:
+            reason = self.error_text(parse_json(data), text)
+        except ValueError:
+            reason = self.masked(text.strip() or "no reason")
+        if status in (400, 413) and any(word in text.lower() for word in CONTEXT_WORDS):
+            return ContextFullError(f"{self.name}: {reason}")
         match status:
             case 401 | 403:
                 problem = "the server refused the key" if self.has_key else "none was sent"
-                raise ServerError(
+                return ServerError(
                     f"{self.name} requires an API key, but {problem} ({status}): set "
                     f"{KEY_VARIABLE} and specify the server with --server or in a preset, "
                     "or store the key in the keyring"
                 )
             case 404:
-                raise MissingError(f"{self.name} answers 404 (not found): {reason}")
+                return MissingError(f"{self.name} answers 404 (not found): {reason}")
             case 429 | 502 | 503 | 504:
-                raise ServerBusyError(f"{self.name} cannot answer now ({status}): {reason}")
+                return ServerBusyError(f"{self.name} cannot answer now ({status}): {reason}")
             case _:
-                raise ServerError(f"{self.name} refused the request ({status}): {reason}")
+                return ServerError(f"{self.name} refused the request ({status}): {reason}")
 
     def _object(self, data: bytes, path: str) -> Mapping[str, object]:
         try:
-            found = parse_json(data)
+            found, reason = parse_json(data), "not an object"
         except ValueError as error:
-            found = error
+            found, reason = None, str(error)
         if not isinstance(found, dict):
-            reason = f"({found})" if isinstance(found, ValueError) else "(not an object)"
             raise ServerError(
-                f"{self.name} returned invalid JSON for {path} {reason}: check that the "
+                f"{self.name} returned invalid JSON for {path} ({reason}): check that the "
                 "address is that of a language model server"
             )
         return found
 
-    def error_text(self, error: object) -> str:
+    def error_text(self, error: object, default: str = "no reason") -> str:
         """A server's error message as part of our message."""
-        return self.masked(_message_in(error) or "no reason")
+        return self.masked(_message_in(error) or default)
 
     def masked(self, text: str) -> str:
         """A server's text on one line, without the key."""
         return one_line(text if self._secret is None else text.replace(self._secret, MASK))
-
-    @property
-    def _secret(self) -> str | None:
-        """The key if it is long enough to be masked."""
-        return self._key if self._key is not None and len(self._key) >= MIN_SECRET else None
-
-
-def _replaced(value: object, key: str) -> object:
-    match value:
-        case str():
-            return value.replace(key, MASK)
-        case list():
-            return [_replaced(each, key) for each in value]
-        case dict():
-            return {_replaced(k, key): _replaced(each, key) for k, each in value.items()}
-        case _:
-            return value
-
-
-def _error_text(data: bytes) -> str:
-    text = data.decode("utf-8", "replace")
-    try:
-        return _message_in(parse_json(data)) or text
-    except ValueError:
-        return text.strip() or "no reason"
 
 
 def _message_in(found: object) -> str:

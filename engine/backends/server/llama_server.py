@@ -22,18 +22,19 @@ from engine.events import Event, FinishReason, TokenKind
 from engine.generation.prompt import Piece, ids_within, pieces_of, trim_variants
 from engine.grammar.source import GrammarError, grammar_of, is_lark
 from engine.images import Image, images_in, parts_of
+from engine.parsing import parse_json
 from engine.requests import Cancellation, GenerationRequest, Message
 
-MAX_SPELLED = 256
+MAX_CACHED_TEXTS = 256
 """Replies whose text is cached."""
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 """kvchat's order; samplers that are not listed are off."""
 MAX_HELD = 4
-"""Tokens that one event stands for: a character of UTF-8 has no more bytes. What may begin a stop
-string is held back as well."""
+"""Tokens of one event: a character of UTF-8 has up to four bytes. The server also holds back what
+may begin a stop string."""
 MILLI = 1e-3
 LAST = ("stop_type", "stopping_word", "truncated", "timings", "tokens_predicted", "error")
-"""What the last event is to hold: with all of it, it would repeat the whole prompt."""
+"""Requested fields of the last event, which would repeat the prompt otherwise."""
 
 MixedPrompt = list[str | int]
 """A prompt for `/completion`: texts that it tokenises, and token ids between them."""
@@ -43,9 +44,8 @@ class LlamaServer:
     """Requests replies from one llama-server."""
 
     def __init__(self, http: Http, facts: ServerFacts) -> None:
-        self._http = http
-        self._facts = facts
-        self._spelled: OrderedDict[tuple[int, ...], str] = OrderedDict()
+        self._http, self._facts = http, facts
+        self._texts: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
     def events(
         self, reply: ServedReply, cancellation: Cancellation
@@ -58,8 +58,9 @@ class LlamaServer:
         """
         request = reply.request = self._with_known_ids(reply.request)
         if request.continues and not reply.start:
-            reply.start = self.spelling(request.continues)
+            reply.start = self._text_of(request.continues)
         reply.has_nameless |= bool(request.continues_text)
+        n_predict = -1 if request.max_tokens is None else request.max_tokens
         body = {
             "prompt": self._prompt(request),
             "stream": True,
@@ -67,37 +68,34 @@ class LlamaServer:
             "return_tokens": True,
             "return_progress": True,
             "timings_per_token": True,
-            "n_predict": 0 if request.reads_only else _limit(request),
+            "n_predict": 0 if request.reads_only else n_predict,
             "stop": [text for text in request.stop if text],
             "response_fields": list(LAST),
-            **self._sampling(request, reply.seed),
+            **_sampling(request, reply.seed),
         }
         if len(self._facts.models) > 1:
             body["model"] = self._facts.model
-        counted = _Rounds(reply)
+        rounds = _Rounds(reply)
         with closing(self._http.stream("/completion", body, cancellation, reply)) as stream:
             for chunk in stream:
                 if (error := chunk.get("error")) is not None:
                     raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-                yield from self._events_of(chunk, reply, counted)
+                yield from _events_of(chunk, reply, rounds)
                 if reply.reason is not None:
                     break
         if reply.reason is not None:
             with suppress(EngineError):  # the reply is complete; its ids stay unknown
                 self._complete_ids(reply)
 
-    def spelling(self, token_ids: tuple[int, ...]) -> str:
+    def _text_of(self, token_ids: tuple[int, ...]) -> str:
         """Detokenize ids on the server."""
-        known = self._spelled.get(token_ids)
-        if known is None:
+        text = self._texts.get(token_ids)
+        if text is None:
             chunk = self._http.post_json("/detokenize", {"tokens": list(token_ids)})
-            known = str(chunk.get("content", ""))
-            self._spelled[token_ids] = known
-            if len(self._spelled) > MAX_SPELLED:
-                self._spelled.popitem(last=False)
-        return known
-
-    # --- requests ---
+            text = self._texts[token_ids] = str(chunk.get("content", ""))
+            if len(self._texts) > MAX_CACHED_TEXTS:
+                self._texts.popitem(last=False)
+        return text
 
     def _with_known_ids(self, request: GenerationRequest) -> GenerationRequest:
         """Convert the ids of a request to the server's; `continues` or its text becomes empty."""
@@ -107,7 +105,7 @@ class LlamaServer:
             for message in request.messages
         )
         ids = ids_within(request.continues, n_vocab)
-        if start and ids and self.spelling(ids) == start:
+        if start and ids and self._text_of(ids) == start:
             start = ""
         ids = () if start else ids
         return replace(request, messages=messages, continues=ids, continues_text=start)
@@ -119,30 +117,28 @@ class LlamaServer:
             return [*request.prompt_tokens, *start]
         if request.raw_prompt is not None:
             return [request.raw_prompt, *start]
-        marker = self._facts.media_marker
-        marked = [_with_markers(message, marker) for message in request.messages]
+        marked = [_with_markers(each, self._facts.media_marker) for each in request.messages]
         if images := [image for _, found in marked for image in found]:
             text = self._render([message for message, _ in marked]) + text
-            text += self.spelling(request.continues) if request.continues else ""
+            text += self._text_of(request.continues) if request.continues else ""
             data = [base64.b64encode(image.portable()).decode() for image in images]
             return {"prompt_string": text, "multimodal_data": data}
-        rendered = self._render(request.messages)
+        return [*self._with_ids(request.messages), *start]
+
+    def _with_ids(self, messages: Sequence[Message]) -> MixedPrompt:
+        """The rendered messages, with token ids for replies that detokenize to their text."""
+        rendered = self._render(messages)
         pieces = pieces_of(
-            request.messages,
-            self._render,
-            self._facts.vocabulary_id,
-            rendered,
-            forms=_forms,
+            messages, self._render, self._facts.vocabulary_id, rendered, forms=_forms
         ) or [Piece(rendered)]
-        prompt: MixedPrompt = []
-        text = ""
+        prompt, text = MixedPrompt(), ""
         for piece in pieces:
-            if piece.token_ids and self.spelling(piece.token_ids).strip() == piece.text.strip():
+            if piece.token_ids and self._text_of(piece.token_ids).strip() == piece.text.strip():
                 prompt += [*([text] if text else []), *piece.token_ids]
                 text = ""
             else:
                 text += piece.text
-        return [*prompt, *([text] if text else []), *start]
+        return [*prompt, *([text] if text else [])]
 
     def _render(self, messages: Sequence[Message]) -> str:
         """Render messages with the server's chat template."""
@@ -151,65 +147,6 @@ class LlamaServer:
         if not isinstance(prompt, str):
             raise ServerError(f"{self._http.name} returned no prompt from /apply-template")
         return prompt
-
-    def _sampling(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
-        sampling = request.sampling
-        asked: dict[str, object] = {
-            "samplers": list(SAMPLERS),
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": sampling.repetition_window,
-            "seed": seed,
-        }
-        grammar = request.grammar or grammar_of(sampling)
-        if grammar is None:
-            return asked
-        if grammar.is_schema:
-            from engine.parsing import parse_json
-
-            return {**asked, "json_schema": parse_json(grammar.text)}
-        if is_lark(grammar.text):
-            raise GrammarError(
-                f"llama-server supports only GBNF grammars: rewrite {grammar.name} as GBNF"
-            )
-        return {**asked, "grammar": grammar.text}
-
-    # --- responses ---
-
-    def _events_of(
-        self, chunk: Mapping[str, object], reply: ServedReply, counted: "_Rounds"
-    ) -> Iterator[Event]:
-        if isinstance(progress := chunk.get("prompt_progress"), dict):
-            n_done, n_total, n_reused = (
-                count_of(progress, name) for name in ("processed", "total", "cache")
-            )
-            yield reply.read(n_done, n_total, n_reused)
-            return  # ignore the token in a progress event
-        timings = chunk.get("timings")
-        known_timings = timings if isinstance(timings, dict) else {}
-        _read_timings(reply, known_timings)
-        tokens, text = chunk.get("tokens"), chunk.get("content")
-        n_named = len(tokens) if isinstance(tokens, list) else 0
-        if n_named or (text and isinstance(text, str)):
-            token = id_of(tokens[-1]) if isinstance(tokens, list) and tokens else None
-            n_before = reply.n_emitted
-            n_new = (count_of(chunk, "tokens_predicted") or n_before + n_named) - n_before
-            most = max(MAX_HELD, n_named, *(len(each.encode()) for each in reply.request.stop))
-            yield from reply.begun()
-            yield from counted.token(
-                text if isinstance(text, str) else "",
-                token,
-                max(min(n_new, most), 1),
-                known_timings,
-            )
-            if token in reply.request.sampling.stop_tokens:
-                reply.reason, reply.end_token = FinishReason.STOP_TOKEN, token
-        if isinstance(chunk.get("stop_type"), str):
-            yield from counted.end()
-            _read_end(chunk, reply)
 
     def _complete_ids(self, reply: ServedReply) -> None:
         """Request ids missing in the stream, which has only the last one of a split character."""
@@ -253,8 +190,9 @@ class _Rounds:
         if timings:
             self._count(timings)
         self.n_seen += n_tokens
+        source = self.reply.program if self.of_round[0] else None
         yield self.reply.commit_text(
-            text, token, n_tokens=n_tokens, kind=self._kind(), source=self._source()
+            text, token, n_tokens=n_tokens, kind=self._kind(), source=source
         )
         if self.n_seen > self.of_round[1]:
             yield from self.end()
@@ -290,16 +228,57 @@ class _Rounds:
             return TokenKind.DRAFT
         return TokenKind.BONUS if n_accepted == n_drafted else TokenKind.CORRECTION
 
-    def _source(self) -> str | None:
-        return self.reply.program if self.of_round[0] else None
-
 
 def _forms(reply: Message) -> list[tuple[Piece, ...]]:
     return [(Piece(text, reply.token_ids or ()),) for text in trim_variants(reply.content)]
 
 
-def _limit(request: GenerationRequest) -> int:
-    return -1 if request.max_tokens is None else request.max_tokens
+def _sampling(request: GenerationRequest, seed: int) -> Mapping[str, object]:
+    sampling = request.sampling
+    asked: dict[str, object] = {
+        "samplers": list(SAMPLERS),
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repetition_penalty,
+        "repeat_last_n": sampling.repetition_window,
+        "seed": seed,
+    }
+    grammar = request.grammar or grammar_of(sampling)
+    if grammar is None:
+        return asked
+    if grammar.is_schema:
+        return {**asked, "json_schema": parse_json(grammar.text)}
+    if is_lark(grammar.text):
+        raise GrammarError(
+            f"llama-server supports only GBNF grammars: rewrite {grammar.name} as GBNF"
+        )
+    return {**asked, "grammar": grammar.text}
+
+
+def _events_of(chunk: Mapping[str, object], reply: ServedReply, rounds: _Rounds) -> Iterator[Event]:
+    if isinstance(progress := chunk.get("prompt_progress"), dict):
+        yield reply.read(*(count_of(progress, name) for name in ("processed", "total", "cache")))
+        return  # ignore the token in a progress event
+    found, content, tokens = chunk.get("timings"), chunk.get("content"), chunk.get("tokens")
+    timings = found if isinstance(found, dict) else {}
+    text = content if isinstance(content, str) else ""
+    ids = tokens if isinstance(tokens, list) else []
+    _read_timings(reply, timings)
+    if ids or text:
+        token = id_of(ids[-1]) if ids else None
+        n_total = count_of(chunk, "tokens_predicted") or reply.n_emitted + len(ids)
+        n_held = max(MAX_HELD, len(ids), *(len(each.encode()) for each in reply.request.stop))
+        yield from reply.begun()
+        yield from rounds.token(
+            text, token, max(min(n_total - reply.n_emitted, n_held), 1), timings
+        )
+        if token in reply.request.sampling.stop_tokens:
+            reply.reason, reply.end_token = FinishReason.STOP_TOKEN, token
+    if isinstance(chunk.get("stop_type"), str):
+        yield from rounds.end()
+        _read_end(chunk, reply)
 
 
 def _read_timings(reply: ServedReply, timings: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Replies of OpenAI-compatible servers: vLLM, SGLang, and others.
+"""Replies of OpenAI-compatible servers: vLLM, SGLang, Ollama and others.
 
 vLLM 0.11 and SGLang 0.5 accept further settings and count tokens in each chunk; other servers
 send the count at the end, or never.
@@ -10,7 +10,7 @@ from contextlib import closing
 
 from engine.backends.server.facts import ServerFacts
 from engine.backends.server.http import Http
-from engine.backends.server.served_reply import ServedReply, count_of, rate_of
+from engine.backends.server.served_reply import MAX_TPS, ServedReply, count_of
 from engine.errors import EngineError, ServerError
 from engine.events import Event, FinishReason
 from engine.grammar.source import grammar_of
@@ -24,14 +24,15 @@ MIN_TIMED_S = 0.05
 """Shorter replies arrive in one chunk, which has no measurable speed."""
 REASONING = ("reasoning_content", "reasoning")
 """Keys of separate thinking: that of DeepSeek, vLLM and SGLang, and that of OpenRouter."""
+STOP_STRINGS = ("stop_reason", "matched_stop")
+"""Keys of the stop string that vLLM and SGLang report."""
 
 
 class OpenAI:
     """Requests replies from one server."""
 
     def __init__(self, http: Http, facts: ServerFacts) -> None:
-        self._http = http
-        self._facts = facts
+        self._http, self._facts = http, facts
         self._is_rich = facts.program in ("vLLM", "SGLang")
 
     def events(
@@ -52,9 +53,8 @@ class OpenAI:
             for chunk in stream:
                 if (error := chunk.get("error")) is not None:
                     raise ServerError(f"{self._http.name} failed: {self._http.error_text(error)}")
-                n_tokens = self._read_usage(chunk, reply)
-                thought, text, reason = _choice(chunk)
-                if joined := reply.woven(thought, text):
+                n_tokens, choice = _read_usage(chunk, reply), _choice(chunk)
+                if joined := reply.merge_reasoning(*_texts(choice)):
                     last_at = time.monotonic()
                     first_at = first_at or last_at
                     yield from reply.begun()
@@ -62,12 +62,12 @@ class OpenAI:
                     yield from reply.cells()
                 else:
                     reply.n_emitted += n_tokens  # the count comes after the text
-                if reason:
-                    reply.reason = self._reason(reason, chunk)
-        self._time(reply, last_at - first_at)
+                if (reason := choice.get("finish_reason")) and isinstance(reason, str):
+                    reply.reason = self._reason(reason, choice)
+        reply.decode_s, reply.prefill_s = last_at - first_at, reply.first_token_s or 0.0
+        if reply.decode_s > MIN_TIMED_S and reply.n_emitted > 1:
+            reply.decode_tps = min((reply.n_emitted - 1) / reply.decode_s, MAX_TPS)
         yield from reply.cells()
-
-    # --- requests ---
 
     def _body(self, request: GenerationRequest, seed: int) -> Mapping[str, object]:
         sampling = request.sampling
@@ -118,22 +118,9 @@ class OpenAI:
         messages = [{"role": each.role, "content": _content(each)} for each in request.messages]
         return {"messages": messages}
 
-    # --- responses ---
-
-    def _read_usage(self, chunk: Mapping[str, object], reply: ServedReply) -> int:
-        """Record the counts of a chunk; return its new tokens, 0 if it has no counts."""
-        usage = chunk.get("usage")
-        if not isinstance(usage, dict):
-            return 0
-        reply.n_prompt = count_of(usage, "prompt_tokens")
-        details = usage.get("prompt_tokens_details")
-        if isinstance(details, dict):
-            reply.n_reused = count_of(details, "cached_tokens", reply.n_prompt)
-        return max(count_of(usage, "completion_tokens", reply.max_tokens) - reply.n_emitted, 0)
-
-    def _reason(self, reason: str, chunk: Mapping[str, object]) -> FinishReason:
+    def _reason(self, reason: str, choice: Mapping[str, object]) -> FinishReason:
         match reason:
-            case "stop" if _has_stop_string(chunk):
+            case "stop" if any(isinstance(choice.get(name), str) for name in STOP_STRINGS):
                 return FinishReason.STOP_STRING
             case "length":
                 return FinishReason.LENGTH
@@ -142,39 +129,32 @@ class OpenAI:
             case _:
                 return FinishReason.END
 
-    def _time(self, reply: ServedReply, elapsed_s: float) -> None:
-        """Measure times that such servers do not report."""
-        reply.decode_s = elapsed_s
-        reply.prefill_s = reply.first_token_s or 0.0
-        if elapsed_s > MIN_TIMED_S:
-            reply.decode_tps = rate_of(reply.n_emitted - 1, elapsed_s)
+
+def _read_usage(chunk: Mapping[str, object], reply: ServedReply) -> int:
+    """Record the counts of a chunk; return its new tokens, 0 if it has no counts."""
+    usage = chunk.get("usage")
+    if not isinstance(usage, dict):
+        return 0
+    reply.n_prompt = count_of(usage, "prompt_tokens")
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        reply.n_reused = count_of(details, "cached_tokens", reply.n_prompt)
+    return max(count_of(usage, "completion_tokens", reply.max_tokens) - reply.n_emitted, 0)
 
 
-def _choice(chunk: Mapping[str, object]) -> tuple[str, str, str]:
-    """Thinking, text and finish reason of a chunk."""
+def _choice(chunk: Mapping[str, object]) -> Mapping[str, object]:
     choices = chunk.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else {}
-    if not isinstance(first, dict):
-        return "", "", ""
-    delta = first.get("delta")
-    parts = delta if isinstance(delta, dict) else first
+    return first if isinstance(first, dict) else {}
+
+
+def _texts(choice: Mapping[str, object]) -> tuple[str, str]:
+    """Thinking and text of a choice."""
+    delta = choice.get("delta")
+    parts = delta if isinstance(delta, dict) else choice
     thought = next((parts[name] for name in REASONING if isinstance(parts.get(name), str)), "")
     text = parts.get("content" if parts is delta else "text")
-    reason = first.get("finish_reason")
-    return (
-        str(thought),
-        text if isinstance(text, str) else "",
-        reason if isinstance(reason, str) else "",
-    )
-
-
-def _has_stop_string(chunk: Mapping[str, object]) -> bool:
-    """Whether vLLM or SGLang report a stop string."""
-    choices = chunk.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else {}
-    if not isinstance(first, dict):
-        return False
-    return any(isinstance(first.get(name), str) for name in ("stop_reason", "matched_stop"))
+    return str(thought), text if isinstance(text, str) else ""
 
 
 def _content(message: Message) -> str | list[dict[str, object]]:

@@ -81,14 +81,6 @@ class ServedReply:
         """Received text, without `start`."""
         return "".join(self.parts)
 
-    def woven(self, thought: str, text: str) -> str:
-        """Join separate thinking and text to one reply with thinking markers."""
-        if thought and not self.is_thinking and not self.n_text:
-            self.is_thinking, thought = True, THINKS + thought
-        if text and self.is_thinking:
-            self.is_thinking, text = False, ANSWERS + text
-        return thought + text
-
     @property
     def has_begun(self) -> bool:
         """Whether a part of the reply was received; then the request is not repeated."""
@@ -104,6 +96,14 @@ class ServedReply:
         """Upper bound of the tokens that a server can report."""
         limit = self.request.max_tokens
         return MAX_TOKENS if limit is None else min(limit, MAX_TOKENS)
+
+    def merge_reasoning(self, thought: str, text: str) -> str:
+        """Join separate thinking and text to one reply with thinking markers."""
+        if thought and not self.is_thinking and not self.n_text:
+            self.is_thinking, thought = True, THINKS + thought
+        if text and self.is_thinking:
+            self.is_thinking, text = False, ANSWERS + text
+        return thought + text
 
     def read(self, n_done: int, n_total: int, n_reused: int) -> PromptProgress:
         """Record progress of the prefill."""
@@ -130,7 +130,7 @@ class ServedReply:
         kind: TokenKind = TokenKind.PLAIN,
         source: str | None = None,
     ) -> TokensCommitted:
-        """Event of a text with `n_tokens` tokens, the last one `token`; `take` records it."""
+        """Event of a text with `n_tokens` tokens, the last one `token`."""
         if token is None:
             return TokensCommitted((), text, n_unnamed=n_tokens)
         committed = CommittedToken(token, kind, source)
@@ -138,11 +138,10 @@ class ServedReply:
 
     def round(self, n_drafted: int, n_accepted: int, n_emitted: int, elapsed_s: float) -> Event:
         """Event of a finished round from the server's counters."""
-        is_missed = n_accepted < n_drafted
         return RoundFinished(
             n_drafted=n_drafted,
             n_verified=n_drafted,
-            n_examined=n_accepted + is_missed,
+            n_examined=min(n_accepted + 1, n_drafted),
             n_accepted=n_accepted,
             n_emitted=n_emitted,
             source=self.program if n_drafted else None,
@@ -156,28 +155,24 @@ class ServedReply:
             verdicts=(True,) * n_accepted + (False,) * (n_drafted - n_accepted),
         )
 
-    def take(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Record an event, so that `finish` includes it."""
-        match event:
-            case TokensCommitted():
-                self.parts.append(event.text)
-                self.n_text += len(event.text)
-                self.n_emitted += len(event.tokens) + event.n_unnamed
-                self.has_nameless |= not event.tokens
-                if event.tokens:
-                    self.ids += [None] * event.n_unnamed
-                    self.ids += [each.token for each in event.tokens]
-            case RoundFinished():
-                self.rounds.append(event)
-            case _:
-                pass
+        if isinstance(event, TokensCommitted):
+            self.parts.append(event.text)
+            self.n_text += len(event.text)
+            self.n_emitted += len(event.tokens) + event.n_unnamed
+            self.has_nameless |= not event.tokens
+            if event.tokens:
+                self.ids += [None] * event.n_unnamed
+                self.ids += [each.token for each in event.tokens]
+        elif isinstance(event, RoundFinished):
+            self.rounds.append(event)
 
     def cells(self) -> list[Event]:
         """Events about the used cells, if the size of the context is known."""
         if self.n_ctx is None or self.n_prompt is None:
             return []
-        n_used = min(self.n_prompt + self.n_emitted, self.n_ctx)
-        return [CacheChanged(n_used, self.n_ctx, None)]
+        return [CacheChanged(min(self.n_prompt + self.n_emitted, self.n_ctx), self.n_ctx, None)]
 
     def finish(self, reason: FinishReason) -> Finished:
         """End the reply, complete or not."""
@@ -185,21 +180,8 @@ class ServedReply:
         is_whole = len(ids) == len(self.ids) and not self.has_nameless
         if is_whole and ids and ids[-1] == self.end_token:
             ids = ids[:-1]
-        n_prompt = self.n_prompt or 0
-        return Finished(
-            reason,
-            self.start + self.text,
-            (*self.request.continues, *ids) if is_whole else (),
-            self.vocabulary_id,
-            self.seed,
-            self.stats(),
-            n_used=min(n_prompt + self.n_emitted, self.n_ctx or MAX_TOKENS),
-            n_cells=self.n_ctx or n_prompt + self.n_emitted,
-        )
-
-    def stats(self) -> GenerationStats:
-        """Statistics from the server's counts."""
-        return replace(
+        n_used = (self.n_prompt or 0) + self.n_emitted
+        stats = replace(
             GenerationStats().with_rounds(self.rounds),
             n_prompt=self.n_prompt,
             n_reused=self.n_reused,
@@ -213,28 +195,32 @@ class ServedReply:
             decode_tps=self.decode_tps,
             predictor=self.program if self.n_drafted else None,
         )
+        return Finished(
+            reason,
+            self.start + self.text,
+            (*self.request.continues, *ids) if is_whole else (),
+            self.vocabulary_id,
+            self.seed,
+            stats,
+            n_used=min(n_used, self.n_ctx or MAX_TOKENS),
+            n_cells=self.n_ctx or n_used,
+        )
 
 
-def bound_number(value: object, most: float) -> float:
-    """Bound a number to 0 to `most`; 0 if it is not a number."""
+def bound_number(value: object, limit: float) -> float:
+    """Bound a number to 0 to `limit`; 0 if it is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
-    return float(min(max(value, 0), most))
+    return float(min(max(value, 0), limit))
 
 
-def count_of(sent: Mapping[str, object], name: str, most: int = MAX_TOKENS) -> int:
+def count_of(sent: Mapping[str, object], name: str, limit: int = MAX_TOKENS) -> int:
     """A count, rounded down; 0 if missing."""
-    return int(bound_number(sent.get(name), most))
+    return int(bound_number(sent.get(name), limit))
 
 
 def seconds_of(sent: Mapping[str, object], name: str, unit_s: float) -> float:
-    """A time in seconds; 0 if missing.
-
-    Args:
-        sent: JSON object of a server.
-        name: Key of the time.
-        unit_s: Its unit in seconds.
-    """
+    """A time in seconds that is sent in units of `unit_s`; 0 if missing."""
     return bound_number(sent.get(name), MAX_S / unit_s) * unit_s
 
 
@@ -247,8 +233,3 @@ def id_of(value: object) -> int | None:
     """A token id; None if invalid."""
     is_id = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
     return value if is_id and isinstance(value, int) else None
-
-
-def rate_of(n: int, elapsed_s: float) -> float | None:
-    """Tokens per second; None if either is 0."""
-    return min(n / elapsed_s, MAX_TPS) if n > 0 and elapsed_s > 0 else None

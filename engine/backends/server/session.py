@@ -4,11 +4,10 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from engine.backends.server.counters import Counters
 from engine.backends.server.facts import ServerFacts, ask_facts
@@ -48,16 +47,8 @@ IDLE_S = 60.0
 STEP_S = 0.05
 """How long a step waits for events of replies, and so the delay of a stop."""
 SEED_BITS = 31
-"""What every server keeps of a seed."""
+"""Bits of a seed that every server supports."""
 NO_SPECULATION = "drafting is fixed when the server is started: set the server's draft options"
-
-
-class _Program(Protocol):
-    """Requests replies from servers of one program."""
-
-    def events(
-        self, reply: ServedReply, cancellation: Cancellation
-    ) -> Generator[Event, None, None]: ...
 
 
 @dataclass(slots=True)
@@ -71,7 +62,7 @@ class ServedGeneration:
     fault: EngineError | None = None
     """The error that ended the reply."""
     is_over: bool = False
-    came: deque[Event] = field(default_factory=deque)
+    received: deque[Event] = field(default_factory=deque)
     """Events from the reading thread, which a step records."""
     has_ended: bool = False
     """Whether the thread has ended; the next step ends the reply."""
@@ -81,11 +72,24 @@ class ServedGeneration:
         while self.events:
             yield self.events.popleft()
 
+    def end(self, reason: FinishReason) -> None:
+        """End the reply after its received events."""
+        self.received.append(self.reply.finish(reason))
+        self.has_ended = True
+
 
 class ServerSession:
     """Any number of parallel replies of one server's model; used from one thread.
 
     A separate thread reads each reply.
+
+    Args:
+        configuration: Address of the server and name of the model.
+        limits: Time limits.
+        emit: Called from any thread with events that belong to no reply.
+
+    Raises:
+        ServerError: the server cannot be reached, is not a model server, or lacks the model.
     """
 
     def __init__(
@@ -94,31 +98,23 @@ class ServerSession:
         limits: TimeLimits | None = None,
         emit: Callable[[Event], None] | None = None,
     ) -> None:
-        """Connect to the server and detect its features.
-
-        Args:
-            configuration: Address of the server and name of the model.
-            limits: Time limits.
-            emit: Called from any thread with events that belong to no reply.
-
-        Raises:
-            ServerError: it cannot be reached, is not a model server, or lacks the model.
-        """
         assert configuration.server is not None, "a server session needs an address"
-        watch = Stopwatch()
+        watch, is_trusted = Stopwatch(), configuration.is_server_trusted
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._emit = emit or (lambda _: None)
-        is_trusted = configuration.is_server_trusted
         self._http = Http(
             configuration.server,
             limits or TimeLimits(),
             lambda text: self._emit(Waiting(text)),
             is_trusted=is_trusted,
         )
-        self._facts = ask_facts(self._http, self._wanted)
-        self._program = self._program_of(self._facts)
+        self.facts = ask_facts(self._http, self._wanted)
+        """Detected facts about the server."""
+        self._program: LlamaServer | OpenAI = (LlamaServer if self.facts.has_ids else OpenAI)(
+            self._http, self.facts
+        )
         self._counters = Counters(
-            Http(configuration.server, LOOK_LIMITS, is_trusted=is_trusted), self._facts
+            Http(configuration.server, LOOK_LIMITS, is_trusted=is_trusted), self.facts
         )
         self._is_asked = threading.Event()
         """Whether a reply was requested since the last look at the counters."""
@@ -128,12 +124,7 @@ class ServerSession:
         self._running: list[ServedGeneration] = []
         self._was_lost = False
         """Whether the connection broke since the last detection."""
-        self.loaded = self._loaded(configuration, watch)
-
-    @property
-    def facts(self) -> ServerFacts:
-        """Detected facts about the server."""
-        return self._facts
+        self.loaded = _loaded(configuration, self.facts, self._http, watch)
 
     def look(self) -> ServerFigures:
         """Request the server's counters."""
@@ -154,16 +145,15 @@ class ServerSession:
             raise AdapterError("only the server can load adapters: start the server with --lora")
         asked = (each.content for each in request.messages if each.role == "user")
         images = [image for content in asked for image in images_in(content)]
-        if images and self._blindness:
-            raise ImageError(f"{images[0].name} is an image, but {self._blindness}")
+        if images and self.loaded.blindness:
+            raise ImageError(f"{images[0].name} is an image, but {self.loaded.blindness}")
         seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
-        facts = self._facts
         reply = ServedReply(
             request,
             seed % (1 << SEED_BITS),
-            facts.vocabulary_id,
-            facts.program,
-            facts.n_ctx,
+            self.facts.vocabulary_id,
+            self.facts.program,
+            self.facts.n_ctx,
             request.continues_text,
         )
         generation = ServedGeneration(reply, cancellation)
@@ -181,19 +171,21 @@ class ServerSession:
         if not self._running:
             return False
         with self._changed:
-            self._changed.wait_for(self._has_news, STEP_S)
+            self._changed.wait_for(
+                lambda: any(each.received or each.has_ended for each in self._running), STEP_S
+            )
             for generation in self._running:
                 if generation.cancellation.is_cancelled and not generation.has_ended:
-                    self._end(generation, FinishReason.CANCELLED)
-                generation.events.extend(generation.came)
-                generation.came.clear()
+                    generation.end(FinishReason.CANCELLED)
+                generation.events.extend(generation.received)
+                generation.received.clear()
                 generation.is_over = generation.has_ended
             self._running = [each for each in self._running if not each.is_over]
         return True
 
     def count_tokens(self, text: str) -> int | None:
         """Count the tokens of a text without images; None if the server cannot. Thread-safe."""
-        if not self._facts.has_ids:
+        if not self.facts.has_ids:
             return None
         try:
             plain = "".join(part for part in parts_of(text) if isinstance(part, str))
@@ -221,8 +213,14 @@ class ServerSession:
         self._is_closed = True
         self._is_asked.set()
 
-    def _has_news(self) -> bool:
-        return any(each.came or each.has_ended for each in self._running)
+    def _speculation(self, note: str | None = None) -> SpeculationChanged:
+        match self.facts.speculates:
+            case True:
+                return SpeculationChanged(self.facts.program, "its own rule", note)
+            case False:
+                return SpeculationChanged("off", "", note)
+            case None:
+                return SpeculationChanged("drafts unknown", "", note)
 
     # --- the server's counters, in a thread ---
 
@@ -234,7 +232,7 @@ class ServerSession:
             if figures != last:
                 self._emit(figures)
                 last = figures
-            if not (self._facts.has_slots or self._facts.has_metrics):
+            if not (self.facts.has_slots or self.facts.has_metrics):
                 return
             if self._running or self._counters.is_busy:
                 idle_since = time.monotonic()
@@ -250,36 +248,38 @@ class ServerSession:
     # --- one reply, in its own thread ---
 
     def _read(self, generation: ServedGeneration) -> None:
-        reply, cancellation = generation.reply, generation.cancellation
+        """Read a reply; request it again if the connection breaks before the first token."""
         pauses = iter(self._http.limits.pauses_s)
         while True:
             try:
-                if reply.request.reads_only and self._facts.program != "llama-server":
-                    reply.reason = FinishReason.LENGTH
-                else:
-                    self._look_again()
-                    self._follow(generation)
-            except ServerSilentError as error:
-                self._was_lost = True
-                self._fail(generation, error)
-                return
+                self._read_once(generation)
             except ServerUnreachableError as error:
                 self._was_lost = True
                 pause = next(pauses, None)
-                if pause is None or reply.has_begun or cancellation.is_cancelled:
+                is_final = generation.reply.has_begun or generation.cancellation.is_cancelled
+                if pause is None or is_final:
                     self._fail(generation, error)
                     return
                 time.sleep(pause)
-                continue
             except EngineError as error:
+                self._was_lost |= isinstance(error, ServerSilentError)
                 self._fail(generation, error)
                 return
-            with self._changed:
-                if not generation.has_ended:
-                    stopped = FinishReason.CANCELLED if cancellation.is_cancelled else None
-                    self._end(generation, reply.reason or stopped or FinishReason.END)
-                self._changed.notify()
-            return
+            else:
+                return
+
+    def _read_once(self, generation: ServedGeneration) -> None:
+        reply, cancellation = generation.reply, generation.cancellation
+        if reply.request.reads_only and not self.facts.has_ids:
+            reply.reason = FinishReason.LENGTH
+        else:
+            self._detect_again()
+            self._follow(generation)
+        with self._changed:
+            if not generation.has_ended:
+                stopped = FinishReason.CANCELLED if cancellation.is_cancelled else FinishReason.END
+                generation.end(reply.reason or stopped)
+            self._changed.notify()
 
     def _follow(self, generation: ServedGeneration) -> None:
         """Pass on the events of a reply.
@@ -294,10 +294,10 @@ class ServerSession:
                     if generation.has_ended:
                         return
                     # Notify once for all events of a read: each wake-up costs CPU time.
-                    if not generation.came:
+                    if not generation.received:
                         self._changed.notify()
-                    generation.came.append(event)
-                    reply.take(event)
+                    generation.received.append(event)
+                    reply.record(event)
                 if reply.n_text > MAX_TEXT:
                     raise ServerError(
                         f"{self._http.name} sent {reply.n_text:,} characters without ending "
@@ -311,7 +311,7 @@ class ServerSession:
                 "its log; the text so far is saved"
             )
 
-    def _look_again(self) -> None:
+    def _detect_again(self) -> None:
         """Check that a server that was unreachable serves the same model.
 
         Raises:
@@ -320,9 +320,9 @@ class ServerSession:
         if not self._was_lost:
             return
         facts = ask_facts(self._http, self._wanted)
-        if facts.vocabulary_id != self._facts.vocabulary_id:
+        if facts.vocabulary_id != self.facts.vocabulary_id:
             raise ServerError(
-                f"{self._http.name} now serves {facts.model} instead of {self._facts.model}: "
+                f"{self._http.name} now serves {facts.model} instead of {self.facts.model}: "
                 "restart the engine (ctrl+r) to use the new model"
             )
         self._was_lost = False
@@ -332,7 +332,7 @@ class ServerSession:
             if generation.has_ended:
                 return
             if generation.cancellation.is_cancelled:
-                self._end(generation, FinishReason.CANCELLED)
+                generation.end(FinishReason.CANCELLED)
             else:
                 generation.fault, generation.has_ended = error, True
             self._changed.notify()
@@ -340,80 +340,56 @@ class ServerSession:
     def _fail_after(self, generation: ServedGeneration, fault: ThreadFault) -> None:
         self._fail(generation, ServerError(f"kvchat could not read the server's answer: {fault}"))
 
-    def _end(self, generation: ServedGeneration, reason: FinishReason) -> None:
-        generation.came.append(generation.reply.finish(reason))
-        generation.has_ended = True
 
-    # --- the loaded model ---
+def _loaded(
+    configuration: Configuration, facts: ServerFacts, http: Http, watch: Stopwatch
+) -> Loaded:
+    named = Configuration.at_server(
+        http.url,
+        facts.model,
+        configuration.sampling,
+        is_trusted=configuration.is_server_trusted,
+    )
+    no_images = (
+        f"{http.name} does not report image support for its model: start the server with "
+        "a projector (--mmproj), or choose another model"
+    )
+    return Loaded(
+        model_name=facts.model,
+        file_type=facts.file_type,
+        n_vocab=facts.n_vocab,
+        n_ctx=facts.n_ctx,
+        n_ctx_train=facts.n_ctx_train,
+        can_crop=True,
+        has_chat_template=facts.has_template,
+        vocabulary_id=facts.vocabulary_id,
+        configuration=named,
+        predictors=(),
+        notes=_notes(named, facts, http),
+        elapsed_s=watch.total(),
+        blindness="" if facts.sees_images else no_images,
+    )
 
-    def _program_of(self, facts: ServerFacts) -> _Program:
-        match facts.program:
-            case "llama-server":
-                return LlamaServer(self._http, facts)
-            case _:
-                return OpenAI(self._http, facts)
 
-    def _speculation(self, note: str | None = None) -> SpeculationChanged:
-        match self._facts.speculates:
-            case True:
-                return SpeculationChanged(self._facts.program, "its own rule", note)
-            case False:
-                return SpeculationChanged("off", "", note)
-            case None:
-                return SpeculationChanged("drafts unknown", "", note)
-
-    def _loaded(self, configuration: Configuration, watch: Stopwatch) -> Loaded:
-        facts = self._facts
-        named = Configuration.at_server(
-            configuration.server or "",
-            facts.model,
-            configuration.sampling,
-            is_trusted=configuration.is_server_trusted,
+def _notes(named: Configuration, facts: ServerFacts, http: Http) -> tuple[str, ...]:
+    sampling = named.sampling
+    program = f"{facts.program} {facts.version}".strip()
+    model = http.masked(model_title(named.address))
+    notes = [f"{http.name} is {http.masked(program)} and serves {model}"]
+    if http.has_key and goes_unencrypted(http.url):
+        notes.append(
+            f"the API key is sent to {http.name} unencrypted, so anyone on the "
+            "network can read it: use https"
         )
-        return Loaded(
-            model_name=facts.model,
-            file_type=facts.file_type,
-            n_vocab=facts.n_vocab,
-            n_ctx=facts.n_ctx,
-            n_ctx_train=facts.n_ctx_train,
-            can_crop=True,
-            has_chat_template=facts.has_template,
-            vocabulary_id=facts.vocabulary_id,
-            configuration=named,
-            predictors=(),
-            notes=self._notes(named),
-            elapsed_s=watch.total(),
-            blindness=self._blindness,
+    unused = (
+        ("top_k", sampling.top_k > 0),
+        ("min_p", sampling.min_p > 0),
+        ("repetition_penalty", sampling.repetition_penalty != 1.0),
+    )
+    names = [name for name, is_set in unused if is_set]
+    if facts.program in ("Ollama", "OpenAI") and names:
+        notes.append(
+            f"this server's protocol does not support {', '.join(names)}, so these "
+            "settings have no effect"
         )
-
-    @property
-    def _blindness(self) -> str:
-        if self._facts.sees_images:
-            return ""
-        return (
-            f"{self._http.name} does not report image support for its model: start the server with "
-            "a projector (--mmproj), or choose another model"
-        )
-
-    def _notes(self, named: Configuration) -> tuple[str, ...]:
-        facts, sampling = self._facts, named.sampling
-        program = f"{facts.program} {facts.version}".strip()
-        model = self._http.masked(model_title(named.address))
-        notes = [f"{self._http.name} is {self._http.masked(program)} and serves {model}"]
-        if self._http.has_key and goes_unencrypted(self._http.url):
-            notes.append(
-                f"the API key is sent to {self._http.name} unencrypted, so anyone on the "
-                "network can read it: use https"
-            )
-        unused = (
-            ("top_k", sampling.top_k > 0),
-            ("min_p", sampling.min_p > 0),
-            ("repetition_penalty", sampling.repetition_penalty != 1.0),
-        )
-        names = [name for name, is_set in unused if is_set]
-        if facts.program == "OpenAI" and names:
-            notes.append(
-                f"this server's protocol does not support {', '.join(names)}, so these "
-                "settings have no effect"
-            )
-        return tuple(notes)
+    return tuple(notes)

@@ -7,55 +7,55 @@ from typing import Literal
 
 import torch
 
-from engine.backends.base import Forward, Logits, Step, check_steps
-from engine.backends.defaults import BaseBackend, check_cells, free_number
+from engine.backends.base import (
+    Backend,
+    Forward,
+    Logits,
+    Step,
+    check_cells,
+    check_steps,
+    free_number,
+)
 from engine.backends.llama_cpp.log import NativeLog
 from engine.backends.llama_cpp.model import LlamaCppVocabulary, LoadedModel
 from engine.backends.torch.assembly import assemble
-from engine.backends.torch.caches.base import CacheRoom, storage_bytes
+from engine.backends.torch.caches.base import CacheConfig, KVCache, LayerCache, held_bytes
 from engine.backends.torch.caches.dense import DenseCache
 from engine.backends.torch.caches.kinds import make_caches, make_pool
 from engine.backends.torch.caches.recurrent import RecurrentCache
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache
-from engine.backends.torch.decode_plan import DecodePlan
+from engine.backends.torch.decode_plan import parse_plan
 from engine.backends.torch.device import (
     DTYPES,
     TYPE_NAMES,
     check_fits,
     choose_device,
     choose_dtype,
+    fast_products,
     free_bytes,
-    quickest_products,
 )
 from engine.backends.torch.fixed_steps import FixedSteps
-from engine.backends.torch.hyperparameters import (
-    AttentionShape,
-    Hyperparameters,
-    StateSpaceShape,
-    read_hyperparameters,
-)
-from engine.backends.torch.model import LayerCache, NewTokens, Transformer
+from engine.backends.torch.hyperparameters import Hyperparameters, read_hyperparameters
+from engine.backends.torch.model import ForwardPass, Transformer
 from engine.backends.torch.sequence import TorchSequence
 from engine.backends.torch.state import FORMAT
-from engine.backends.torch.weights import Progress, TensorReader
+from engine.backends.torch.weights import TensorReader
 from engine.configuration import MAX_DRAFT, Configuration
-from engine.errors import (
-    AdapterError,
-    DecodeAborted,
-    DecodeError,
-    EngineError,
-    ModelLoadError,
-)
-from engine.events import BufferSize
+from engine.errors import AdapterError, DecodeAborted, DecodeError, EngineError, ModelLoadError
 from engine.memory.hardware import thread_counts
 from engine.memory.torch_caches import cache_kind, cache_span, read_bytes
+from engine.memory.units import BufferSize
 from engine.model.architecture import Model, read_model
 
 Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
+NOT_FIXED = (
+    "the decode step cannot be compiled: this works only with an f32, f16 or bf16 cache, a "
+    "model that has only attention layers, `swa_full` on, and `kv_trace` and `decode_plan` off"
+)
 
 
-class TorchBackend(BaseBackend):
+class TorchBackend(Backend):
     """A GGUF model whose layers, keys and values are torch tensors.
 
     The tokenizer is llama.cpp's, loaded without weights.
@@ -64,7 +64,6 @@ class TorchBackend(BaseBackend):
         configuration: Settings of model and context.
         log: llama.cpp's log of this process.
         role: Whether the model is target or draft.
-        progress: Called with the bytes read so far and the total.
         like: An open backend of the same file, to share its weights, vocabulary and `abort`.
         n_rows: Maximum rows of logits in a batch; None is what the role needs.
 
@@ -73,13 +72,17 @@ class TorchBackend(BaseBackend):
         ModelLoadError: torch does not support the model, or it does not fit into memory.
     """
 
+    vocabulary: LlamaCppVocabulary
+    no_adapters = (
+        "the torch backend does not support adapters: remove lora, or use the llama.cpp backend"
+    )
+
     def __init__(
         self,
         configuration: Configuration,
         log: NativeLog,
         role: Role = "target",
         *,
-        progress: Progress | None = None,
         like: "TorchBackend | None" = None,
         n_rows: int | None = None,
     ) -> None:
@@ -87,22 +90,21 @@ class TorchBackend(BaseBackend):
         shape = read_hyperparameters(model)
         _check_settings(configuration, shape)
         plan = configuration.decode_plan
-        self._plan = None if plan is None else DecodePlan.parse(plan)
+        self._plan = None if plan is None else parse_plan(plan)
         self._device = choose_device(configuration)
         self._dtype = choose_dtype(configuration, self._device)
         self._compile = configuration.compile
-        self.notes: tuple[str, ...] = ()
-        self._kind = cache_kind(configuration, TYPE_NAMES[self._dtype])
-        span = cache_span(configuration, TYPE_NAMES[self._dtype])
+        computed = TYPE_NAMES[self._dtype]
+        self._kind, span = cache_kind(configuration, computed), cache_span(configuration, computed)
         self.n_ctx = span.n_ctx
         self.n_threads = thread_counts(configuration.n_threads, configuration.n_threads_batch)
         self.n_sequences = configuration.n_slots
         self.n_batch = configuration.n_batch_of_kvchat
         self.n_rows = n_rows or (configuration.n_rows if role == "target" else 1)
-        self.n_ctx_train = shape.n_ctx_train
-        self.model_name = model.file.text("general.name") or ""
-        self.file_type = model.file.file_type
-        self.chat_template = model.file.chat_template
+        self.state_format = f"{FORMAT}, torch {torch.__version__}, {computed}, {self._kind}"
+        self.state_format += "" if plan is None else f", {self._plan}"
+        self.read_bytes = read_bytes(self._kind, shape.attention, span)
+        """Bytes of one layer's entries while attention reads them."""
         self._stop: Event = Event() if like is None else like._stop
         self.opened: dict[int, TorchSequence] = {}
         """Open sequences by number."""
@@ -110,66 +112,63 @@ class TorchBackend(BaseBackend):
         """Decodes a few tokens of one sequence if the caches have fixed shapes."""
         self._trace: CacheTrace | None = None
         self._caches: list[list[LayerCache]] = []
-        self.can_slice = False
-        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
-        self.read_bytes = read_bytes(self._kind, attention, span)
-        """Of one layer's entries while attention reads them."""
+        self._is_dense = False
         self.set_threads(max(self.n_threads))
-        self._text: LoadedModel | None = None if like is None else like._text
-        if self._text is None:
-            self._text = LoadedModel(configuration, log, vocab_only=True)
+        self._text: LoadedModel = (
+            LoadedModel(configuration, log, vocab_only=True) if like is None else like._text
+        )
         self.vocabulary = LlamaCppVocabulary(self._text.take())
-        self.vocabulary.blindness = (
+        self.vocabulary.no_images = (
             "the torch backend does not support images: use --backend llama.cpp"
         )
         try:
             self._model: Transformer | None = self._load(
-                model, shape, configuration, progress, like
+                model, shape, configuration, None if like is None else like.model
             )
         except EngineError:
             self._text.release()
             raise
         self.set_threads(self.n_threads[0])
+        self.kv_bytes = held_bytes(cache for caches in self._caches for cache in caches)
         self.buffers = (
             BufferSize(str(self._device), "model", self.model.nbytes, role),
             BufferSize(str(self._device), "KV", self.kv_bytes, role),
         )
 
-    no_adapters = (
-        "the torch backend does not support adapters: remove lora, or use the llama.cpp backend"
-    )
+    @property
+    def can_slice(self) -> bool:
+        return self._is_dense
 
     @property
-    def blindness(self) -> str:
-        return self.vocabulary.blindness
+    def model(self) -> Transformer:
+        """The model in torch.
 
-    @property
-    def kv_bytes(self) -> int:
-        return storage_bytes(
-            tensor for caches in self._caches for cache in caches for tensor in cache.tensors()
-        )
+        Raises:
+            DecodeError: it is closed.
+        """
+        self.check_open()
+        assert self._model is not None
+        return self._model
 
-    @property
-    def state_format(self) -> str:
-        computed = TYPE_NAMES[self._dtype]
-        named = f"{FORMAT}, torch {torch.__version__}, {computed}, {self._kind}"
-        return named if self._plan is None else f"{named}, {self._plan}"
+    def check_open(self) -> None:
+        """Raise `DecodeError` after `close`."""
+        if self._model is None:
+            raise DecodeError("the model is closed: load it again")
 
     def set_threads(self, n_threads: int) -> None:
         if torch.get_num_threads() != n_threads:
             torch.set_num_threads(n_threads)
 
     def verify_batch(self, steps: Sequence[Step]) -> list[Forward]:
+        self.check_open()
         check_steps(steps, n_rows=self.n_rows, n_batch=self.n_batch)
-        sequences = [_own(step) for step in steps]
-        for step, sequence in zip(steps, sequences, strict=True):
+        pairs = [(step, _own(step)) for step in steps]
+        for step, sequence in pairs:
             check_cells(step.n_tokens, len(sequence.tokens), self.n_ctx)
-        forwards = []
         try:
-            for step, sequence in zip(steps, sequences, strict=True):
-                forwards.append(Forward(self._logits(step, sequence)))
+            forwards = [Forward(self._logits(step, sequence)) for step, sequence in pairs]
         except (EngineError, RuntimeError, IndexError) as error:
-            for sequence in sequences:
+            for _, sequence in pairs:
                 sequence.roll_back()
             if isinstance(error, EngineError):
                 raise
@@ -177,29 +176,25 @@ class TorchBackend(BaseBackend):
             raise DecodeError(
                 f"torch could not decode {n_tokens} tokens: {_reason(error)}"
             ) from error
-        for step, sequence in zip(steps, sequences, strict=True):
+        for step, sequence in pairs:
             sequence.commit((*step.unread, *step.tokens))
         return forwards
 
     def _logits(self, step: Step, sequence: TorchSequence) -> Logits:
-        tokens = (*step.unread, *step.tokens)
-        new = NewTokens(sequence.caches, step.n_tokens, len(step.tokens))
-        with torch.inference_mode(), quickest_products(len(tokens)):
-            at = torch.tensor([tokens], device=self._device)
-            logits = None
-            if self.fixed is not None:
-                logits = self.fixed.take(at, new, sequence.number)
+        tokens, n_rows = (*step.unread, *step.tokens), len(step.tokens)
+        model, caches, logits = self.model, sequence.caches, None
+        with torch.inference_mode(), fast_products(len(tokens)):
+            ids = torch.tensor([tokens], device=self._device)
+            if self.fixed is not None and not step.unread:
+                logits = self.fixed.decode(ids, caches, sequence.number)
             if logits is None:
-                logits = self.model.forward(at, new, self._plan)
+                forward = ForwardPass(caches, len(tokens), n_rows, self._device, self._plan)
+                logits = model.forward(ids, forward)
             rows: Logits = logits[0].float().cpu().numpy()
             return rows
 
     def open(self) -> TorchSequence:
-        """Open an empty sequence; a backend with a single one empties that.
-
-        Raises:
-            ContextFullError: all sequences are open.
-        """
+        self.check_open()
         number = free_number(self.opened, self.n_sequences)
         if number is not None:
             sequence = TorchSequence(self, number, self._caches[number])
@@ -209,21 +204,19 @@ class TorchBackend(BaseBackend):
         return self.opened[0]
 
     def warm_up(self) -> None:
-        """Decode a few tokens, so that the first reply does not wait for one-time setup."""
         bos = self.vocabulary.bos
         token = 0 if bos is None else bos
         sequence = self.open()
-        sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
-        sequence.crop(0)
-        sequence.decode(token)
-        if self.fixed is not None:
-            self.notes = self.fixed.begin(self._compile, lambda: self._again(sequence, token))
-        sequence.close()
 
-    def _again(self, sequence: TorchSequence, token: int) -> None:
-        """A first token, whatever the sequence holds."""
-        sequence.crop(0)
-        sequence.decode(token)
+        def decode_first() -> None:
+            sequence.crop(0)
+            sequence.decode(token)
+
+        sequence.prefill([token] * min(TRIAL_TOKENS, self.n_batch, self.n_ctx))
+        decode_first()
+        if self.fixed is not None:
+            self.notes = self.fixed.begin(self._compile, decode_first)
+        sequence.close()
 
     def abort(self) -> None:
         self._stop.set()
@@ -232,7 +225,7 @@ class TorchBackend(BaseBackend):
         self._stop.clear()
 
     def close(self) -> None:
-        if self._model is None or self._text is None:
+        if self._model is None:
             return
         for sequence in list(self.opened.values()):
             sequence.close()
@@ -242,31 +235,17 @@ class TorchBackend(BaseBackend):
         self._caches = []
         self.vocabulary.close()
         self._text.release()
-        self._text = None
-
-    @property
-    def model(self) -> Transformer:
-        """The model in torch.
-
-        Raises:
-            EngineError: it is closed.
-        """
-        if self._model is None:
-            raise EngineError("this model is closed: load it again")
-        return self._model
 
     def _load(
         self,
         model: Model,
         shape: Hyperparameters,
         configuration: Configuration,
-        progress: Progress | None,
-        like: "TorchBackend | None",
+        loaded: Transformer | None,
     ) -> Transformer:
-        """Check that the model fits before anything is allocated."""
+        """Check that the model fits, then allocate caches and read weights."""
         name, n_free = model.file.path.name, free_bytes(self._device)
-        loaded = None if like is None else like.model
-        room = CacheRoom(
+        config = CacheConfig(
             n_ctx=self.n_ctx,
             dtype=self._dtype,
             device=self._device,
@@ -274,11 +253,11 @@ class TorchBackend(BaseBackend):
         )
         try:
             check_fits(model, configuration, self._device, has_weights=loaded is not None)
-            self._make_caches(configuration, shape, room)
+            self._make_caches(configuration, shape, config)
             has_fixed_steps = self._has_fixed_steps(configuration)
             transformer = loaded or assemble(
                 shape,
-                TensorReader(model.file, dtype=self._dtype, device=self._device, progress=progress),
+                TensorReader(model.file, dtype=self._dtype, device=self._device),
                 self._check_stop,
             )
         except RuntimeError as error:  # torch's error if memory runs out
@@ -288,62 +267,44 @@ class TorchBackend(BaseBackend):
             ) from error
         if has_fixed_steps:
             self.fixed = FixedSteps(transformer, self.n_ctx)
-        if configuration.kv_trace is not None:
-            self._trace_caches(CacheTrace(configuration.kv_trace))
         return transformer
 
     def _has_fixed_steps(self, configuration: Configuration) -> bool:
-        """Whether steps in fixed shapes are useful (compiler or CUDA) and possible."""
-        fault = self._unlike_shapes(configuration)
-        if fault is not None and self._compile == "on":
+        """Whether steps with fixed shapes are possible and useful (compiler or CUDA)."""
+        is_fixed = self._is_dense and self._plan is None and configuration.kv_trace is None
+        if not is_fixed and self._compile == "on":
             raise ModelLoadError(
-                f"{fault}; remove `compile=on`, or the setting that conflicts with it"
+                f"{NOT_FIXED}; remove `compile=on`, or the setting that conflicts with it"
             )
-        if fault is not None and self._compile == "auto":
-            self.notes = (fault,)
-        return fault is None and (self._compile != "off" or self._device.type == "cuda")
-
-    def _unlike_shapes(self, configuration: Configuration) -> str | None:
-        """Why a decode step cannot be compiled."""
-        is_dense = all(isinstance(each, DenseCache) for each in self._caches[0])
-        if is_dense and self._plan is None and configuration.kv_trace is None:
-            return None
-        return (
-            "the decode step cannot be compiled: this works only with an f32, f16 or bf16 cache, a "
-            "model that has only attention layers, `swa_full` on, and `kv_trace` and "
-            "`decode_plan` off"
-        )
+        if not is_fixed and self._compile == "auto":
+            self.notes = (NOT_FIXED,)
+        return is_fixed and (self._compile != "off" or self._device.type == "cuda")
 
     def _make_caches(
-        self, configuration: Configuration, shape: Hyperparameters, room: CacheRoom
+        self, configuration: Configuration, shape: Hyperparameters, config: CacheConfig
     ) -> None:
-        """Empty caches per sequence and layer; paged caches share one pool of blocks."""
-        attention = [each.cache for each in shape.layers if isinstance(each, AttentionShape)]
-        recurrent = [each.states for each in shape.layers if isinstance(each, StateSpaceShape)]
-        pool = None
+        """Allocate the caches of each sequence; paged ones share one pool of blocks."""
+        attention, recurrent, pool = shape.attention, shape.recurrent, None
+        if configuration.kv_trace is not None:
+            self._trace = CacheTrace(configuration.kv_trace)
         if self._kind.is_paged and attention:
-            pool = make_pool(attention, room, n_sequences=self.n_sequences)
-        states = replace(room, dtype=_state_dtype(configuration)) if recurrent else room
-        for _ in range(self.n_sequences):
+            pool = make_pool(attention, config, n_sequences=self.n_sequences)
+        states = replace(config, dtype=_state_dtype(configuration)) if recurrent else config
+        for number in range(self.n_sequences):
             table = None if pool is None else pool.open()
-            caches = make_caches(self._kind, attention, room, table)
-            self.can_slice = all(isinstance(each, DenseCache) for each in caches) and not recurrent
+            caches = make_caches(self._kind, attention, config, table)
+            self._is_dense = all(isinstance(e, DenseCache) for e in caches) and not recurrent
             self._caches.append(
-                [*caches, *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent)]
+                [
+                    *(self._traced(each, layer, number) for layer, each in enumerate(caches)),
+                    *(RecurrentCache(each, states, n_back=MAX_DRAFT) for each in recurrent),
+                ]
             )
 
-    def _trace_caches(self, trace: CacheTrace) -> None:
-        """Trace all operations of attention caches from now on."""
-        self._trace = trace
-        self._caches = [
-            [
-                each
-                if isinstance(each, RecurrentCache)
-                else TracingCache(each, layer, trace, sequence=number)
-                for layer, each in enumerate(caches)
-            ]
-            for number, caches in enumerate(self._caches)
-        ]
+    def _traced(self, cache: KVCache, layer: int, number: int) -> KVCache:
+        if self._trace is None:
+            return cache
+        return TracingCache(cache, layer, self._trace, sequence=number)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
@@ -354,12 +315,8 @@ def _check_settings(configuration: Configuration, shape: Hyperparameters) -> Non
     """Raise for settings that torch or the model does not support."""
     if configuration.lora_paths:
         raise AdapterError(TorchBackend.no_adapters)
-    attends = any(isinstance(each, AttentionShape) for each in shape.layers)
-    for option, value in (
-        ("decode_plan", configuration.decode_plan),
-        ("kv_trace", configuration.kv_trace),
-    ):
-        if value is not None and not attends:
+    for option in ("decode_plan", "kv_trace"):
+        if getattr(configuration, option) is not None and not shape.attention:
             raise ModelLoadError(
                 f"{option} needs attention layers, but this model has none: remove {option}"
             )
@@ -372,14 +329,13 @@ def _own(step: Step) -> TorchSequence:
 
 
 def _reason(error: Exception) -> str:
-    """Translate an error of torch: out of memory, or an unknown token."""
     if isinstance(error, torch.OutOfMemoryError):
         return "the device's memory is full: use a smaller context or batch"
     return str(error).partition("\n")[0]
 
 
 def _state_dtype(configuration: Configuration) -> torch.dtype:
-    """The type of recurrent states in the cache: float32, or that of `kv_cache`."""
+    """The type of stored recurrent states: float32, or that of `kv_cache`."""
     name = configuration.kv_cache or "f32"
     first, _, second = name.partition("/")
     if first not in DTYPES or second not in ("", first):

@@ -16,18 +16,14 @@ from engine.model.architecture import Model
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAX_NATIVE_ROWS = 2
-"""Rows of bfloat16 that torch's own product takes less time for than oneDNN's."""
+"""Rows of bfloat16 for which torch's own product is faster than oneDNN's."""
 
 
 def choose_device(configuration: Configuration) -> torch.device:
-    """A GPU if there is one and layers may use it, else the processor.
-
-    Apple's `mps` is chosen by the same rule, untested.
-    """
+    """A GPU if there is one and layers may use it, else the CPU; `mps` is untested."""
     if configuration.n_gpu_layers != 0:
         if torch.cuda.is_available():
-            # cuDNN's attention makes a plan for each length that it meets, and each token of a
-            # reply is another: 2.4 ms a layer (torch 2.11, H100).
+            # cuDNN's attention makes a plan for each new length: 2.4 ms a layer (torch 2.11, H100).
             torch.backends.cuda.enable_cudnn_sdp(False)
             return torch.device("cuda", configuration.main_gpu)
         if torch.backends.mps.is_available():
@@ -36,30 +32,24 @@ def choose_device(configuration: Configuration) -> torch.device:
 
 
 def choose_dtype(configuration: Configuration, device: torch.device) -> torch.dtype:
-    """The requested type, else the shortest type with native products on the device."""
+    """The requested type, else the shortest type that the device multiplies natively."""
     if configuration.dtype != "auto":
         return DTYPES[configuration.dtype]
-    match device.type:
-        case "cuda":
-            return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        case "mps":
-            return torch.float16
-    return torch.bfloat16 if has_bf16() else torch.float32
-
-
-def has_bf16() -> bool:
-    """Whether the processor has bfloat16 products (AVX512-BF16 or AMX)."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    if device.type == "mps":
+        return torch.float16
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 @contextmanager
-def quickest_products(n_rows: int) -> Iterator[None]:
-    """Products of `n_rows` rows by the library that is fastest on a processor.
+def fast_products(n_rows: int) -> Iterator[None]:
+    """Multiply `n_rows` rows with the library that is fastest on a CPU.
 
-    One row times bfloat16 matrices that lie in memory reads 13 GB/s with torch's own product and 7
-    with oneDNN's; from four rows on oneDNN's is ahead (torch 2.13, one thread of an EPYC with
-    AVX512-BF16 beside other programs). Other types have one product only. The choice is the whole
-    process's, and oneDNN's is what stands outside, whoever else chooses meanwhile.
+    One row times bfloat16 matrices reads 13 GB/s with torch's own product and 7 with oneDNN's; from
+    four rows on oneDNN's is faster (torch 2.13, one thread of an EPYC with AVX512-BF16). Other
+    types have one product only. The flag is global; oneDNN is on outside of this block.
     """
     torch.backends.mkldnn.set_flags(n_rows > MAX_NATIVE_ROWS, _fp32_precision=None)
     try:
@@ -78,9 +68,7 @@ def free_bytes(device: torch.device) -> int:
 def check_fits(
     model: Model, configuration: Configuration, device: torch.device, *, has_weights: bool
 ) -> None:
-    """Raise `ModelLoadError` with what would fit if a model needs more than the free memory.
-
-    Merged matrices are temporarily in memory twice.
+    """Raise `ModelLoadError`, with what would fit, if a model needs more than the free memory.
 
     Args:
         model: The model to load.
@@ -94,8 +82,8 @@ def check_fits(
     except PresetError as error:
         raise ModelLoadError(str(error)) from error
     sizes = {each.name: prod(each.shape) for each in model.file.tensors if not has_weights}
-    joined = (size for name, size in sizes.items() if name.startswith("blk."))
-    n_weights = sum(sizes.values()) + 2 * max(joined, default=0)
+    merged = (size for name, size in sizes.items() if name.startswith("blk."))
+    n_weights = sum(sizes.values()) + 2 * max(merged, default=0)  # merged ones are held twice
     weights, free = n_weights * dtype.itemsize, free_bytes(device)
     if weights + kv_bytes <= free:
         return

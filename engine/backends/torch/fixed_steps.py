@@ -1,12 +1,8 @@
-"""Decode steps in fixed shapes: compiled by `torch.compile`, on CUDA captured as graphs.
+"""Decode steps with fixed tensor shapes: compiled by `torch.compile`, on CUDA captured as graphs.
 
-A few tokens after a line have tensors of the same shapes each time where attention is given a
-fixed number of the cache's rows and a mask says which are filled. On CUDA such a step is captured
-as a graph and replayed without a call for each of its kernels: for some tokens (a draft's too) and
-a power of two of rows. Compiled is the step of one token, which reads all rows that there are.
-Prompts and batches of several sequences have other shapes and go on as they were.
-
-`mps` was not at hand when this was written: there it is untried.
+Attention reads a fixed number of cache rows and a mask hides the unfilled ones, so that a step of
+some tokens has the same shapes each time. A graph is captured for each number of tokens up to a
+draft's and each power of two of rows. The compiled step decodes one token and reads all rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,246 +11,180 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from engine.backends.torch.caches.base import KVCache, KVState
+from engine.backends.torch.caches.base import KVCache, KVState, LayerCache
 from engine.backends.torch.caches.dense import DenseCache
-from engine.backends.torch.model import ForwardPass, NewTokens, Rope, Transformer, TransformerBlock
+from engine.backends.torch.model import ForwardPass, Rope, Transformer, TransformerBlock
 from engine.clock import Stopwatch
 from engine.configuration import MAX_DRAFT, CompileMode
 from engine.errors import DecodeError
 
-Way = Literal["plain", "captured", "compiled"]
-MOST_TOKENS = MAX_DRAFT + 1
-LEAST_ROWS = 256
-MOST_STEPS = 64
-"""Shapes whose graphs are kept; each takes some megabytes of the device."""
+Mode = Literal["plain", "captured", "compiled"]
+MIN_ROWS = 256
+MAX_STEPS = 64
+"""Shapes whose graphs are cached; each takes some megabytes of the device."""
 N_WARM = 3
-"""Steps before a capture, in which libraries make what they make once."""
+"""Steps before a capture, which set up libraries."""
+
+
+class StepShape(NamedTuple):
+    """Sequence, tokens and cache rows of a step."""
+
+    sequence: int
+    n_tokens: int
+    n_cached: int
+    is_compiled: bool
 
 
 class FixedPass(ForwardPass):
-    """Some tokens after a line whose length lies on the device."""
+    """A forward pass in which the length decides values of tensors but no shapes."""
 
     def __init__(
         self,
         caches: Sequence[DenseCache],
         positions: Tensor,
         tables: dict[Rope, Tensor],
-        n_rows: int,
+        n_cached: int,
     ) -> None:
-        """Nothing is asked of the device.
-
-        Args:
-            caches: Of the line.
-            positions: `[n_tokens]` int64
-            tables: The rotations at all positions.
-            n_rows: Of the cache, that attention is given.
-        """
-        n_tokens = positions.shape[0]
-        self.new = NewTokens(caches, n_tokens=n_tokens, n_rows=n_tokens)
-        self.positions = positions
-        self._plan = None
-        self._n_rows = n_rows
-        self._turns = {rope: table.index_select(0, positions) for rope, table in tables.items()}
+        self.caches, self.positions, self.n_rows = caches, positions, positions.shape[0]
+        self._plan, self._n_cached = None, n_cached
+        self._cos_sin = {rope: table.index_select(0, positions) for rope, table in tables.items()}
         self._seen: dict[int | None, Tensor] = {}
 
     def append(self, cache: KVCache, keys: Tensor, values: Tensor) -> KVState:
         assert isinstance(cache, DenseCache)
-        return cache.put(keys, values, self.positions, self._n_rows)
+        return cache.put(keys, values, self.positions, self._n_cached)
 
     def mask(self, held: KVState, window: int | None) -> Tensor:
-        if window not in self._seen:  # every layer gives rows of all positions
+        if window not in self._seen:
             self._seen[window] = held.mask(self.positions, window)
         return self._seen[window]
 
 
-class StepShape(NamedTuple):
-    """What a step is made for."""
-
-    number: int
-    """Of the sequence."""
-    n_tokens: int
-    n_rows: int
-    """Of its cache, that attention is given."""
-    is_compiled: bool
-
-
-class FixedStep:
-    """The step after the line of one sequence: the same tensors each time."""
-
-    def __init__(
-        self,
-        model: Transformer,
-        caches: Sequence[DenseCache],
-        tables: dict[Rope, Tensor],
-        shape: StepShape,
-    ) -> None:
-        device = model.device
-        self._model, self._caches, self._tables = model, caches, tables
-        self._n_rows = shape.n_rows
-        self._tokens = torch.zeros((1, shape.n_tokens), dtype=torch.int64, device=device)
-        self._offsets = torch.arange(shape.n_tokens, device=device)
-        self._positions = torch.zeros_like(self._offsets)
-        self._run: Callable[[], Tensor] = self.compute
-        if shape.is_compiled:
-            # Single rows times matrices become kernels of their own, which tuning makes quicker
-            # than the libraries' on CUDA.
-            tuned = device.type == "cuda"
-            self._run = torch.compile(
-                self.compute, dynamic=False, options={"coordinate_descent_tuning": tuned}
-            )
-        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """The logits after tokens at the end of the line, valid until the next step."""
-        self._model.check()
-        self._tokens.copy_(tokens)
-        torch.add(self._offsets, self._caches[0].length, out=self._positions)
-        if self._model.device.type != "cuda":
-            logits = self._run()
-        else:
-            self._captured = self._captured or self._capture()
-            graph, logits = self._captured
-            graph.replay()
-        for cache in self._caches:
-            cache.length += tokens.shape[1]
-        return logits
-
-    def compute(self) -> Tensor:
-        """The logits, by one operation after the other; the caches' lengths stay."""
-        forward = FixedPass(self._caches, self._positions, self._tables, self._n_rows)
-        return self._model.through(self._tokens, forward)
-
-    def _capture(self) -> "tuple[torch.cuda.CUDAGraph, Tensor]":
-        """The step as a graph, and where its logits will lie."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(N_WARM):
-                self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self._run()
-        return graph, logits
-
-
 class FixedSteps:
-    """Decodes in fixed shapes, by the `way` that is chosen.
-
-    Compiled code for a processor has the number of threads in it: with another number steps are
-    computed as usual, so that no reply waits for a compiler.
-    """
+    """Decodes steps by the current `mode`; compiled code is valid for one number of threads."""
 
     def __init__(self, model: Transformer, n_ctx: int) -> None:
         self._model, self._n_ctx = model, n_ctx
         positions = torch.arange(n_ctx, device=model.device)
         blocks = (block for block in model.blocks if isinstance(block, TransformerBlock))
         ropes = {block.attention.rope for block in blocks}
-        self._tables = {rope: rope.turns(positions) for rope in ropes}
-        self._steps: dict[StepShape, FixedStep] = {}
+        self._tables = {rope: rope.cos_sin(positions) for rope in ropes}
+        self._steps: dict[StepShape, Callable[[Tensor], Tensor]] = {}
         self._n_threads = 0
-        self._usual: Way = "plain"
-        """Of steps that are not compiled."""
-        self.way: Way = "plain"
+        self.mode: Mode = "plain"
 
-    def take(self, tokens: Tensor, line: NewTokens, number: int) -> Tensor | None:
-        """The logits after tokens, `[1, n, n_vocab]`; None where their shape is not fixed.
-
-        Args:
-            tokens: `[1, n]` int64.
-            line: That they belong to.
-            number: Of the line's sequence.
-        """
-        shape = self._shape(line, number)
+    def decode(self, tokens: Tensor, caches: Sequence[LayerCache], sequence: int) -> Tensor | None:
+        """Logits `[1, n, n_vocab]` of tokens `[1, n]`; None if this step has no fixed shape."""
+        shape = self._shape(tokens.shape[1], caches[0].length, sequence)
         if shape is None:
             return None
-        step = self._steps.pop(shape, None)
-        if step is None:
-            caches = [each for each in line.caches if isinstance(each, DenseCache)]
-            step = FixedStep(self._model, caches, self._tables, shape)
-        self._steps[shape] = step  # the last one taken stands last
-        if len(self._steps) > MOST_STEPS:
+        dense = [each for each in caches if isinstance(each, DenseCache)]
+        step = self._steps.pop(shape, None) or self._step(shape, dense, tokens)
+        self._steps[shape] = step  # the least recently used one comes first
+        if len(self._steps) > MAX_STEPS:
             del self._steps[next(iter(self._steps))]
         return step(tokens)
 
-    def _shape(self, line: NewTokens, number: int) -> StepShape | None:
-        n_tokens = line.n_tokens
-        if self.way == "plain" or line.n_rows != n_tokens or n_tokens > MOST_TOKENS:
+    def _shape(self, n_tokens: int, length: int, sequence: int) -> StepShape | None:
+        if self.mode == "plain" or n_tokens > 1 + MAX_DRAFT:
             return None
-        if self.way == "compiled" and n_tokens == 1:
-            if torch.get_num_threads() != self._n_threads:
-                return None
-            return StepShape(number, 1, self._n_ctx, is_compiled=True)
-        if self._usual == "plain":
+        if self.mode == "compiled" and n_tokens == 1:
+            is_valid = torch.get_num_threads() == self._n_threads
+            return StepShape(sequence, 1, self._n_ctx, is_compiled=True) if is_valid else None
+        if self._model.device.type != "cuda":
             return None
-        n_held = line.caches[0].length + n_tokens
-        n_rows = min(self._n_ctx, max(LEAST_ROWS, 1 << (n_held - 1).bit_length()))
-        return StepShape(number, n_tokens, n_rows, is_compiled=False)
+        n_cached = max(MIN_ROWS, 1 << (length + n_tokens - 1).bit_length())
+        return StepShape(sequence, n_tokens, min(self._n_ctx, n_cached), is_compiled=False)
+
+    def _step(
+        self, shape: StepShape, caches: Sequence[DenseCache], tokens: Tensor
+    ) -> Callable[[Tensor], Tensor]:
+        """A function of tokens to logits, which are valid until its next call."""
+        model, ids = self._model, tokens.clone()
+        offsets = torch.arange(shape.n_tokens, device=model.device)
+        positions = offsets + caches[0].length
+
+        def forward() -> Tensor:
+            return model.forward(ids, FixedPass(caches, positions, self._tables, shape.n_cached))
+
+        is_cuda, compute = model.device.type == "cuda", forward
+        if shape.is_compiled:
+            compute = torch.compile(
+                forward, dynamic=False, options={"coordinate_descent_tuning": is_cuda}
+            )
+        if is_cuda:
+            compute = _captured(compute)
+
+        def step(tokens: Tensor) -> Tensor:
+            model.check()
+            ids.copy_(tokens)
+            torch.add(offsets, caches[0].length, out=positions)
+            logits = compute()
+            for cache in caches:
+                cache.length += shape.n_tokens
+            return logits
+
+        return step
 
     def begin(self, mode: CompileMode, decode: Callable[[], None]) -> tuple[str, ...]:
-        """Capture on CUDA, and compile where that is asked for.
+        """Capture on CUDA, and compile if requested; steps stay plain if that fails.
 
-        Args:
-            mode: `off`, `on`, or `auto`, which compiles on CUDA: on a processor compiled code took
-                more time in four of six measurements (docs/torch.md).
-            decode: Decodes one token after an empty line.
-
-        Returns:
-            What came of each, for the user, nothing of what went well unasked: where nothing can
-            compile or capture, steps are as they were.
+        `auto` compiles on CUDA only: on CPUs compiled code took more time in four of six
+        measurements. `decode` decodes one token in an empty sequence. Returns notes for the user.
         """
-        notes: list[str] = []
-        is_cuda = self._model.device.type == "cuda"
-        if is_cuda and (fault := self._tried("captured", decode)):
-            notes.append(
-                f"decode steps run without a CUDA graph, because capturing one failed: {fault}"
-            )
-        if mode == "on" or (mode == "auto" and is_cuda):
-            notes.append(self._compiled(decode))
-        elif mode == "auto":
-            notes.append("the decode step is not compiled: auto compiles on CUDA only")
-        return tuple(notes)
+        is_cuda, watch = self._model.device.type == "cuda", Stopwatch()
+        if is_cuda and (fault := self._fault_of("captured", decode)):
+            return (f"decode steps run without a CUDA graph, because capturing failed: {fault}",)
+        if mode == "off":
+            return ()
+        if mode == "auto" and not is_cuda:
+            return ("the decode step is not compiled: auto compiles on CUDA only",)
+        if fault := self._fault_of("compiled", decode):
+            return (f"the decode step is not compiled: {fault}",)
+        return (f"the decode step is compiled, which took {watch.total():.0f} s",)
 
-    def _compiled(self, decode: Callable[[], None]) -> str:
-        """What came of compiling the step."""
-
-        def decode_by_compiled_code() -> None:
-            self._prepare_compiler()
-            decode()
-
-        watch = Stopwatch()
-        fault = self._tried("compiled", decode_by_compiled_code)
-        if fault:
-            return f"the decode step is not compiled: {fault}"
-        return f"the decode step is compiled, which took {watch.total():.0f} s"
-
-    def _tried(self, way: Way, decode: Callable[[], None]) -> str:
-        """Take a way from now on, and give the fault where it fails, else nothing."""
-        before = self._usual
-        self.way = way
-        if way == "captured":
-            self._usual = way
+    def _fault_of(self, mode: Mode, decode: Callable[[], None]) -> str:
+        """Switch to a mode and decode once; the error text, or empty on success."""
+        before, self.mode = self.mode, mode
         try:
+            if mode == "compiled":
+                self._n_threads = torch.get_num_threads()
+                _prepare_compiler(self._model.device)
             decode()
         except (RuntimeError, DecodeError) as error:
-            self.way = self._usual = before
+            self.mode = before
             return _reason(error)
         return ""
 
-    def _prepare_compiler(self) -> None:
-        """Code that was compiled once is kept on disk by torch, for the next start."""
-        self._n_threads = torch.get_num_threads()
-        if self._model.device.type == "cpu":
-            from torch._inductor import config as inductor  # takes a second
-            from torch._inductor import cpp_builder
 
-            cpp_builder.get_cpp_compiler()
-            inductor.compile_threads = 1  # in this process: none is left behind
+def _captured(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(N_WARM):
+            compute()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        logits = compute()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return logits
+
+    return replay
+
+
+def _prepare_compiler(device: torch.device) -> None:
+    if device.type == "cpu":
+        from torch._inductor import config as inductor  # takes a second
+        from torch._inductor import cpp_builder
+
+        cpp_builder.get_cpp_compiler()
+        inductor.compile_threads = 1  # leaves no child process
 
 
 def _reason(error: Exception) -> str:
-    """What a compiler says itself, or that there is none."""
-    if type(error).__name__ == "InvalidCxxCompiler":  # of a module that takes a second to import
+    if type(error).__name__ == "InvalidCxxCompiler":  # its module takes a second to import
         return "no C++ compiler was found (install g++ or clang, or set CXX)"
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]

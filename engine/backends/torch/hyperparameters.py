@@ -1,19 +1,19 @@
-"""What a GGUF header says of a model that torch can compute, and which families there are."""
+"""Hyperparameters of a model from its GGUF header, and the supported architectures."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from engine.backends.torch.caches.base import LayerShape
-from engine.backends.torch.caches.recurrent import RecurrentShape
+from engine.backends.torch.caches.recurrent import StateSizes
 from engine.errors import ModelLoadError
 from engine.model.architecture import Model
 from engine.model.layers import Layer
 
-Pairs = Literal["neighbours", "halves"]
+Pairs = Literal["interleaved", "halves"]
 Activation = Literal["silu", "gelu"]
 
 DEFAULT_ROPE_BASE = 10_000.0
-"""Of files that name none, and of Gemma 3's sliding layers (llama.cpp 0c1e57098,
+"""For files without one, and for Gemma 3's sliding layers (llama.cpp 0c1e57098,
 `rope_freq_base_train_swa` in `src/llama-hparams.h`)."""
 LARGEST_GEMMA_LAYERS = 62
 """Layers of Gemma 3 27B, which scales scores by its hidden size (`src/models/gemma3.cpp`)."""
@@ -21,10 +21,10 @@ LARGEST_GEMMA_LAYERS = 62
 
 @dataclass(frozen=True, slots=True)
 class TorchFamily:
-    """What all models of an architecture do and no header says."""
+    """Properties of an architecture that headers do not contain."""
 
     pairs: Pairs = "halves"
-    """Which elements of a head rotate together, as the file has them."""
+    """Which elements of a head rotate together in the file."""
     activation: Activation = "silu"
     scales_embeddings: bool = False
     """Whether embeddings are multiplied by the root of their width."""
@@ -32,23 +32,21 @@ class TorchFamily:
 
 
 FAMILIES: dict[str, TorchFamily] = {
-    "llama": TorchFamily(pairs="neighbours"),
+    "llama": TorchFamily(pairs="interleaved"),  # also Mistral, SmolLM, Yi
     "qwen2": TorchFamily(),
     "qwen3": TorchFamily(),
     "gemma3": TorchFamily(activation="gelu", scales_embeddings=True),
     "mamba": TorchFamily(is_recurrent=True),
 }
-"""All of `engine.memory.torch_caches.ARCHITECTURES`; `llama` is Llama, Mistral, SmolLM, Yi
-and whoever is built alike."""
+"""The architectures of `engine.memory.torch_caches.ARCHITECTURES`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeShape:
-    """By how much a position turns each pair of elements."""
+    """Base of the rotation's angles, and factor of the positions."""
 
     base: float
     scale: float
-    """What positions are multiplied by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +55,10 @@ class AttentionShape:
 
     n_heads: int
     cache: LayerShape
-    """What it keeps of a token; keys and values are of one size."""
+    """Keys and values have heads of equal size."""
     rope: RopeShape
     scale: float
-    """What scores are multiplied by."""
+    """Factor of the scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,98 +71,100 @@ class StateSpaceShape:
     dt_rank: int
 
     @property
-    def states(self) -> RecurrentShape:
-        """What it carries on: the last inputs of its convolution, and its hidden state."""
-        return RecurrentShape(((self.d_inner, self.d_conv - 1), (self.d_inner, self.d_state)))
+    def states(self) -> StateSizes:
+        """Sizes of the last inputs of the convolution, and of the hidden state."""
+        return (self.d_inner, self.d_conv - 1), (self.d_inner, self.d_state)
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """Everything that the computation needs beside the weights."""
+    """Everything that the model needs besides weights."""
 
-    architecture: str
     family: TorchFamily
     d_hidden: int
-    n_vocab: int
     n_ctx_train: int
     norm_epsilon: float
     softcap: float
     """Bound of the logits; 0 is none."""
     layers: tuple[AttentionShape | StateSpaceShape, ...]
 
+    @property
+    def attention(self) -> list[LayerShape]:
+        """Shapes of the attention layers' caches."""
+        return [each.cache for each in self.layers if isinstance(each, AttentionShape)]
+
+    @property
+    def recurrent(self) -> list[StateSizes]:
+        """Sizes of the recurrent layers' states."""
+        return [each.states for each in self.layers if isinstance(each, StateSpaceShape)]
+
 
 def read_hyperparameters(model: Model) -> Hyperparameters:
-    """The hyperparameters of a model.
+    """Read the hyperparameters of a model.
 
     Raises:
-        ModelLoadError: torch has no code for the architecture, or for something in the header.
+        ModelLoadError: the architecture, or a value in the header, is not supported.
     """
     keys = _Keys(model)
-    family = FAMILIES.get(keys.name)
+    family, architecture = FAMILIES.get(keys.name), model.architecture
     if family is None:
-        raise ModelLoadError(
-            f"the torch backend does not support the architecture {keys.name} of "
-            f"{model.file.path.name} (supported: {', '.join(FAMILIES)}): use the llama.cpp "
-            "backend"
+        raise keys.unsupported(
+            f"the architecture {keys.name} of {keys.file} (supported: {', '.join(FAMILIES)})"
         )
-    architecture = model.architecture
     if architecture.is_moe:
-        raise ModelLoadError(
-            "the torch backend does not support mixture-of-experts models, and "
-            f"{model.file.path.name} has {architecture.n_experts} experts per layer: use the "
-            "llama.cpp backend"
+        raise keys.unsupported(
+            f"mixture-of-experts models, and {keys.file} has {architecture.n_experts} experts per "
+            "layer"
         )
+    if family.is_recurrent:
+        layers: tuple[AttentionShape | StateSpaceShape, ...] = (
+            _state_space(keys),
+        ) * architecture.n_layers
+    else:
+        layers = tuple(_attention(keys, layer) for _, layer in sorted(architecture.layers.items()))
     return Hyperparameters(
-        architecture=keys.name,
         family=family,
         d_hidden=architecture.d_hidden,
-        n_vocab=architecture.n_vocab,
         n_ctx_train=architecture.n_ctx_train,
         norm_epsilon=keys.number("attention.layer_norm_rms_epsilon"),
         softcap=keys.number("final_logit_softcapping", 0.0),
-        layers=_layers(keys, family),
+        layers=layers,
     )
 
 
 class _Keys:
-    """The numbers of a header, by their names after the architecture's."""
+    """Values of a header by their names after the architecture's."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.name = model.file.architecture
+        self.name, self.file = model.file.architecture, model.file.path.name
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.model.file.values.get(f"{self.name}.{key}", default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ModelLoadError(
-                f"{self.model.file.path.name} has no usable {self.name}.{key} (found {value}): "
-                "the header is incomplete"
+                f"{self.file} has no usable {self.name}.{key} (found {value}): the header is "
+                "incomplete"
             )
         return float(value)
 
-    def text(self, key: str) -> str | None:
-        return self.model.file.text(f"{self.name}.{key}")
-
-
-def _layers(keys: _Keys, family: TorchFamily) -> tuple[AttentionShape | StateSpaceShape, ...]:
-    architecture = keys.model.architecture
-    if family.is_recurrent:
-        return (_state_space(keys),) * architecture.n_layers
-    return tuple(_attention(keys, layer) for _, layer in sorted(architecture.layers.items()))
+    def unsupported(self, what: str) -> ModelLoadError:
+        return ModelLoadError(
+            f"the torch backend does not support {what}: use the llama.cpp backend"
+        )
 
 
 def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
-    head_dim = layer.k_head_dim
+    head_dim, architecture = layer.k_head_dim, keys.model.architecture
     n_rotated = keys.number("rope.dimension_count", head_dim)
     if layer.v_head_dim != head_dim or n_rotated != head_dim:
-        raise ModelLoadError(
-            f"{keys.model.file.path.name} has key heads of {head_dim} elements, value heads of "
-            f"{layer.v_head_dim} and {n_rotated:.0f} rotated elements, but the torch backend "
-            "requires equal numbers: use the llama.cpp backend"
+        raise keys.unsupported(
+            f"the heads of {keys.file}: keys of {head_dim} elements, values of "
+            f"{layer.v_head_dim} and {n_rotated:.0f} rotated elements must be equal"
         )
     width = head_dim
-    if keys.name == "gemma3" and keys.model.architecture.n_layers == LARGEST_GEMMA_LAYERS:
-        width = keys.model.architecture.d_hidden // layer.n_heads
+    if keys.name == "gemma3" and architecture.n_layers == LARGEST_GEMMA_LAYERS:
+        width = architecture.d_hidden // layer.n_heads
     return AttentionShape(
         n_heads=layer.n_heads,
         cache=LayerShape(layer.n_kv_heads, head_dim, head_dim, layer.window),
@@ -174,24 +174,18 @@ def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
 
 
 def _rope(keys: _Keys, *, slides: bool) -> RopeShape:
-    kind = keys.text("rope.scaling.type") or "linear"
-    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
     if slides:
         return RopeShape(keys.number("rope.freq_base_swa", DEFAULT_ROPE_BASE), 1.0)
-    if kind not in ("none", "linear"):
-        raise ModelLoadError(
-            f"the torch backend does not support the RoPE scaling {kind!r} of "
-            f"{keys.model.file.path.name} (supported: 'linear'): use the llama.cpp backend"
-        )
+    scaling = keys.model.file.text(f"{keys.name}.rope.scaling.type") or "linear"
+    if scaling not in ("none", "linear"):
+        raise keys.unsupported(f"the RoPE scaling {scaling!r} of {keys.file} (supported: 'linear')")
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
     return RopeShape(keys.number("rope.freq_base", DEFAULT_ROPE_BASE), 1.0 / factor)
 
 
 def _state_space(keys: _Keys) -> StateSpaceShape:
     if keys.model.file.values.get(f"{keys.name}.ssm.dt_b_c_rms"):
-        raise ModelLoadError(
-            f"the torch backend does not support {keys.model.file.path.name}, which "
-            "normalises B, C and dt (Falcon Mamba): use the llama.cpp backend"
-        )
+        raise keys.unsupported(f"{keys.file}, which normalises B, C and dt (Falcon Mamba)")
     return StateSpaceShape(
         d_inner=int(keys.number("ssm.inner_size")),
         d_state=int(keys.number("ssm.state_size")),

@@ -3,8 +3,8 @@
 from collections.abc import Sequence as Tokens
 from typing import TYPE_CHECKING
 
-from engine.backends.defaults import BaseSequence, State, check_cells
-from engine.backends.torch.model import LayerCache
+from engine.backends.base import Sequence, State, check_cells
+from engine.backends.torch.caches.base import LayerCache
 from engine.backends.torch.state import SavedTokens, join
 from engine.errors import CropUnsupportedError, EngineError, StateError
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from engine.backends.torch.backend import TorchBackend
 
 
-class TorchSequence(BaseSequence):
+class TorchSequence(Sequence):
     """Invariant: every cache holds exactly `tokens`, as far as its type stores them."""
 
     _backend: "TorchBackend"
@@ -23,13 +23,6 @@ class TorchSequence(BaseSequence):
         number: int,
         caches: list[LayerCache],
     ) -> None:
-        """Create an empty sequence.
-
-        Args:
-            backend: The backend.
-            number: Number of the sequence.
-            caches: One cache per layer.
-        """
         super().__init__(backend)
         self.number = number
         self.caches = caches
@@ -59,6 +52,7 @@ class TorchSequence(BaseSequence):
         return (whole.since(start) if start else whole).to_bytes()
 
     def load(self, tokens: Tokens[int], states: Tokens[State]) -> None:
+        self._backend.check_open()
         check_cells(len(tokens), 0, self._backend.n_ctx)
         self.crop(0)
         try:
@@ -86,7 +80,7 @@ class TorchSequence(BaseSequence):
         self._tokens.extend(tokens)
 
     def roll_back(self) -> None:
-        """After a partial forward, restore the caches to `tokens`, or empty them."""
+        """Restore the caches to `tokens` after a failed forward pass, or empty them."""
         n_held = len(self._tokens)
         if all(cache.length == n_held or cache.can_crop(n_held) for cache in self.caches):
             for cache in self.caches:

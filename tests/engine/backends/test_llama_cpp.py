@@ -12,9 +12,12 @@ import pytest
 
 from engine.backends.base import Step
 from engine.backends.llama_cpp.backend import LlamaCppBackend
-from engine.backends.llama_cpp.log import NativeLog, read_buffers
+from engine.backends.llama_cpp.log import NativeLog
 from engine.configuration import Configuration
 from engine.errors import CropUnsupportedError, EngineError, ModelLoadError
+from engine.images import Image
+from engine.load import load_session
+from engine.memory.server_log import buffers_in
 from tests.contracts.backend import BackendContract, BatchContract
 from tests.support.filled_models import filled_model
 
@@ -53,11 +56,6 @@ class TestDenseModel(OnALineOfText, BackendContract):
         rows_bytes = backend.n_rows * backend.vocabulary.n_tokens * 4
         assert output == pytest.approx(rows_bytes, rel=0.03), "as large as a longest draft makes it"
         assert abs(backend.kv_bytes - 2 * 30 * 3 * 64 * 256 * 2) <= 5300, "two decimals of a MiB"
-
-    def test_the_file_names_itself(self, backend: LlamaCppBackend) -> None:
-        assert backend.file_type == "Q4_1"
-        assert backend.n_ctx_train == 8192
-        assert "<|im_start|>" in (backend.chat_template or "")
 
     def test_control_tokens_are_read_from_text_only_when_asked(
         self, backend: LlamaCppBackend
@@ -156,13 +154,13 @@ def test_buffer_lines_are_read_with_device_kind_and_size() -> None:
         "llama_kv_cache: size =  180.00 MiB (8192 cells, 30 layers)",
         "sched_reserve:      CUDA0 compute buffer size =    15.51 MiB",
     ]
-    found = [(b.device, b.kind, b.owner) for b in read_buffers(lines, "draft")]
+    found = [(b.device, b.kind, b.owner) for b in buffers_in(lines, "draft")]
     assert found == [
         ("CPU_Mapped", "model", "draft"),
         ("CPU", "KV", "draft"),
         ("CUDA0", "compute", "draft"),
     ]
-    assert read_buffers(lines, "target")[1].nbytes == 180 * 1024 * 1024
+    assert buffers_in(lines, "target")[1].nbytes == 180 * 1024 * 1024
 
 
 def test_a_closed_backend_refuses_everything_in_words(tmp_path: Path, log: NativeLog) -> None:
@@ -182,13 +180,11 @@ def test_a_closed_backend_refuses_everything_in_words(tmp_path: Path, log: Nativ
         lambda: sequence.load((1, 2), [state]),
         lambda: backend.set_threads(1),
         lambda: backend.use_adapters(None),
-        lambda: backend.model_name,
-        lambda: backend.file_type,
-        lambda: backend.chat_template,
         lambda: backend.vocabulary.tokenize("a", add_special=True, parse_special=True),
         lambda: backend.vocabulary.piece(3),
         lambda: backend.vocabulary.text(3),
         lambda: backend.vocabulary.is_end(3),
+        lambda: backend.vocabulary.image_tokens(Image("a", tmp_path, "0" * 64, 8, 8)),
     )
     for ask in asked:
         with pytest.raises(EngineError):
@@ -198,3 +194,12 @@ def test_a_closed_backend_refuses_everything_in_words(tmp_path: Path, log: Nativ
     backend.abort()
     backend.clear_abort()
     assert list(sequence.tokens) == []
+
+
+@pytest.mark.model
+def test_a_loaded_model_has_the_facts_of_its_header(starter_path: Path) -> None:
+    session = load_session(settings(starter_path, n_ctx=256))
+    loaded = session.loaded
+    session.session.close()
+    assert (loaded.file_type, loaded.n_ctx_train, loaded.has_chat_template) == ("Q4_1", 8192, True)
+    assert "Smol" in loaded.model_name

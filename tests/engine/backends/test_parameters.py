@@ -18,7 +18,7 @@ from engine.backends.llama_cpp.parameters import (
 )
 from engine.configuration import Adapter, Configuration, TensorOverride
 from engine.errors import AdapterError, ModelLoadError
-from tests.engine.backends.test_llama_cpp import settings
+from tests.engine.backends.opened import settings
 from tests.support.gguf_files import header
 
 pytestmark = pytest.mark.model

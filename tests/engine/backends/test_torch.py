@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from engine.configuration import (
     SamplingSettings,
     SpeculationSettings,
 )
-from engine.errors import ModelLoadError
+from engine.errors import EngineError, ModelLoadError
 from engine.events import Finished
 from engine.load import load_session
 from engine.requests import Cancellation, GenerationRequest
@@ -111,9 +111,6 @@ def test_tokens_and_logits_of_a_real_model_are_llama_cpps(
     backend = TorchBackend(settings(starter_path), log)
     line = backend.vocabulary.tokenize(TEXT, add_special=True, parse_special=False)
     ours = rows_of(backend, line)
-    assert backend.file_type == "Q4_1"
-    assert backend.n_ctx_train == 8192
-    assert backend.chat_template is not None
     assert b"".join(map(backend.vocabulary.piece, line)).decode() == TEXT
     backend.close()
     theirs = llama_cpp_rows(starter_path, line, log)
@@ -205,10 +202,31 @@ def test_what_is_of_attention_is_refused_for_a_state_space(
     tmp_path: Path, log: NativeLog, change: dict[str, object]
 ) -> None:
     path = filled_model(tmp_path / "mamba.gguf", "mamba")
-    read: list[object] = []
     with pytest.raises(ModelLoadError, match="attention"):
-        TorchBackend(settings(path, **change), log, progress=lambda *done: read.append(done))
-    assert not read, "weights are read first, and then refused"
+        TorchBackend(settings(path, **change), log)
+
+
+def test_a_closed_backend_refuses_everything_in_words(llama: Path, log: NativeLog) -> None:
+    backend = TorchBackend(settings(llama), log)
+    sequence = backend.open()
+    sequence.prefill((1, 2))
+    state = sequence.save()
+    backend.close()
+    backend.close()
+    asked: tuple[Callable[[], object], ...] = (
+        backend.open,
+        backend.warm_up,
+        lambda: sequence.decode(1),
+        lambda: sequence.prefill((1,)),
+        sequence.save,
+        lambda: sequence.load((1, 2), [state]),
+        lambda: backend.vocabulary.tokenize("a", add_special=True, parse_special=True),
+    )
+    for ask in asked:
+        with pytest.raises(EngineError):
+            ask()
+    sequence.crop(0)
+    sequence.close()
 
 
 def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(
@@ -220,7 +238,7 @@ import sys
 sys.modules["torch"] = None
 from pathlib import Path
 from engine.configuration import Configuration
-from engine.errors import ModelLoadError
+from engine.errors import EngineError, ModelLoadError
 from engine.load import load_session
 try:
     load_session(Configuration(Path({str(path)!r}), n_ctx=256, backend="torch"))

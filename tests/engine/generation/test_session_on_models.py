@@ -19,6 +19,7 @@ from engine.events import Event, Finished
 from engine.generation.session import Session
 from engine.load import load_session
 from engine.model.chat_template import ChatTemplate
+from engine.model.gguf import read_gguf
 from engine.requests import Cancellation, GenerationRequest, Message
 
 pytestmark = pytest.mark.model
@@ -48,7 +49,7 @@ def session(starter_path: Path, log: NativeLog) -> Iterator[Session]:
     """The starter as its own draft: every draft token is what the target would say."""
     target = open_backend(starter_path, log)
     draft = open_backend(starter_path, log, "draft")
-    template = ChatTemplate(target.chat_template)
+    template = ChatTemplate(read_gguf(starter_path).chat_template)
     session = Session(target, template, OFF, draft_backend=draft)
     yield session
     session.close()
@@ -86,7 +87,7 @@ def test_a_window_that_slides_during_the_reply_changes_nothing(
 ) -> None:
     """Gemma 3 keeps 512 tokens in most layers; prompt and reply go beyond them."""
     target = open_backend(gemma_path, log, n_ctx=1024)
-    session = Session(target, ChatTemplate(target.chat_template), OFF)
+    session = Session(target, ChatTemplate(read_gguf(gemma_path).chat_template), OFF)
     words = " ".join(f"item {n} costs {n * 7 % 50} coins," for n in range(70))
     request = GenerationRequest(raw_prompt=f"List: {words} item 1 costs", max_tokens=40, seed=1)
     plain = finished(run(session, OFF, request))

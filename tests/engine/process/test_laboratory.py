@@ -77,8 +77,8 @@ def test_the_control_computes_nearly_the_same_by_the_other_attention(
     )
     shape = BatchShape(512, 32, 32)
     rows = [
-        contexts.open(KVTypes(reference, reference), each).backend.open().verify(range(5, 37))
-        for each in (shape, shape, replace(shape, is_control=True))
+        contexts.open(KVTypes(reference, reference), shape, role).sequence.verify(range(5, 37))
+        for role in ("reference", "reference", "control")
     ]
     first, again, control = (each.logits for each in rows)
     assert np.array_equal(first, again)

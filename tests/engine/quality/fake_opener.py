@@ -1,7 +1,6 @@
 """Contexts of the fake language model: a kind's name says how far its logits are off."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from engine.configuration import KVTypes
 from engine.errors import ModelLoadError
 from engine.quality.metrics import Rows
 from engine.quality.records import Report, Role, Subject, TextFacts
-from engine.quality.scoring import BatchShape, Contestant, OpenedContext, score
+from engine.quality.scoring import BatchShape, OpenedContext, score
 from engine.quality.texts import Document
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 
@@ -45,7 +44,7 @@ class FakeOpener:
     def n_open(self) -> int:
         return sum(not backend.is_closed for _, _, backend in self.opened)
 
-    def open(self, kind: KVTypes, shape: BatchShape) -> OpenedContext:
+    def open(self, kind: KVTypes, shape: BatchShape, role: Role = "candidate") -> OpenedContext:
         if kind == TOO_LARGE or (self.n_most is not None and self.n_open >= self.n_most):
             raise ModelLoadError(f"llama.cpp refused a context of {kind}")
         sort = BrokenBackend if kind == BROKEN else FakeBackend
@@ -57,31 +56,26 @@ class FakeOpener:
             noise=NOISES.get(kind.k, 0.05),
         )
         self.opened.append((kind, shape, backend))
-        return OpenedContext(backend, 1000, 3 if shape.is_control else None)
+        n_step = 3 if role == "control" else None
+        return OpenedContext(kind, role, backend, backend.open(), 1000, n_step)
 
     def close(self) -> None:
         pass
 
 
-def contestants(*kinds: KVTypes, n_chunk: int = 8, n_ctx: int = 512) -> list[Contestant]:
+def contexts(*kinds: KVTypes, n_chunk: int = 8, n_ctx: int = 512) -> list[OpenedContext]:
     """The reference, the control in steps of 3, and kinds."""
-    opener = FakeOpener()
-    shape = BatchShape(n_ctx, n_chunk, n_chunk)
-
-    def contestant(kind: KVTypes, role: Role) -> Contestant:
-        found = opener.open(kind, replace(shape, is_control=role == "control"))
-        return Contestant(kind, role, found, found.backend.open())
-
+    opener, shape = FakeOpener(), BatchShape(n_ctx, n_chunk, n_chunk)
     return [
-        contestant(F16, "reference"),
-        contestant(F16, "control"),
-        *(contestant(kind, "candidate") for kind in kinds),
+        opener.open(F16, shape, "reference"),
+        opener.open(F16, shape, "control"),
+        *(opener.open(kind, shape) for kind in kinds),
     ]
 
 
 def scored(
     document: Document,
-    listed: list[Contestant],
+    listed: list[OpenedContext],
     *,
     n_chunk: int = 8,
 ) -> tuple[tuple[Rows, ...], list[int]]:

@@ -1,1 +1,1 @@
-"""Keys and values of one layer of one sequence, kept in many ways behind one protocol."""
+"""Keys and values of one layer of one sequence, in several cache types with one interface."""

@@ -1,164 +1,106 @@
-"""How the rows of a few tokens become bytes, and what attention reads of them."""
+"""Codecs: the rows of a few tokens as bytes, and the entries that attention reads from them."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from engine.backends.torch.caches.blocks import BlockFormat, halved_sum
+from engine.backends.torch.caches.formats import BlockFormat, ordered_sum
 from engine.memory.torch_caches import BLOCK
 
 
-class Codec(Protocol):
-    """Groups of tokens to bytes and back; a group's bytes depend on nothing but its rows."""
-
-    @property
-    def group(self) -> int:
-        """Tokens that are coded together."""
-        ...
-
-    @property
-    def n_entries(self) -> int:
-        """Entries that a group is read as: `group`, or fewer where tokens are merged."""
-        ...
-
-    @property
-    def group_bytes(self) -> int:
-        """Bytes of a group, scales among them."""
-        ...
-
-    def encode(self, rows: Tensor) -> Tensor:
-        """`[batch, heads, n * group, head_dim]` float32 to `[batch, heads, n, group_bytes]`."""
-        ...
-
-    def decode(self, coded: Tensor) -> Tensor:
-        """`[batch, heads, n, group_bytes]` to `[batch, heads, n * n_entries, head_dim]` float32."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class FloatCodec:
+class Codec:
+    """Encodes groups of tokens; the bytes of a group depend only on its rows."""
+
+    group_bytes: int
+    """Bytes of a group, including scales."""
+    encode: Callable[[Tensor], Tensor]
+    """`[batch, heads, n * group, head_dim]` float32 to `[batch, heads, n, group_bytes]` uint8."""
+    decode: Callable[[Tensor], Tensor]
+    """`[batch, heads, n, group_bytes]` to `[batch, heads, n * n_entries, head_dim]` float32."""
+    group: int = 1
+    """Tokens that are encoded together."""
+    n_entries: int = 1
+    """Entries that are read from a group: `group`, or fewer if tokens are merged or dropped."""
+
+
+def float_codec(dtype: torch.dtype, head_dim: int) -> Codec:
     """A floating type."""
-
-    dtype: torch.dtype
-    head_dim: int
-    group: int = 1
-    n_entries: int = 1
-
-    @property
-    def group_bytes(self) -> int:
-        return self.head_dim * self.dtype.itemsize
-
-    def encode(self, rows: Tensor) -> Tensor:
-        return rows.to(self.dtype).contiguous().view(torch.uint8)
-
-    def decode(self, coded: Tensor) -> Tensor:
-        return coded.view(self.dtype).float()
+    return Codec(
+        head_dim * dtype.itemsize,
+        lambda rows: rows.to(dtype).contiguous().view(torch.uint8),
+        lambda coded: coded.view(dtype).float(),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCodec:
+def token_codec(form: BlockFormat, head_dim: int) -> Codec:
     """Blocks along a head's row: each token by itself."""
-
-    form: BlockFormat
-    head_dim: int
-    group: int = 1
-    n_entries: int = 1
-
-    @property
-    def group_bytes(self) -> int:
-        return self.head_dim // BLOCK * self.form.nbytes
-
-    def encode(self, rows: Tensor) -> Tensor:
-        return self.form.quantise(torch.unflatten(rows, -1, (-1, BLOCK))).flatten(-2)
-
-    def decode(self, coded: Tensor) -> Tensor:
-        return self.form.dequantise(torch.unflatten(coded, -1, (-1, self.form.nbytes))).flatten(-2)
+    return Codec(
+        head_dim // BLOCK * form.nbytes,
+        lambda rows: form.quantise(torch.unflatten(rows, -1, (-1, BLOCK))).flatten(-2),
+        lambda coded: form.dequantise(torch.unflatten(coded, -1, (-1, form.nbytes))).flatten(-2),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelCodec:
-    """Blocks along a channel of `BLOCK` tokens, because keys have channels that are always large.
+def channel_codec(form: BlockFormat, head_dim: int) -> Codec:
+    """Blocks along a channel, for keys, in which some channels are always large.
 
-    KIVI, Liu et al. 2024, arXiv 2402.02750, section 3.2; values are coded by token there.
+    KIVI, Liu et al. 2024, arXiv 2402.02750, section 3.2; values are quantised per token there.
     """
 
-    form: BlockFormat
-    head_dim: int
-    group: int = BLOCK
-    n_entries: int = BLOCK
-
-    @property
-    def group_bytes(self) -> int:
-        return self.head_dim * self.form.nbytes
-
-    def encode(self, rows: Tensor) -> Tensor:
+    def encode(rows: Tensor) -> Tensor:
         channels = torch.unflatten(rows, 2, (-1, BLOCK)).transpose(-1, -2).contiguous()
-        return self.form.quantise(channels).flatten(-2)
+        return form.quantise(channels).flatten(-2)
 
-    def decode(self, coded: Tensor) -> Tensor:
-        channels = self.form.dequantise(torch.unflatten(coded, -1, (-1, self.form.nbytes)))
+    def decode(coded: Tensor) -> Tensor:
+        channels = form.dequantise(torch.unflatten(coded, -1, (-1, form.nbytes)))
         return channels.transpose(-1, -2).flatten(2, 3)
 
-
-@dataclass(frozen=True, slots=True)
-class MeanCodec(FloatCodec):
-    """The mean of `group` tokens, a power of two, instead of them: nothing brings them back.
-
-    The mean of rotated keys has no position of its own, and attention weighs it as one token.
-    """
-
-    def encode(self, rows: Tensor) -> Tensor:
-        chunks = torch.unflatten(rows, 2, (-1, self.group)).transpose(-1, -2)
-        return FloatCodec.encode(self, halved_sum(chunks).squeeze(-1) / self.group)
+    return Codec(head_dim * form.nbytes, encode, decode, group=BLOCK, n_entries=BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class NothingCodec:
-    """Tokens that are dropped: what a sliding window leaves behind."""
+def mean_codec(dtype: torch.dtype, head_dim: int, group: int) -> Codec:
+    """The mean of `group` tokens, a power of two; attention weighs it as one token."""
+    stored = float_codec(dtype, head_dim)
 
-    head_dim: int
-    group: int = 1
-    n_entries: int = 0
-    group_bytes: int = 0
+    def encode(rows: Tensor) -> Tensor:
+        chunks = torch.unflatten(rows, 2, (-1, group)).transpose(-1, -2)
+        return stored.encode(ordered_sum(chunks).squeeze(-1) / group)
 
-    def encode(self, rows: Tensor) -> Tensor:
-        return rows.new_empty((*rows.shape[:3], 0), dtype=torch.uint8)
-
-    def decode(self, coded: Tensor) -> Tensor:
-        return coded.new_empty((*coded.shape[:2], 0, self.head_dim), dtype=torch.float32)
+    return replace(stored, encode=encode, group=group)
 
 
-@dataclass(frozen=True, slots=True)
-class SplitCodec:
-    """A row in parts, each with a codec of its own that codes tokens one by one."""
+def split_codec(parts: Sequence[Codec], widths: Sequence[int]) -> Codec:
+    """A row in several parts of `widths` elements, each with its own codec of single tokens."""
+    n_bytes = [part.group_bytes for part in parts]
 
-    parts: tuple[Codec, ...]
-    widths: tuple[int, ...]
-    """Elements of each part."""
-    group: int = 1
-    n_entries: int = 1
-
-    @property
-    def group_bytes(self) -> int:
-        return sum(part.group_bytes for part in self.parts)
-
-    def scales(self) -> Tensor:
-        """What each element of a query is multiplied by where each part has a product of its own.
-
-        In decoupled bottleneck attention the score is the sum of a semantic product without
-        positions and a geometric one with rotary positions, each over the root of its width:
-        `attend` takes these scales. The kind `decoupled` has keys of usual models in two parts,
-        which have one scale.
-        """
-        return torch.cat([torch.full((width,), width**-0.5) for width in self.widths])
-
-    def encode(self, rows: Tensor) -> Tensor:
-        pieces = zip(self.parts, torch.split_with_sizes(rows, self.widths, -1), strict=True)
+    def encode(rows: Tensor) -> Tensor:
+        pieces = zip(parts, rows.split_with_sizes([*widths], -1), strict=True)
         return torch.cat([part.encode(piece.contiguous()) for part, piece in pieces], -1)
 
-    def decode(self, coded: Tensor) -> Tensor:
-        widths = [part.group_bytes for part in self.parts]
-        pieces = zip(self.parts, torch.split_with_sizes(coded, widths, -1), strict=True)
+    def decode(coded: Tensor) -> Tensor:
+        pieces = zip(parts, coded.split_with_sizes(n_bytes, -1), strict=True)
         return torch.cat([part.decode(piece.contiguous()) for part, piece in pieces], -1)
+
+    return Codec(sum(n_bytes), encode, decode)
+
+
+def part_scales(widths: Sequence[int]) -> Tensor:
+    """Factors of a query's elements whose score is a sum of products, one for each part of a key.
+
+    In decoupled bottleneck attention, a semantic product without positions and a geometric one with
+    rotary positions are each divided by the root of their width: the `scale` of `attend`.
+    """
+    return torch.cat([torch.full((width,), width**-0.5) for width in widths])
+
+
+def evicting_codec(head_dim: int) -> Codec:
+    """Nothing: tokens that have left a sliding window."""
+    return Codec(
+        0,
+        lambda rows: rows.new_empty((*rows.shape[:3], 0), dtype=torch.uint8),
+        lambda coded: coded.new_empty((*coded.shape[:2], 0, head_dim), dtype=torch.float32),
+        n_entries=0,
+    )

@@ -1,4 +1,4 @@
-"""Tensors with names as bytes of safetensors: reading executes nothing and checks each size."""
+"""Named tensors as bytes in safetensors format, which executes nothing and checks each size."""
 
 from collections.abc import Mapping
 
@@ -16,21 +16,21 @@ DAMAGES = (
     SafetensorError, AssertionError, AttributeError, KeyError, OverflowError, RuntimeError,
     TypeError, ValueError,
 )  # fmt: skip
-"""What safetensors 0.8 and torch raise where bytes are not those that were written."""
+"""Errors of safetensors 0.8 and torch for damaged bytes."""
 
 
 def write_tensors(tensors: Mapping[str, Tensor], length: int) -> bytes:
-    """Tensors and the number of tokens that they are of, as bytes."""
+    """Serialise tensors and their number of tokens."""
     whole = {name: each.detach().cpu().contiguous() for name, each in tensors.items()}
     saved: bytes = save(whole | {LENGTH: torch.tensor(length)})
     return saved
 
 
 def read_tensors(saved: State) -> tuple[dict[str, Tensor], int]:
-    """The tensors and the number of tokens that `write_tensors` wrote.
+    """Parse the tensors and the number of tokens that `write_tensors` serialised.
 
     Raises:
-        StateError: the bytes are damaged, or of another format.
+        StateError: the bytes are damaged or have another format.
     """
     try:
         found: dict[str, Tensor] = load(bytes(saved))
@@ -43,10 +43,10 @@ def read_tensors(saved: State) -> tuple[dict[str, Tensor], int]:
 
 
 def fill(held: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> None:
-    """Copy saved tensors into those of the same names, types and shapes.
+    """Copy saved tensors into tensors with the same names, types and shapes.
 
     Raises:
-        StateError: they have others; nothing was copied.
+        StateError: they differ; nothing was copied.
     """
     if found.keys() != held.keys():
         raise StateError(

@@ -1,4 +1,4 @@
-"""A cache that writes down what is asked of it."""
+"""A cache that appends its operations to a file, one JSON object per line."""
 
 import json
 import os
@@ -9,7 +9,6 @@ from typing import TypeVar
 from torch import Tensor
 
 from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
-from engine.backends.torch.caches.saved import State
 from engine.clock import Stopwatch
 from engine.errors import DecodeError, ModelLoadError
 
@@ -17,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class CacheTrace:
-    """A file that operations are appended to, one JSON object a line, in the order of the calls.
+    """The file of a trace.
 
     Raises:
         ModelLoadError: the file cannot be written.
@@ -33,10 +32,10 @@ class CacheTrace:
             raise ModelLoadError(f"{path} cannot be written: {error.strerror or error}") from error
 
     def add(self, **operation: object) -> None:
-        """Append an operation; after the first that cannot be written the trace has ended.
+        """Append an operation; the trace ends after the first failure.
 
         Raises:
-            DecodeError: it cannot be written.
+            DecodeError: the operation cannot be written.
         """
         if self._has_failed:
             return
@@ -50,16 +49,16 @@ class CacheTrace:
             ) from error
 
     def close(self) -> None:
-        """End the file; closing twice is harmless."""
+        """Close the file."""
         self._file.close()
 
 
 class TracingCache(KVCache):
-    """Another cache, each of whose operations is added to a trace, failed ones too."""
+    """Another cache, with its operations added to a trace, including failed ones."""
 
     def __init__(self, cache: KVCache, layer: int, trace: CacheTrace, *, sequence: int = 0) -> None:
         self._cache, self._trace = cache, trace
-        self._place = {"sequence": sequence, "layer": layer}
+        self._where = {"sequence": sequence, "layer": layer}
 
     @property
     def length(self) -> int:
@@ -86,11 +85,7 @@ class TracingCache(KVCache):
     def hold(self, found: Mapping[str, Tensor], length: int) -> None:
         self._traced("load", (), lambda: self._cache.hold(found, length))
 
-    def load(self, saved: State) -> None:
-        self._traced("load", (), lambda: self._cache.load(saved))
-
     def _traced(self, name: str, shape: Iterable[int], call: Callable[[], Result]) -> Result:
-        """What a call gives; tokens and bytes are those afterwards."""
         watch = Stopwatch()
         try:
             result = call()
@@ -100,6 +95,6 @@ class TracingCache(KVCache):
         finally:
             elapsed_s = watch.total()
             self._trace.add(
-                name=name, **self._place, shape=list(shape), length=self.length,
+                name=name, **self._where, shape=list(shape), length=self.length,
                 nbytes=held_bytes([self._cache]), elapsed_s=elapsed_s,
             )  # fmt: skip

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.backends.server.facts import slots_of
 from engine.backends.server.session import ServerSession
 from engine.configuration import Configuration, PredictorName, SamplingSettings, SpeculationSettings
 from engine.events import Event, Finished, FinishReason, RoundFinished, TokensCommitted
@@ -131,7 +130,7 @@ def test_a_stopped_reply_frees_its_slot_and_can_be_gone_on_with(started: ServerP
     cancellation.cancel()
     session.step()
     wait_until(
-        lambda: not any(slot["is_processing"] for slot in slots_of(session._http)),
+        lambda: any("slots: 0 of" in figure.text for figure in session.look().figures),
         "the slots are free",
     )
     cut = list(generation.take())[-1]

@@ -54,7 +54,7 @@ def test_a_step_of_fixed_shapes_says_what_any_other_says(
     for sequence in (first, second):
         sequence.prefill(LINE[:50])
     said = []
-    for step.way in ("compiled", "plain"):
+    for step.mode in ("compiled", "plain"):
         rows = [first.decode(token).logits.copy() for token in LINE[50:90]]
         first.crop(60)
         rows += [first.verify(LINE[60:64]).logits.copy(), first.decode(7).logits.copy()]
@@ -77,12 +77,12 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
     backend = TorchBackend(settings(path, n_ctx=600, kv_cache=kind, swa_full=True, n_slots=2), log)
     backend.warm_up()
     steps = step_of(backend)
-    assert steps.way == "captured"
+    assert steps.mode == "captured"
     first, second = backend.open(), backend.open()
     for sequence in (first, second):
         sequence.prefill(LINE[:50])
     said = []
-    for steps.way in ("captured", "plain"):
+    for steps.mode in ("captured", "plain"):
         rows, at = [], 50
         for n_tokens in (1, 5, 2, 17, 1, 3, 17, 17, 17) * 3:  # past 128 and 256 rows
             tokens = [LINE[each % len(LINE)] for each in range(at, at + n_tokens)]
@@ -95,7 +95,6 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
         second.crop(50)
         said.append(np.concatenate(rows))
     assert np.abs(said[0] - said[1]).max() < 1e-3 * np.abs(said[0]).max()
-    assert len(steps._steps) > 6
     backend.close()
 
 
@@ -103,7 +102,7 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
 def test_auto_compiles_nothing_on_a_processor_and_says_so(llama: Path, log: NativeLog) -> None:
     backend = TorchBackend(settings(llama, compile="auto"), log)
     backend.warm_up()
-    assert step_of(backend).way == "plain"
+    assert step_of(backend).mode == "plain"
     assert len(backend.notes) == 1
     backend.close()
 
@@ -114,7 +113,7 @@ def test_without_a_compiler_it_says_so_and_decodes(llama: Path, log: NativeLog) 
 
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
         backend = tried(llama, log)
-    assert step_of(backend).way == "plain"
+    assert step_of(backend).mode == "plain"
     [note] = backend.notes
     assert "g++" in note
     assert backend.open().decode(5).logits.shape == (1, 259)
@@ -141,7 +140,7 @@ def test_compiled_code_says_what_the_model_says(llama: Path, log: NativeLog) -> 
     backend = tried(llama, log)
     assert "is compiled" in backend.notes[0]
     sequence, step, said = backend.open(), step_of(backend), []
-    for step.way in ("compiled", "plain"):
+    for step.mode in ("compiled", "plain"):
         said.append(np.concatenate([sequence.decode(each).logits.copy() for each in LINE[:40]]))
         sequence.crop(0)
     assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()

@@ -7,13 +7,11 @@ from dataclasses import replace  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 from engine.backends.torch.caches.base import KVCache, LayerShape  # noqa: E402
-from engine.backends.torch.caches.blocks import BLOCK_FORMATS  # noqa: E402
-from engine.backends.torch.caches.codecs import FloatCodec, SplitCodec, TokenCodec  # noqa: E402
+from engine.backends.torch.caches.formats import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.kinds import FLOATS, make_caches  # noqa: E402
 from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
-from engine.backends.torch.caches.windowed import WindowedCache  # noqa: E402
 from engine.memory.torch_caches import DECOUPLED, KIVI, WHOLE_KINDS, kind_named  # noqa: E402
-from tests.contracts.kv_cache import ROOM, SHAPE, KVCacheContract, Make  # noqa: E402
+from tests.contracts.kv_cache import CONFIG, SHAPE, KVCacheContract, Make  # noqa: E402
 
 MIXED = (
     "f16/q4_0",
@@ -33,13 +31,10 @@ QUICK = (
     DECOUPLED,
 )
 """One of each sort; `make test-all` tries the others too."""
-AT_ONCE = ("q8_0", "q4_0", "kivi4", "f16/q4_1", "fp8")
-"""Kinds that are tried without a window too, so that each row is read coded."""
 
 
-def one_cache(name: str, layer: LayerShape = SHAPE, **changes: int | bool) -> KVCache:
-    kind = kind_named(name, "f16", "f16", "f32")
-    return make_caches(kind, [layer], replace(ROOM, **changes))[0]
+def one_cache(name: str, layer: LayerShape = SHAPE) -> KVCache:
+    return make_caches(kind_named(name, "f16", "f16", "f32"), [layer], CONFIG)[0]
 
 
 class TestEveryKind(KVCacheContract):
@@ -51,12 +46,6 @@ class TestEveryKind(KVCacheContract):
     )
     def make(self, request: pytest.FixtureRequest) -> Make:
         return lambda: one_cache(request.param)
-
-
-class TestWithoutAWindow(KVCacheContract):
-    @pytest.fixture(params=AT_ONCE)
-    def make(self, request: pytest.FixtureRequest) -> Make:
-        return lambda: one_cache(request.param, n_exact=0)
 
 
 class TestSlidingLayers(KVCacheContract):
@@ -72,14 +61,3 @@ class TestTraced(KVCacheContract):
         trace = CacheTrace(tmp_path / "trace.jsonl")
         yield lambda: TracingCache(one_cache("q4_0"), 0, trace)
         trace.close()
-
-
-class TestDecoupled(KVCacheContract):
-    @pytest.fixture
-    def make(self) -> Make:
-        halves = tuple(TokenCodec(BLOCK_FORMATS[name], 32) for name in ("q4_0", "q8_0"))
-        values = FloatCodec(torch.float16, SHAPE.v_head_dim)
-        codecs = (SplitCodec(halves, (32, 32)), values)
-        return lambda: WindowedCache(
-            "decoupled", SHAPE, ROOM, codecs, n_exact=ROOM.n_exact, n_back=ROOM.n_back
-        )

@@ -4,17 +4,17 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.base import CacheRoom, LayerShape  # noqa: E402
+from engine.backends.torch.caches.base import CacheConfig, LayerShape  # noqa: E402
 from engine.backends.torch.caches.paged import BlockPool, BlockTable  # noqa: E402
 from engine.errors import ContextFullError  # noqa: E402
 from tests.support.torch_device import DEVICE  # noqa: E402
 
 LAYERS = [LayerShape(2, 8, 4), LayerShape(1, 4, 4)]
-ROOM = CacheRoom(64, torch.float32, DEVICE)
+CONFIG = CacheConfig(64, torch.float32, DEVICE)
 
 
 def new_pool(n_blocks: int = 16) -> BlockPool:
-    return BlockPool(LAYERS, ROOM, n_blocks=n_blocks, dtype=torch.float32, block_size=4)
+    return BlockPool(LAYERS, CONFIG, n_blocks=n_blocks, dtype=torch.float32, block_size=4)
 
 
 def fill(table: BlockTable, n_tokens: int, mark: float) -> None:

@@ -6,31 +6,31 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from engine.backends.torch.caches.base import CacheRoom, LayerShape, held_bytes  # noqa: E402
+from engine.backends.torch.caches.base import CacheConfig, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.dense import DenseCache  # noqa: E402
-from engine.backends.torch.caches.tiered import Tier, TieredCache, TierManager  # noqa: E402
+from engine.backends.torch.caches.tiered import Tier, TieredCache, tiered_caches  # noqa: E402
 from engine.errors import CacheStoreError  # noqa: E402
 from tests.support.torch_device import DEVICE  # noqa: E402
 
 N_LAYERS = 6
 LAYER = LayerShape(2, 16, 16)
-ROOM = CacheRoom(64, torch.float32, DEVICE)
-make = partial(DenseCache, LAYER, ROOM, torch.float32, torch.float32)
+CONFIG = CacheConfig(64, torch.float32, DEVICE)
+make = partial(DenseCache, LAYER, CONFIG, torch.float32, torch.float32)
 LAYER_BYTES = held_bytes([make()])
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[TierManager]:
-    manager = TierManager(
+def layers(tmp_path: Path) -> Iterator[list[TieredCache]]:
+    caches = tiered_caches(
         [make] * N_LAYERS, tmp_path, device_bytes=2 * LAYER_BYTES, host_bytes=LAYER_BYTES
     )
-    yield manager
-    for cache in manager.caches:
+    yield caches
+    for cache in caches:
         cache.crop(0)  # closes the files
 
 
-def tiers_of(manager: TierManager) -> list[Tier]:
-    return [each.tier for each in manager.caches]
+def tiers_of(layers: list[TieredCache]) -> list[Tier]:
+    return [each.tier for each in layers]
 
 
 def rows(layer: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -41,28 +41,28 @@ def rows(layer: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def test_budgets_are_kept_while_layers_are_computed(manager: TierManager) -> None:
+def test_budgets_are_kept_while_layers_are_computed(layers: list[TieredCache]) -> None:
     for _ in range(3):
-        for layer, cache in enumerate(manager.caches):
+        for layer, cache in enumerate(layers):
             cache.update(*rows(layer, 20))
-            tiers = tiers_of(manager)
+            tiers = tiers_of(layers)
             assert tiers[layer] is Tier.DEVICE
             assert tiers.count(Tier.DEVICE) <= 2
-            n_host = sum(each.nbytes for each in manager.caches if each.tier is Tier.HOST)
-            most = max(each.nbytes for each in manager.caches if each.tier is Tier.HOST)
+            n_host = sum(each.nbytes for each in layers if each.tier is Tier.HOST)
+            most = max(each.nbytes for each in layers if each.tier is Tier.HOST)
             assert n_host <= LAYER_BYTES + most, "and the layer that was read ahead"
-    assert Tier.DISK in tiers_of(manager)
+    assert Tier.DISK in tiers_of(layers)
 
 
-def test_the_next_layer_is_read_ahead(manager: TierManager) -> None:
-    for layer, cache in enumerate(manager.caches):
+def test_the_next_layer_is_read_ahead(layers: list[TieredCache]) -> None:
+    for layer, cache in enumerate(layers):
         cache.update(*rows(layer, 60))
-    away = next(i for i, tier in enumerate(tiers_of(manager)) if tier is Tier.DISK)
-    before = manager.caches[away - 1]
+    away = next(i for i, tier in enumerate(tiers_of(layers)) if tier is Tier.DISK)
+    before = layers[away - 1]
     if before.tier is Tier.DEVICE:
         before.demote()
     before.state()
-    assert tiers_of(manager)[away] is not Tier.DISK
+    assert tiers_of(layers)[away] is not Tier.DISK
 
 
 def test_a_layer_goes_down_and_up_by_hand(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Block formats: so many numbers in so many bytes, scales among them.
+"""Number formats: 32 numbers as bytes, including their scale.
 
-`q8_0`, `q4_0` and `q4_1` are ggml's to the byte (`gguf/quants.py` of gguf 0.19). Reductions are
-taken in a fixed order, so that a block's bytes never depend on what is coded beside it.
+`q8_0`, `q4_0` and `q4_1` equal ggml's to the byte (`gguf/quants.py` of gguf 0.19). Sums have a
+fixed order, so that the bytes of a block do not depend on the other blocks of a batch.
 """
 
 from collections.abc import Callable
@@ -23,41 +23,38 @@ arXiv 2305.14314, appendix E)."""
 GAUSS8 = (
     -2.1519456, -1.3439092, -0.7560052, -0.2450941, 0.2450941, 0.7560052, 1.3439092, 2.1519456,
 )  # fmt: skip
-"""The eight levels with the least squared error for a unit normal distribution: Max (1960),
-Quantizing for minimum distortion, table I; its error is 0.03454 of the variance."""
+"""The eight levels with the least squared error for a unit normal distribution, 0.03454 of the
+variance: Max (1960), Quantizing for minimum distortion, table I."""
 N_FITS = 3
-"""Turns of fitting a block's scale to its levels and its levels to the scale; a fourth changes the
-error of normal numbers by less than 1 %."""
+"""Iterations of fitting a block's scale; a fourth changes the error by less than 1 %."""
 FP8_MAX = 448.0
-"""Largest E4M3 (Micikevicius et al. 2022, arXiv 2209.05433, table 1)."""
+"""Largest E4M3 number (Micikevicius et al. 2022, arXiv 2209.05433, table 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """How `BLOCK` numbers are written."""
+    """A format of blocks of `BLOCK` numbers."""
 
-    name: str
     nbytes: int
     quantise: Callable[[Tensor], Tensor]
     """`[..., BLOCK]` float32 to `[..., nbytes]` uint8."""
     dequantise: Callable[[Tensor], Tensor]
-    """The way back."""
 
 
-def halved_sum(values: Tensor) -> Tensor:
-    """The sum over the last dimension, a power of two, by halves: the order is always the same."""
+def ordered_sum(values: Tensor) -> Tensor:
+    """Sum over the last dimension, a power of two, by halves, so that the order is fixed."""
     while values.shape[-1] > 1:
         half = values.shape[-1] // 2
         values = values[..., :half] + values[..., half:]
     return values
 
 
-def _q8_0(blocks: Tensor) -> Tensor:
+def _to_q8_0(blocks: Tensor) -> Tensor:
     scale = blocks.abs().amax(-1, keepdim=True) / 127
     scaled = blocks * _inverse(scale)
     size = scaled.abs()
     whole = size.floor()
-    codes = scaled.sign() * (whole + (2 * (size - whole)).floor())  # halves go away from zero
+    codes = scaled.sign() * (whole + (2 * (size - whole)).floor())  # rounds halves away from zero
     return torch.cat((_as_bytes(scale.half()), codes.to(torch.int8).view(torch.uint8)), -1)
 
 
@@ -65,7 +62,7 @@ def _from_q8_0(blocks: Tensor) -> Tensor:
     return _floats(blocks[..., :2]) * blocks[..., 2:].view(torch.int8).float()
 
 
-def _q4_0(blocks: Tensor) -> Tensor:
+def _to_q4_0(blocks: Tensor) -> Tensor:
     largest = blocks.gather(-1, blocks.abs().argmax(-1, keepdim=True))
     scale = largest / -8
     codes = (blocks * _inverse(scale) + 8.5).trunc().clamp(0, 15).to(torch.uint8)
@@ -76,18 +73,19 @@ def _from_q4_0(blocks: Tensor) -> Tensor:
     return _floats(blocks[..., :2]) * (_from_nibbles(blocks[..., 2:]).float() - 8)
 
 
-def _q4_1(blocks: Tensor) -> Tensor:
-    least, codes, scale = _between(blocks, 15)
-    return torch.cat((_as_bytes(scale.half()), _as_bytes(least.half()), _nibbles(codes)), -1)
+def _to_q4_1(blocks: Tensor) -> Tensor:
+    low = blocks.amin(-1, keepdim=True)
+    scale = (blocks.amax(-1, keepdim=True) - low) / 15
+    codes = ((blocks - low) * _inverse(scale) + 0.5).trunc().clamp(0, 15).to(torch.uint8)
+    return torch.cat((_as_bytes(scale.half()), _as_bytes(low.half()), _nibbles(codes)), -1)
 
 
 def _from_q4_1(blocks: Tensor) -> Tensor:
-    return _floats(blocks[..., :2]) * _from_nibbles(blocks[..., 4:]).float() + _floats(
-        blocks[..., 2:4]
-    )
+    scale, low = _floats(blocks[..., :2]), _floats(blocks[..., 2:4])
+    return scale * _from_nibbles(blocks[..., 4:]).float() + low
 
 
-def _nf4(blocks: Tensor) -> Tensor:
+def _to_nf4(blocks: Tensor) -> Tensor:
     scale = blocks.abs().amax(-1, keepdim=True).half()
     codes = _nearest(blocks * _inverse(scale.float()), NF4)
     return torch.cat((_as_bytes(scale), _nibbles(codes)), -1)
@@ -97,12 +95,12 @@ def _from_nf4(blocks: Tensor) -> Tensor:
     return _floats(blocks[..., :2]) * _levels(_from_nibbles(blocks[..., 2:]), NF4)
 
 
-def _q3(blocks: Tensor) -> Tensor:
-    """A scale that makes the squared error least for its levels, found by turns, as k-means is."""
-    scale = (halved_sum(blocks * blocks) / BLOCK).sqrt()
+def _to_q3(blocks: Tensor) -> Tensor:
+    """Alternate between codes and the scale with the least squared error, as k-means does."""
+    scale = (ordered_sum(blocks * blocks) / BLOCK).sqrt()
     for _ in range(N_FITS):
         levels = _levels(_nearest(blocks * _inverse(scale), GAUSS8), GAUSS8)
-        scale = halved_sum(blocks * levels) / halved_sum(levels * levels)
+        scale = ordered_sum(blocks * levels) / ordered_sum(levels * levels)
     stored = scale.half()
     codes = _nearest(blocks * _inverse(stored.float()), GAUSS8)
     return torch.cat((_as_bytes(stored), _packed(codes & 3, 2), _packed(codes >> 2, 1)), -1)
@@ -114,7 +112,7 @@ def _from_q3(blocks: Tensor) -> Tensor:
     return _floats(blocks[..., :2]) * _levels(codes, GAUSS8)
 
 
-def _fp8(blocks: Tensor) -> Tensor:
+def _to_fp8(blocks: Tensor) -> Tensor:
     scale = (blocks.abs().amax(-1, keepdim=True) / FP8_MAX).bfloat16()
     scaled = (blocks * _inverse(scale.float())).clamp(-FP8_MAX, FP8_MAX)
     return torch.cat((_as_bytes(scale), scaled.to(torch.float8_e4m3fn).view(torch.uint8)), -1)
@@ -126,24 +124,13 @@ def _from_fp8(blocks: Tensor) -> Tensor:
 
 
 BLOCK_FORMATS = {
-    each.name: each
-    for each in (
-        BlockFormat("q8_0", BLOCK_BYTES["q8_0"], _q8_0, _from_q8_0),
-        BlockFormat("fp8", BLOCK_BYTES["fp8"], _fp8, _from_fp8),
-        BlockFormat("q4_1", BLOCK_BYTES["q4_1"], _q4_1, _from_q4_1),
-        BlockFormat("q4_0", BLOCK_BYTES["q4_0"], _q4_0, _from_q4_0),
-        BlockFormat("nf4", BLOCK_BYTES["nf4"], _nf4, _from_nf4),
-        BlockFormat("q3", BLOCK_BYTES["q3"], _q3, _from_q3),
-    )
+    "q8_0": BlockFormat(BLOCK_BYTES["q8_0"], _to_q8_0, _from_q8_0),
+    "fp8": BlockFormat(BLOCK_BYTES["fp8"], _to_fp8, _from_fp8),
+    "q4_1": BlockFormat(BLOCK_BYTES["q4_1"], _to_q4_1, _from_q4_1),
+    "q4_0": BlockFormat(BLOCK_BYTES["q4_0"], _to_q4_0, _from_q4_0),
+    "nf4": BlockFormat(BLOCK_BYTES["nf4"], _to_nf4, _from_nf4),
+    "q3": BlockFormat(BLOCK_BYTES["q3"], _to_q3, _from_q3),
 }
-
-
-def _between(blocks: Tensor, n_steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Least number, codes from it up, and the step of even steps to the largest."""
-    least = blocks.amin(-1, keepdim=True)
-    scale = (blocks.amax(-1, keepdim=True) - least) / n_steps
-    codes = ((blocks - least) * _inverse(scale) + 0.5).trunc().clamp(0, n_steps)
-    return least, codes.to(torch.uint8), scale
 
 
 def _inverse(scale: Tensor) -> Tensor:
@@ -168,7 +155,7 @@ def _floats(halves: Tensor) -> Tensor:
 
 
 def _nibbles(codes: Tensor) -> Tensor:
-    """As ggml has them: the first half of a block in the low bits, the second in the high ones."""
+    """Pack as ggml does: the first half of a block in the low bits, the second in the high bits."""
     half = codes.shape[-1] // 2
     return codes[..., :half] | (codes[..., half:] << 4)
 
@@ -178,7 +165,7 @@ def _from_nibbles(packed: Tensor) -> Tensor:
 
 
 def _packed(codes: Tensor, n_bits: int) -> Tensor:
-    """Codes of 1 or 2 bits, neighbours in one byte, the first in the lowest bits."""
+    """Pack adjacent codes of 1 or 2 bits into bytes, the first code in the lowest bits."""
     per_byte = 8 // n_bits
     apart = torch.unflatten(codes, -1, (-1, per_byte))
     packed = apart[..., 0]
@@ -188,5 +175,5 @@ def _packed(codes: Tensor, n_bits: int) -> Tensor:
 
 
 def _unpacked(packed: Tensor, n_bits: int) -> Tensor:
-    most = (1 << n_bits) - 1
-    return torch.stack([(packed >> at) & most for at in range(0, 8, n_bits)], -1).flatten(-2)
+    largest = (1 << n_bits) - 1
+    return torch.stack([(packed >> at) & largest for at in range(0, 8, n_bits)], -1).flatten(-2)

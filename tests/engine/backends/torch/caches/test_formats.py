@@ -10,7 +10,7 @@ gguf = pytest.importorskip("gguf")
 
 from torch import Tensor  # noqa: E402
 
-from engine.backends.torch.caches.blocks import (  # noqa: E402
+from engine.backends.torch.caches.formats import (  # noqa: E402
     BLOCK_FORMATS,
     GAUSS8,
     NF4,
