@@ -11,6 +11,7 @@ from engine.cache.segments import (
     Payload,
     Segment,
     count_continuations,
+    is_worth_loading,
     n_tokens_shared,
     unpack,
 )
@@ -180,7 +181,8 @@ class SegmentIndex:
         usable = [
             (n_shared, -entry.segment.end, entry)
             for entry, n_shared in shared
-            if self._can_slice or entry.segment.end == n_shared
+            if entry.segment.end == n_shared
+            or (self._can_slice and is_worth_loading(entry.segment, n_shared))
         ]
         if not usable:
             return [], 0, n_known

@@ -53,6 +53,14 @@ def test_a_prompt_that_leaves_a_segment_half_way_loads_it_whole():
     assert restored(cache, A) == restored(cache, B) == 50
 
 
+def test_a_segment_that_loads_slower_than_the_common_tokens_are_computed_is_not_restored():
+    cache = make_cache()
+    put(cache, A, seconds=1e-9)
+    with cache.match([*A[:30], 7, 8]) as match:
+        assert (match.n_tokens, match.n_known) == (0, 30)
+    assert restored(cache, A) == 50
+
+
 def test_a_segment_longer_than_the_context_is_not_restored():
     cache, _ = saved_in_two()
     with cache.match(A, max_end=49) as match:
