@@ -52,9 +52,9 @@ from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
-from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
+from engine.speculation.costs import MAX_ROWS, Costs
 from engine.speculation.drafter import Draft, Drafter
-from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
+from engine.speculation.predictor_pool import PredictorPool, PredictorSet
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
@@ -97,7 +97,7 @@ class ReplyLoop:
         self._request = request
         self._cancellation = cancellation
         self._backend, self._recall = shared.backend, shared.recall
-        self._predictors: ReplyPredictors | None = None
+        self._predictors: PredictorSet | None = None
         self._reply: Reply | None = None
         self._thinking: ThinkingWatch | None = None
         self._opens = ""
@@ -112,10 +112,6 @@ class ReplyLoop:
     @property
     def _wanted(self) -> SpeculationSettings:
         return self._request.speculation or self._shared.wanted
-
-    @property
-    def _plain_step(self) -> PlainStep:
-        return self._shared.costs.plain
 
     def run(self) -> Events:
         """Yield events and steps to compute until the reply ends.
@@ -269,12 +265,16 @@ class ReplyLoop:
     def _rounds(self, reply: Reply) -> Events:
         """Run rounds until the reply ends."""
         drafter: Drafter | None = None
+        note: str | None = None
         slot = reply.recalled.slot
         while reply.ended is None:
             self._cancellation.check()
-            if drafter is None or drafter.settings is not self._wanted or drafter.fault:
-                drafter, changed = self._switch(reply, drafter)
-                yield changed
+            is_new = drafter is None or drafter.settings is not self._wanted
+            if drafter is None or is_new:
+                drafter = self._drafter(reply)
+            if is_new or drafter.note != note:
+                note = drafter.note
+                yield self._speculation(reply, drafter)
             reply.ended = reply.limit_reached(self._backend.n_ctx)
             if reply.ended is not None:
                 return
@@ -315,7 +315,7 @@ class ReplyLoop:
         yield from self._shared.prefill.restore(reply, self._cancellation)
         reply.watch.split()
         if drafter is not None:
-            drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
+            drafter.reset(reply.tokens)
 
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
         waited_s, length = reply.watch.split(), drafter.length
@@ -342,19 +342,18 @@ class ReplyLoop:
         if changed is not None:
             yield changed
 
-    def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
-        settings, predictors = self._wanted, self._predictors
-        assert predictors is not None, "a reply that is made has predictors"
-        if old is not None and old.fault is not None:
-            predictors.give_up(old.settings, old.fault)
-        drafter = predictors.engage(settings, reply.request, reply.sampler)
-        drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
-        reply.stats = replace(
-            reply.stats,
-            predictor=drafter.predictor.value,
-            controller=settings.controller.value,
-        )
-        return drafter, SpeculationChanged(drafter.predictor, settings.controller, drafter.note)
+    def _drafter(self, reply: Reply) -> Drafter:
+        """A drafter with the present settings."""
+        assert self._predictors is not None, "a reply that is made has predictors"
+        drafter = self._predictors.engage(self._wanted, reply.sampler)
+        drafter.reset(reply.tokens)
+        return drafter
+
+    def _speculation(self, reply: Reply, drafter: Drafter) -> SpeculationChanged:
+        """Record the predictor and the controller in use."""
+        predictor, controller = drafter.predictor, drafter.settings.controller
+        reply.stats = replace(reply.stats, predictor=predictor.value, controller=controller.value)
+        return SpeculationChanged(predictor, controller, drafter.note)
 
     def _verify(
         self, reply: Reply, settings: SpeculationSettings, draft: Draft
@@ -381,9 +380,9 @@ class ReplyLoop:
         """Record the time of a round, or of a batch shared with other replies."""
         costs, threads = self._shared.costs, self._shared.threads
         if given.is_alone:
-            costs.add(1 + n_verified, verify_s)
+            costs.rows.add(1 + n_verified, verify_s)
         elif 0 < given.n_shared <= MAX_ROWS:
-            costs.add(given.n_shared, given.elapsed_s)
+            costs.rows.add(given.n_shared, given.elapsed_s)
         changed = threads.follow()
         threads.use_for_steps()
         return changed

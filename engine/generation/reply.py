@@ -164,7 +164,6 @@ class Reply:
                 n_emitted=n_emitted,
                 draft_s=times[1],
                 elapsed_s=elapsed_s,
-                switching=costs.rows.switching,
             )
         return RoundFinished(
             n_drafted=draft.n_drafted,

@@ -74,10 +74,6 @@ class Acceptance:
         """Right guesses and examined guesses of a source."""
         return self._tried.get(source, (0, 0))
 
-    def is_known(self, source: str) -> bool:
-        """Whether a source's outcomes weigh at least as much as its own confidence."""
-        return self.counts_of(source)[1] >= STRENGTH
-
     def share(self, source: str, confidence: float) -> float:
         """Expected share of right guesses at this confidence in the source's present passage."""
         mean = min(confidence, MAX_SURE)
