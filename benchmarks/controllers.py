@@ -200,9 +200,6 @@ def _one_passage(source: str, _: float, confidence: float) -> tuple[acceptance.C
 CELLS = acceptance._cells
 VARIANTS: dict[str, list[tuple[object, str, object]]] = {
     "nothing": [],
-    "batches beyond twice the measured size are tried step by step": [
-        (costs.RowCosts, "reach", costs.MAX_ROWS)
-    ],
     "a single ratio of a batch is limited": [
         (costs, "_typical", lambda ratios, _: costs.median(ratios))
     ],

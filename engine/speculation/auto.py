@@ -168,7 +168,6 @@ class AutoController:
         if not self._may_draft:
             return 0
         best, best_gain, tokens, rate = 0, 0.0, 0.0, self._rate
-        n_max = min(n_max, self.costs.rows.reach - 1)
         for length, share in enumerate(self._shares(pulled, n_max), 1):
             tokens += share
             gain = tokens - rate * self._added_steps(length, len(pulled))

@@ -127,7 +127,7 @@ class RowCosts:
     not distort them. A size's cost is the median of its recent ratios, the smaller of two, or a
     single one limited to twice the expected cost. It is linear between measured sizes, which
     preserves the kernels' steps. Beyond the largest measured size it is a low guess, so that longer
-    drafts are tried gradually.
+    drafts are tried.
     """
 
     def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
@@ -151,11 +151,6 @@ class RowCosts:
     def steps(self, n_rows: int) -> float:
         """Cost of a batch in plain steps; 1 for one row."""
         return self.all_steps[n_rows - 1]
-
-    @property
-    def reach(self) -> int:
-        """Maximum rows to try: twice the largest measured number."""
-        return min(2 * max(self._ratios, default=1), MAX_ROWS)
 
     @property
     def points(self) -> Points:
