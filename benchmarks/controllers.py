@@ -22,7 +22,7 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.speculation import acceptance, auto, costs
+from engine.speculation import acceptance, auto
 from engine.speculation.controller import FixedController
 from tests.support import speculation_simulator as sim
 
@@ -200,9 +200,6 @@ def _one_passage(source: str, _: float, confidence: float) -> tuple[acceptance.C
 CELLS = acceptance._cells
 VARIANTS: dict[str, list[tuple[object, str, object]]] = {
     "nothing": [],
-    "a single ratio of a batch is limited": [
-        (costs, "_typical", lambda ratios, _: costs.median(ratios))
-    ],
     "confidence": [(acceptance, "CONFIDENCE_EDGES", ())],
     "copied passages have rates of their own": [(acceptance, "_cells", _one_passage)],
     "old outcomes are forgotten": [(acceptance, "FORGETTING", 1.0)],

@@ -57,9 +57,12 @@ class Acceptance:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
         self._tried: dict[str, tuple[int, int]] = {}
+        self._shares: dict[tuple[str, float], float] = {}
+        """Results of `share` since the last round."""
 
     def add(self, outcomes: Sequence[Examined]) -> None:
         """Count the outcomes of one round."""
+        self._shares.clear()
         before = dict(self._recent)
         for outcome in outcomes:
             source, is_right = outcome.source, outcome.is_right
@@ -75,7 +78,13 @@ class Acceptance:
         return self._tried.get(source, (0, 0))
 
     def share(self, source: str, confidence: float) -> float:
-        """Expected share of right guesses at this confidence in the source's present passage."""
+        """Expected share of right tokens at this confidence in the source's present passage."""
+        known = self._shares.get((source, confidence))
+        if known is None:
+            known = self._shares[source, confidence] = self._estimate(source, confidence)
+        return known
+
+    def _estimate(self, source: str, confidence: float) -> float:
         mean = min(confidence, MAX_SURE)
         cells = _cells(source, self._recent.get(source, FIRST_RECENT), confidence)
         counts = [self._counts.get(cell, NONE) for cell in cells]

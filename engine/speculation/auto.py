@@ -1,6 +1,6 @@
 """Draft length with the largest expected gain, from measured costs and acceptance."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -175,16 +175,15 @@ class AutoController:
                 best, best_gain = length, gain
         return best
 
-    def _shares(self, pulled: Sequence[DraftToken], n: int) -> list[float]:
+    def _shares(self, pulled: Sequence[DraftToken], n: int) -> Iterator[float]:
         """P_1 to P_n, assuming the confidence of the last token for the tokens to come."""
-        known = [drafted.confidence for drafted in pulled] or [self._current.confidence]
-        shares, share = [], 1.0
+        share = 1.0
+        right = self.acceptance.share(self._name, self._current.confidence)
         for index in range(n):
-            if index < len(known):
-                right = self.acceptance.share(self._name, known[index])
+            if index < len(pulled):
+                right = self.acceptance.share(self._name, pulled[index].confidence)
             share *= right
-            shares.append(share)
-        return shares
+            yield share
 
     def _outcome(self, length: int) -> tuple[float, float]:
         """Expected tokens and plain steps of a round with a draft of that length."""

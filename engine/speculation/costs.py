@@ -124,10 +124,9 @@ class RowCosts:
     """Cost of a batch by its number of rows, in plain steps.
 
     Costs are ratios to plain steps measured shortly before, so that the load of other programs does
-    not distort them. A size's cost is the median of its recent ratios, the smaller of two, or a
-    single one limited to twice the expected cost. It is linear between measured sizes, which
-    preserves the kernels' steps. Beyond the largest measured size it is a low guess, so that longer
-    drafts are tried.
+    not distort them. A size's cost is the median of its recent ratios, or the smaller of two. It is
+    linear between measured sizes, which preserves the kernels' steps. Beyond the largest measured
+    size it is a low guess, so that longer drafts are tried.
     """
 
     def __init__(self, known: Iterable[tuple[int, float]] = ()) -> None:
@@ -160,18 +159,13 @@ class RowCosts:
     def _curve(self) -> list[float]:
         points = [(1, 1.0)]
         for n_rows, ratios in sorted(self._ratios.items()):
-            points.append((n_rows, max(_typical(ratios, _beyond(points, n_rows)), 1.0)))
+            typical = median(ratios) if len(ratios) > 2 else min(ratios)
+            points.append((n_rows, max(typical, 1.0)))
         curve = [1.0]
         for (left, low), (right, high) in pairwise(points):
             slope = (high - low) / (right - left)
             curve += [low + slope * n for n in range(1, right - left + 1)]
         return curve + [_beyond(points, n) for n in range(len(curve) + 1, MAX_ROWS + 1)]
-
-
-def _typical(ratios: deque[float], expected: float) -> float:
-    if len(ratios) == 1:
-        return min(ratios[0], 2 * expected)
-    return min(ratios) if len(ratios) == 2 else median(ratios)
 
 
 def _beyond(points: list[tuple[int, float]], n_rows: int) -> float:
@@ -191,9 +185,12 @@ class DraftCost:
         """Start from an earlier run's costs, if any."""
         self._silent: deque[float] = deque(maxlen=RECENT_DRAFTS)
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT_DRAFTS)
+        self.ask = self.step = 0.0
+        """Plain steps of asking in vain, and per drafted token; 0 before the first one."""
         if known is not None:
-            self._silent.append(known.ask)
-            self._drafts.extend([(1, known.ask + known.step)] * MIN_DRAFTS)
+            self.add(0, known.ask)
+            for _ in range(MIN_DRAFTS):
+                self.add(1, known.ask + known.step)
 
     def add(self, n_drafted: int, n_steps: float) -> None:
         """Record the time of asking for a draft; `n_drafted` is 0 if there was none."""
@@ -201,6 +198,9 @@ class DraftCost:
             self._drafts.append((n_drafted, n_steps))
         else:
             self._silent.append(n_steps)
+            self.ask = median(self._silent)
+        if self._drafts:
+            self.step = median(max(t - self.ask, 0.0) / n for n, t in self._drafts)
 
     @property
     def is_known(self) -> bool:
@@ -211,17 +211,6 @@ class DraftCost:
     def known(self) -> KnownCost | None:
         """The costs to save; None before enough drafts were timed."""
         return KnownCost(self.ask, self.step) if self.is_known else None
-
-    @property
-    def ask(self) -> float:
-        """Plain steps of asking in vain."""
-        return median(self._silent) if self._silent else 0.0
-
-    @property
-    def step(self) -> float:
-        """Plain steps per drafted token; 0 before one was timed."""
-        ask = self.ask
-        return median(max(t - ask, 0.0) / n for n, t in self._drafts) if self._drafts else 0.0
 
     def steps(self, n_drafted: int) -> float:
         """Plain steps of a draft of that length; 0 if nothing is drafted."""
