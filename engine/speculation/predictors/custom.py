@@ -102,7 +102,8 @@ class CustomPredictor:
 
     def _begin(self) -> None:
         self._leave()
-        self._proposed = iter(self._inner.propose())
+        if self._fault is None:
+            self._proposed = iter(self._inner.propose())
 
     def _next(self) -> DraftToken | None:
         drafted = next(self._proposed, None)
@@ -132,6 +133,7 @@ class CustomPredictor:
 def _work(jobs: Jobs) -> None:
     while (job := jobs.get()) is not None:
         job()
+        del job  # it refers to the predictor, whose end ends this thread
 
 
 def _run(future: Future[T], call: Callable[..., T], *given: object) -> None:

@@ -1,7 +1,9 @@
 """Whatever a predictor does, what comes out is a draft or a fault with a name."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -169,3 +171,13 @@ def test_a_predictor_that_is_always_late_fails() -> None:
     with pytest.raises(PredictorError, match="late"):
         list(predictor.propose())
     held.released.set()
+
+
+def test_the_thread_ends_with_the_predictor() -> None:
+    predictor = checked(Scripted())
+    assert list(predictor.propose()) == []
+    thread = next(each for each in reversed(enumerate_threads()) if "custom" in each.name)
+    del predictor
+    gc.collect()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
