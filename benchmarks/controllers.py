@@ -1,4 +1,4 @@
-"""What each part of `auto` brings: simulated with all of it, and with each part switched off.
+"""What each part of `auto` brings: simulated as it is, and with each part left out.
 
     ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page results/controllers.md]
 
@@ -18,11 +18,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
-from unittest.mock import PropertyMock, patch
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from engine.speculation import acceptance, auto, costs
+from engine.speculation import acceptance, auto
 from engine.speculation.controller import FixedController
 from tests.support import speculation_simulator as sim
 
@@ -178,7 +178,7 @@ MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
 }
 
 
-# --- what is switched off ---
+# --- what is left out ---
 
 
 @contextmanager
@@ -197,40 +197,14 @@ def _one_passage(source: str, _: float, confidence: float) -> tuple[acceptance.C
     return CELLS(source, 0.0, confidence)
 
 
-def _mean_of_a_guess(drafts: Any, silence: float) -> float:
-    return sum(max(s - silence, 0.0) for _, s in drafts) / sum(n for n, _ in drafts)
-
-
-def _unbounded(drafts: Any, silence: float | None = None) -> float:
-    return inf if silence is None else MEAN(drafts, silence)
-
-
 CELLS = acceptance._cells
-MEAN = costs._mean
 VARIANTS: dict[str, list[tuple[object, str, object]]] = {
-    "all of it": [],
-    "rows cost what was measured alone: no reach beyond it": [
-        (costs.RowCosts, "reach", PropertyMock(return_value=2))
-    ],
-    "one row ratio is believed at once": [
-        (costs, "_settled", lambda ratios, _: costs.median(ratios))
-    ],
-    "every batch bends the row costs, however long ago a plain step was": [
-        (costs, "NEAR", inf),
-        (costs, "PER_PLAIN", inf),
-    ],
-    "one timed draft is believed at once": [(costs, "MIN_DRAFTS", 1)],
-    "drafts cost their mean instead of the Theil-Sen slope": [(costs, "_slope", _mean_of_a_guess)],
-    "the slope may exceed that mean": [(costs, "_mean", _unbounded)],
-    "no confidence cells": [(acceptance, "CONFIDENCE_EDGES", ())],
-    "copied passages are not told apart": [(acceptance, "_cells", _one_passage)],
-    "nothing is forgotten": [(acceptance, "FORGETTING", 1.0)],
-    "no credit": [(auto, "START", inf), (auto, "LIMIT", inf)],
-    "no override for what is well known": [(acceptance.Acceptance, "is_known", lambda *_: False)],
-    "cheap sources are asked in every round": [(auto.DraftSource, "is_turn", True)],
-    "nobody is asked in passing": [(auto, "CHEAP", -1.0)],
-    "no plain steps only to measure": [(auto, "PLAIN_EVERY", (inf, inf))],
-    "a draft model never catches up": [(auto.AutoController, "affords_catch_up", lambda *_: False)],
+    "nothing": [],
+    "confidence": [(acceptance, "CONFIDENCE_EDGES", ())],
+    "copied passages have rates of their own": [(acceptance, "_cells", _one_passage)],
+    "old outcomes are forgotten": [(acceptance, "FORGETTING", 1.0)],
+    "sources that are off are asked for 1 % of the time": [(auto, "PROBE_LOSS", 0.0)],
+    "plain steps to measure them": [(auto, "PLAIN_EVERY", (inf, inf))],
 }
 
 
@@ -246,7 +220,7 @@ def figures(name: str, seeds: range) -> tuple[list[float], list[float]]:
 def table(seeds: range, n_workers: int) -> Iterator[str]:
     """The lines of the table, as they are measured."""
     names = [name for names in MEASURES.values() for name in names]
-    yield f"| switched off | {' | '.join(names)} |\n|---|{'--:|' * len(names)}\n"
+    yield f"| left out | {' | '.join(names)} |\n|---|{'--:|' * len(names)}\n"
     scatter: list[float] = []
     with ProcessPoolExecutor(n_workers, mp_context=get_context("spawn")) as pool:
         rows = pool.map(partial(figures, seeds=seeds), VARIANTS)

@@ -34,8 +34,8 @@ from engine.experiment.prompts import draw, read_set
 from engine.requests import GenerationRequest, Message
 from engine.speculation.auto import AutoController
 from engine.speculation.costs import Costs
-from engine.speculation.drafter import Drafter, make_controller
-from engine.speculation.predictor_pool import look_up, suffixes
+from engine.speculation.drafter import Drafter
+from engine.speculation.predictor_pool import look_up, make_controller, suffixes
 from engine.speculation.predictors.base import DraftToken
 from tests.support import speculation_simulator as sim
 from tests.support.rounds import a_round
@@ -101,9 +101,6 @@ class Proposals:
     def propose(self) -> Iterator[DraftToken]:
         self.was_asked = True
         return iter(self._guesses[self._at])
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 class Replay:
@@ -173,7 +170,7 @@ class Replay:
     ) -> Iterator[tuple[int, float]]:
         source = self._proposals[line.name]
         drafter = Drafter([source], make_controller(rule, auto), rule)
-        drafter.reset(line.prompt, n_plain_steps=auto.costs.plain.n_measured)
+        drafter.reset(line.prompt)
         at = 1
         while at < len(line.reply):
             draft = drafter.draft(min(MAX_DRAFT, len(line.reply) - at - 1))
@@ -183,7 +180,7 @@ class Replay:
             drafting = world.source.fixed * was_asked + world.source.step * draft.n_drafted
             verifying = world.verify_steps(1 + len(draft.tokens))
             verify_s = world.clock(verifying, at)
-            auto.costs.add(1 + len(draft.tokens), verify_s)
+            auto.costs.rows.add(1 + len(draft.tokens), verify_s)
             outcome = a_round(
                 n_verified=len(draft.tokens),
                 n_examined=min(n_right + 1, len(draft.tokens)),

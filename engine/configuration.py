@@ -168,6 +168,8 @@ class SpeculationSettings:
     """Tokens that a draft model proposes regardless of its confidence."""
     draft_min_confidence: Probability = 0.6
     """A draft model stops drafting below this probability; 0 never stops."""
+    min_acceptance: Probability = 0.0
+    """Drafts end for the reply if a smaller share of its drafted tokens was accepted; 0 is off."""
     verification: Verification = "coupled"
     """Verification above temperature 0: `coupled` gives the same text as no draft; `rejection`
     accepts more and preserves the distribution of the text, not the text."""

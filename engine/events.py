@@ -6,10 +6,11 @@ to the first miss); accepted; emitted. Refuted is verified minus accepted.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
 from math import hypot
+from operator import add
 from typing import Literal
 
 from engine.cache.report import CacheReport
@@ -298,13 +299,7 @@ class SourceCounts:
     """Rounds in which one of its tokens was verified."""
 
     def __add__(self, other: "SourceCounts") -> "SourceCounts":
-        return SourceCounts(
-            self.n_drafted + other.n_drafted,
-            self.n_verified + other.n_verified,
-            self.n_examined + other.n_examined,
-            self.n_accepted + other.n_accepted,
-            self.n_rounds + other.n_rounds,
-        )
+        return SourceCounts(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,9 +311,7 @@ class PositionCounts:
     n_accepted: int = 0
 
     def __add__(self, other: "PositionCounts") -> "PositionCounts":
-        return PositionCounts(
-            self.n_examined + other.n_examined, self.n_accepted + other.n_accepted
-        )
+        return PositionCounts(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,8 +417,7 @@ class GenerationStats:
         if not rounds:
             return self
         first, last = rounds[0], rounds[-1]
-        counted = replace(
-            NOTHING_COUNTED,
+        counted = GenerationStats(
             n_prompt=self.n_prompt,
             n_reused=self.n_reused,
             n_rounds=len(rounds),

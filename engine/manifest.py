@@ -237,7 +237,7 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
         if has != wants:
             where = f"preset.{name}" + (" or with --model" if name == "model" else "")
             raise ManifestError(
-                f"the {name} file differs: {path or 'it'} has the SHA-256 {_digits(has)}, but "
+                f"the {name} file differs: {path or 'it'} has the digest {_digits(has)}, but "
                 f"the manifest expects {_digits(wants)}; specify the right file in {where}, or "
                 "write a new manifest"
             )

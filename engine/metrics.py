@@ -175,23 +175,17 @@ class Metrics:
     def summary(self) -> str:
         """Text of four lines about the generated tokens and the effect of drafts."""
         stats, speedup = self._stats, self._last.speedup
-        rate, n_tokens = stats.acceptance_rate, stats.n_emitted or 0
-        return "\n".join(
-            (
-                f"tokens      {n_tokens} in {stats.n_rounds} rounds"
-                + (f", {n_tokens / stats.n_rounds:.2f} per round" if stats.n_rounds else ""),
-                f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
-                f"{stats.n_refuted} refuted"
-                + (f" (acceptance {rate:.0%})" if rate is not None else ""),
-                f"time        {stats.decode_s:.3f} s decoding",
-                "speedup     "
-                + (
-                    f"{speedup:.2f}"
-                    if speedup is not None
-                    else "unknown: no step without drafts was measured"
-                ),
-            )
+        rate, per_round = stats.acceptance_rate, stats.tokens_per_round
+        lines = (
+            f"tokens      {stats.n_emitted or 0} in {stats.n_rounds} rounds"
+            + ("" if per_round is None else f", {per_round:.2f} per round"),
+            f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
+            f"{stats.n_refuted} refuted" + ("" if rate is None else f" (acceptance {rate:.0%})"),
+            f"time        {stats.decode_s:.3f} s decoding",
+            "speedup     "
+            + ("unknown: no plain step was measured" if speedup is None else f"{speedup:.2f}"),
         )
+        return "\n".join(lines)
 
     def prometheus(self) -> str:
         """The metrics in Prometheus text format, ending with a newline."""
@@ -224,7 +218,7 @@ def _samples_of(event: Event) -> Iterator[Sample]:
                 if name.startswith("n_"):
                     yield CACHE_COUNTS, (name.removeprefix("n_"),), value
         case ThreadsChanged(n_decode=n_decode, n_prefill=n_prefill):
-            yield from _threads((n_decode, n_prefill))
+            yield from _threads(n_decode, n_prefill)
         case _:
             return
 
@@ -234,12 +228,12 @@ def _loaded(event: Loaded) -> Iterator[Sample]:
     for buffer in event.buffers:
         yield BUFFER_BYTES, (buffer.owner, buffer.kind, buffer.device), buffer.nbytes
     if event.n_threads is not None:
-        yield from _threads(event.n_threads)
+        yield from _threads(*event.n_threads)
 
 
-def _threads(n_threads: tuple[int, int]) -> Iterator[Sample]:
-    for phase, number in zip(("decode", "prefill"), n_threads, strict=True):
-        yield THREADS, (phase,), number
+def _threads(n_decode: int, n_prefill: int) -> Iterator[Sample]:
+    yield THREADS, ("decode",), n_decode
+    yield THREADS, ("prefill",), n_prefill
 
 
 def _number(value: float) -> str:

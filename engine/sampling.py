@@ -76,13 +76,12 @@ class _Stream(IntEnum):
 
 
 class Dice:
-    """Random numbers of rejection and block verification in one round.
+    """Random numbers of rejection in one round.
 
-    Both are exact only if the draft's draws, the acceptance tests and the target's draws are
-    independent and no round reuses an earlier round's numbers: block verification may refuse a
-    token because of a later one, so the numbers of a refused position are no longer independent.
-    Therefore the seed is forked by stream and by the start position of the round, which is unique.
-    The draft model and the verifier create the same dice from these two numbers.
+    It is exact only if the draft's draws, the acceptance tests and the target's draws are
+    independent and no round reuses an earlier round's numbers. Therefore the seed is forked by
+    stream and by the start position of the round, which is unique. The draft model and the
+    verifier create the same dice from these two numbers.
     """
 
     def __init__(self, seed: int, round_start: int) -> None:
@@ -196,7 +195,7 @@ class Sampler:
         """Sample the token at `position` from `[n_vocab]` logits and all tokens before it."""
         if self.is_greedy:
             return self.likeliest(logits, history)
-        return self.draw(self.distribution(logits, history), position)
+        return self.pick(self.distribution(logits, history), position).token
 
     def likeliest(self, logits: NDArray[np.float32], history: Tokens[int]) -> int:
         """The token with the largest logit after mask and penalty.
@@ -220,10 +219,6 @@ class Sampler:
         best = _best(distribution.scores(self.seed, position))
         token = int(distribution.tokens[best.token])
         return Choice(token, self.settings.temperature * best.margin)
-
-    def draw(self, distribution: Distribution, position: int) -> int:
-        """Draw one token with the noise of the position."""
-        return self.pick(distribution, position).token
 
     def dice(self, round_start: int) -> Dice:
         """Random numbers of the round whose first new token has position `round_start`."""

@@ -3,11 +3,11 @@
 import asyncio
 import inspect
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterable,
     Iterator,
 )
@@ -132,11 +132,11 @@ class CallbackSequence(Sequence):
 
 
 class EventLoop:
-    """Waits in the decoder's thread for coroutines on the caller's event loop."""
+    """Waits in the decoder's threads for coroutines on the caller's event loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: Future[object] | None = None
+        self._waiting: set[Future[object]] = set()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """Set the loop that runs coroutines.
@@ -151,10 +151,10 @@ class EventLoop:
         self._loop = loop
 
     def end(self) -> None:
-        """Cancel the awaited coroutine and remove the loop; called from the loop's thread."""
+        """Cancel the awaited coroutines and remove the loop; called from the loop's thread."""
         self._loop = None
-        if self._waiting is not None:
-            self._waiting.cancel()
+        for future in tuple(self._waiting):
+            future.cancel()
 
     def outcome(self, awaitable: Awaitable[T]) -> T:
         """Run an awaitable on the loop and return its result.
@@ -164,16 +164,14 @@ class EventLoop:
             DecodeAborted: the reply was cancelled.
         """
         loop = self._loop
-        coroutine: Coroutine[object, object, T] = (
-            awaitable if inspect.iscoroutine(awaitable) else _awaited(awaitable)
-        )
         if loop is None:
-            coroutine.close()
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
             raise DecodeError(
                 "an asynchronous target function needs an event loop: use `generate` or `stream`"
             )
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        self._waiting = cast("Future[object]", future)
+        future = asyncio.run_coroutine_threadsafe(_awaited(awaitable), loop)
+        self._waiting.add(cast("Future[object]", future))
         try:
             if self._loop is None:
                 future.cancel()
@@ -181,21 +179,20 @@ class EventLoop:
         except CancelledError as error:
             raise DecodeAborted("stopped while waiting for the target function") from error
         finally:
-            self._waiting = None
+            self._waiting.discard(cast("Future[object]", future))
 
-    def each(self, guesses: Iterable[T] | AsyncIterable[T]) -> Iterator[T]:
+    def each(self, given: Iterable[T] | AsyncIterable[T]) -> Iterator[T]:
         """Iterate over a sync or async generator and close it at the end."""
-        if not isinstance(guesses, AsyncIterable):
-            yield from guesses
+        if not isinstance(given, AsyncIterable):
+            yield from given
             return
-        iterator = aiter(guesses)
+        iterator = aiter(given)
         try:
             while (found := self.outcome(_next(iterator))) is not None:
                 yield found[0]
         finally:
-            close = getattr(iterator, "aclose", None)
-            if close is not None and self._loop is not None:
-                self.outcome(close())
+            if isinstance(iterator, AsyncGenerator) and self._loop is not None:
+                self.outcome(iterator.aclose())
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

@@ -1,7 +1,7 @@
 """Speculative decoding with the caller's draft and target functions instead of models.
 
-The functions may be asynchronous. `CallbackDecoder.events` runs plain functions in the caller's
-thread; `stream` and `generate` also run asynchronous ones, on the caller's event loop.
+`CallbackDecoder.events` calls plain functions; `stream` and `generate` also asynchronous ones, on
+the caller's event loop.
 """
 
 import asyncio
@@ -36,16 +36,15 @@ from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
 from engine.speculation.predictors.base import DraftToken
 
-Guess = int | DraftToken
-Guesses = Iterable[Guess] | AsyncIterable[Guess]
-DraftCallback = Callable[[Tokens[int], int], Guesses | Awaitable[Guesses]]
-"""Called with all tokens and the maximum number of guesses; returns guesses, best as a generator,
-which is closed when the draft is long enough. A plain number is a guess of unknown confidence."""
+Drafted = int | DraftToken
+Drafts = Iterable[Drafted] | AsyncIterable[Drafted]
+DraftCallback = Callable[[Tokens[int], int], Drafts | Awaitable[Drafts]]
+"""Called with all tokens and the maximum draft length; returns the draft, best as a generator,
+which is closed when the draft is long enough. The confidence of a plain number is unknown."""
 
 OnToken = Callable[[int], Awaitable[None] | None]
 """Called with each committed token; an exception ends the reply."""
 
-NAME = "callback"
 UNKNOWN_CONFIDENCE = 0.5
 
 
@@ -66,9 +65,9 @@ class CallbackDecoder:
     """Speculative decoding of a target function with a draft function.
 
     The tokens have the distribution of target and sampler: at temperature 0 and with `coupled`
-    verification they equal those of the target without drafts. Each round calls the target once;
-    `strict` makes further calls to compare. A draft function that raises, proposes invalid guesses
-    or is late is switched off, with the reason in `SpeculationChanged`.
+    verification they equal those of the target without drafts. Each round calls the target once.
+    The draft function runs in a thread of its own; if it raises, proposes invalid tokens or is
+    often late, it is off for the reply, with the reason in `SpeculationChanged`.
 
     The controller's state and the metrics persist across calls until `reset`.
     """
@@ -87,7 +86,7 @@ class CallbackDecoder:
         """Create a decoder; calls no function yet.
 
         Args:
-            draft: Proposes guesses.
+            draft: Proposes tokens.
             target: Computes logits.
             n_vocab: Tokens of the target: 0 to `n_vocab - 1`.
             is_end: Whether a token ends a text.
@@ -136,7 +135,7 @@ class CallbackDecoder:
         return self._settings
 
     def reset(self) -> None:
-        """Reset metrics, controller and a failed draft function.
+        """Reset metrics and controller.
 
         Raises:
             EngineError: a reply is running.
@@ -167,7 +166,11 @@ class CallbackDecoder:
             DecodeError: the target function returned no logits.
             EngineError: another reply is running.
         """
-        self._check(prompt, max_tokens)
+        if not prompt or max_tokens < 0:
+            raise PresetError(
+                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: pass "
+                "at least one prompt token, and a max_tokens of 0 or more"
+            )
         self._predictor.n_end = len(prompt) + max_tokens - 1
         request = GenerationRequest(
             prompt_tokens=tuple(prompt),
@@ -248,55 +251,40 @@ class CallbackDecoder:
 
     def _own_settings(self) -> SpeculationSettings:
         """The session's settings: any predictor but `off` becomes the draft function."""
-        self._predictor.longest = self._longest()
+        is_fixed = self._settings.controller is ControllerName.FIXED
+        self._predictor.longest = self._settings.n_draft if is_fixed else MAX_DRAFT
         if self._settings.predictor is PredictorName.OFF:
             return self._settings
         return replace(self._settings, predictor=PredictorName.CUSTOM)
-
-    def _longest(self) -> int:
-        """Maximum draft length of the controller."""
-        match self._settings.controller:
-            case ControllerName.FIXED:
-                return self._settings.n_draft
-            case ControllerName.AUTO:
-                return MAX_DRAFT
-
-    def _check(self, prompt: Tokens[int], max_tokens: int) -> None:
-        if not prompt or max_tokens < 0:
-            raise PresetError(
-                f"the prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: pass "
-                "at least one prompt token, and a max_tokens of 0 or more"
-            )
 
 
 class CallbackPredictor:
     """A predictor that calls a draft function."""
 
-    name = NAME
+    name = "callback"
 
-    def __init__(self, draft: DraftCallback, loop: EventLoop | None = None) -> None:
-        self._draft = draft
-        self._loop = loop or EventLoop()
-        self._line: list[int] = []
+    def __init__(self, draft: DraftCallback, loop: EventLoop) -> None:
+        self._draft, self._loop = draft, loop
+        self._tokens: list[int] = []
         self.n_end = MAX_COUNT
         """Maximum tokens including a draft."""
         self.longest = MAX_DRAFT
-        """Maximum guesses per draft."""
+        """Maximum draft length."""
 
     def reset(self, history: Tokens[int]) -> None:
-        self._line = list(history)
+        self._tokens = list(history)
 
     def commit(self, tokens: Tokens[int]) -> None:
-        self._line.extend(tokens)
+        self._tokens.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        n_wanted = min(self.longest, self.n_end - len(self._line))
-        if not self._line or n_wanted <= 0:
+        n_wanted = min(self.longest, self.n_end - len(self._tokens))
+        if not self._tokens or n_wanted <= 0:
             return
-        given = self._draft(tuple(self._line), n_wanted)
-        guesses: Guesses = self._loop.outcome(given) if inspect.isawaitable(given) else given
-        for guess in self._loop.each(guesses):
-            yield guess if isinstance(guess, DraftToken) else DraftToken(guess, UNKNOWN_CONFIDENCE)
-
-    def close(self) -> None:
-        self._line = []
+        given = self._draft(tuple(self._tokens), n_wanted)
+        draft: Drafts = self._loop.outcome(given) if inspect.isawaitable(given) else given
+        for drafted in self._loop.each(draft):
+            if isinstance(drafted, DraftToken):
+                yield drafted
+            else:
+                yield DraftToken(drafted, UNKNOWN_CONFIDENCE)

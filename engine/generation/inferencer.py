@@ -5,7 +5,6 @@ For scripts that need the logits of every token, such as research loops and cach
 a `Sequence` its cache.
 """
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
@@ -61,14 +60,13 @@ class Inferencer:
         """Compute all rows of a query and sample the next token.
 
         The sequence then holds the query; the sampled token is the query of the next call.
-
-        Raises:
-            PresetError: the query is empty.
-            ContextFullError: the query has more tokens than there are free cells.
+        Raises `PresetError` for an empty query, and `ContextFullError`.
         """
         if not query:
             raise PresetError("the query is empty: pass at least one token")
-        rows = np.concatenate(list(self._rows(query, sequence)))
+        n_rows = self._backend.n_rows
+        batches = (query[start : start + n_rows] for start in range(0, len(query), n_rows))
+        rows = np.concatenate([sequence.verify(batch).logits.copy() for batch in batches])
         token = sampler.sample(rows[-1], sequence.tokens, len(sequence.tokens))
         return PrefillOutput((token,), rows)
 
@@ -77,11 +75,8 @@ class Inferencer:
     ) -> DecodeOutput:
         """Compute the last call's token and generate after it, one token at a time.
 
-        The sequence then holds the query and the generated tokens except the last.
-
-        Raises:
-            PresetError: `max_new_tokens` is less than 1.
-            ContextFullError: there is no free cell.
+        The sequence then holds the query and the generated tokens except the last. Raises
+        `PresetError` for a `max_new_tokens` below 1, and `ContextFullError`.
         """
         if max_new_tokens < 1:
             raise PresetError(f"max_new_tokens is {max_new_tokens}: it must be at least 1")
@@ -94,8 +89,3 @@ class Inferencer:
             if self._backend.vocabulary.is_end(query):
                 break
         return DecodeOutput(tuple(tokens), np.stack(rows))
-
-    def _rows(self, query: Tokens[int], sequence: Sequence) -> Iterator[Logits]:
-        n_rows = self._backend.n_rows
-        for start in range(0, len(query), n_rows):
-            yield sequence.verify(query[start : start + n_rows]).logits.copy()

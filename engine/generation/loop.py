@@ -40,21 +40,16 @@ from engine.generation.prompt import (
 from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply, StreamingText
 from engine.generation.reuse import LastReplies
-from engine.generation.scheduler import (
-    Computed,
-    Item,
-    Scheduler,
-    compute_step,
-)
+from engine.generation.scheduler import Computed, Item, Scheduler, compute_step
 from engine.generation.thinking import ThinkingWatch
 from engine.generation.threads import Threads
 from engine.grammar.mask import Grammars
 from engine.model.chat_template import ChatTemplate
 from engine.requests import Cancellation, GenerationRequest
 from engine.sampling import Sampler
-from engine.speculation.costs import MAX_ROWS, Costs, PlainStep
+from engine.speculation.costs import MAX_ROWS, Costs
 from engine.speculation.drafter import Draft, Drafter
-from engine.speculation.predictor_pool import PredictorPool, ReplyPredictors
+from engine.speculation.predictor_pool import PredictorPool, PredictorSet
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
@@ -97,11 +92,6 @@ class ReplyLoop:
         self._request = request
         self._cancellation = cancellation
         self._backend, self._recall = shared.backend, shared.recall
-        self._predictors: ReplyPredictors | None = None
-        self._reply: Reply | None = None
-        self._thinking: ThinkingWatch | None = None
-        self._opens = ""
-        """The prompt's end that opens the thinking; else empty."""
         self._watch = Stopwatch()
 
     @property
@@ -112,10 +102,6 @@ class ReplyLoop:
     @property
     def _wanted(self) -> SpeculationSettings:
         return self._request.speculation or self._shared.wanted
-
-    @property
-    def _plain_step(self) -> PlainStep:
-        return self._shared.costs.plain
 
     def run(self) -> Events:
         """Yield events and steps to compute until the reply ends.
@@ -128,30 +114,31 @@ class ReplyLoop:
         """
         prompt = self._prompt()
         if self._cancellation.is_cancelled:
-            yield self._never_begun()
+            yield self._never_begun(prompt.opens)
             return
-        self._predictors = self._shared.predictors.acquire(self._request.owner)
+        predictors = self._shared.predictors.acquire(self._request.owner)
         try:
-            yield from self._run(prompt)
-        finally:
-            self._shared.predictors.release(self._predictors)
-            if (reply := self._reply) is not None:
+            reply = self._begun(prompt)
+            try:
+                yield from self._run(reply, prompt.opens, predictors)
+            finally:
                 self._recall.end(reply.recalled.slot)
                 self._shared.last_replies.store(
                     self._request, reply.tokens, reply.n_prompt, reply.text.text
                 )
+        finally:
+            self._shared.predictors.release(predictors)
 
-    def _run(self, prompt: Prompt) -> Events:
-        reply = self._reply = self._begun(prompt)
+    def _run(self, reply: Reply, opens: str, predictors: PredictorSet) -> Events:
         fault: EngineError | None = None
         try:
             row = yield from self._shared.prefill.read(reply, self._cancellation)
-            self._thinking = self._watch_thinking(reply)
-            if self._opens and not self._request.continues:
-                yield TokensCommitted((), self._opens)
+            reply.thinking.update(reply.text.text, 0)
+            if opens and not self._request.continues:
+                yield TokensCommitted((), opens)
             yield from self._first_token(reply, row)
             yield from self._close_thinking(reply, None)
-            yield from self._rounds(reply)
+            yield from self._rounds(reply, predictors)
         except DecodeAborted:
             reply.ended = FinishReason.CANCELLED
         except EngineError as error:
@@ -160,27 +147,90 @@ class ReplyLoop:
                 self._recall.discard(reply.recalled.slot)
         # An aborted step leaves part of its draft.
         self._recall.crop(reply.recalled.slot, len(reply.tokens) - 1)
-        rest = reply.text.finish()
-        if rest:
+        if rest := reply.text.finish():
             yield TokensCommitted((), rest)
         yield self._cache_state(reply)
         if fault is not None:
             raise fault
-        yield self._finished(reply)
+        yield Finished(
+            reason=reply.ended or FinishReason.CANCELLED,
+            text=reply.text.text,
+            token_ids=reply.generated_tokens,
+            vocabulary_id=self._backend.vocabulary.identifier,
+            seed=reply.sampler.seed,
+            stats=reply.totals,
+            n_used=len(reply.sequence.tokens),
+            n_cells=self._backend.n_ctx,
+            fits_grammar=reply.fits_grammar,
+        )
+
+    # --- before the prefill ---
 
     def _prompt(self) -> Prompt:
-        shared, vocabulary = self._shared, self._backend.vocabulary
+        shared = self._shared
         prompt = asked_prompt(
             self._request,
             shared.template,
-            vocabulary,
+            self._backend.vocabulary,
             shared.reasoning,
             n_ctx=self._backend.n_ctx,
             n_ctx_train=shared.n_ctx_train,
         )
         self._request = replace(self._request, continues=prompt.continues, continues_text="")
-        self._opens = prompt.opens
         return prompt
+
+    def _never_begun(self, opens: str) -> Finished:
+        """The result of a reply that was cancelled while waiting for a sequence."""
+        vocabulary, continues = self._backend.vocabulary, self._request.continues
+        return Finished(
+            reason=FinishReason.CANCELLED,
+            text=opens * bool(continues) + text_of_tokens(continues, vocabulary),
+            token_ids=continues,
+            vocabulary_id=vocabulary.identifier,
+            seed=self._seed(),
+            stats=GenerationStats(),
+            n_cells=self._backend.n_ctx,
+        )
+
+    def _begun(self, prompt: Prompt) -> Reply:
+        """A new reply whose sequence holds the longest cached prefix of the prompt."""
+        request, tokens, shared = self._request, list(prompt.tokens), self._shared
+        sampling = request.sampling
+        checked_tokens(sampling.stop_tokens, self._backend.vocabulary, "stop token")
+        mask = shared.grammars.mask_of(request, tokens)
+        sampler = Sampler(sampling, self._seed(), mask=mask)
+        shared.threads.begin()
+        shared.costs.use_threads(shared.threads.n_decode)
+        recalled = self._recall.begin(tokens[:-1], request.owner, adapters=request.adapters)
+        reasoning = shared.reasoning if request.has_template else None
+        return Reply(
+            request=request,
+            sampler=sampler,
+            tokens=tokens,
+            n_prompt=len(tokens) - len(request.continues),
+            text=self._text(prompt.opens),
+            stats=GenerationStats(n_prompt=len(tokens), n_reused=recalled.n_reused),
+            watch=self._watch,
+            recalled=recalled,
+            found=shared.last_replies.found(request, prompt, recalled),
+            thinking=ThinkingWatch(reasoning, sampling.thinking_budget, self._watch.total),
+            marker_tokens=shared.marker_tokens,
+            n_lasting=self._n_lasting(),
+        )
+
+    def _seed(self) -> int:
+        return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
+
+    def _text(self, opens: str) -> StreamingText:
+        """The text of the reply, which begins with that of a continued one."""
+        request, shared, vocabulary = self._request, self._shared, self._backend.vocabulary
+        text = StreamingText((*request.stop, *(shared.template.stop * request.has_template)))
+        pieces = [
+            vocabulary.piece(token, special=token in shared.marker_tokens)
+            for token in request.continues
+        ]
+        text.resume(b"".join([opens.encode(), *pieces]))
+        return text
 
     def _n_lasting(self) -> int:
         """Length of the prefix shared with the next turn's prompt, if a state is to be saved there.
@@ -200,81 +250,38 @@ class ReplyLoop:
             return 0  # the template accepts no turn after this one
         return len(lasting.tokens)
 
-    def _begun(self, prompt: Prompt) -> Reply:
-        """A new reply whose sequence holds the longest cached prefix of the prompt."""
-        request, tokens, shared = self._request, list(prompt.tokens), self._shared
-        checked_tokens(request.sampling.stop_tokens, self._backend.vocabulary, "stop token")
-        mask = shared.grammars.mask_of(request, tokens)
-        sampler = Sampler(request.sampling, self._seed(), mask=mask)
-        shared.threads.begin()
-        shared.costs.use_threads(shared.threads.n_decode)
-        recalled = self._recall.begin(tokens[:-1], request.owner, adapters=request.adapters)
-        return Reply(
-            request=request,
-            sampler=sampler,
-            tokens=tokens,
-            n_prompt=len(tokens) - len(request.continues),
-            text=self._text(),
-            stats=GenerationStats(n_prompt=len(tokens), n_reused=recalled.n_reused),
-            watch=self._watch,
-            recalled=recalled,
-            found=shared.last_replies.found(request, prompt, recalled),
-            marker_tokens=shared.marker_tokens,
-            n_lasting=self._n_lasting(),
-        )
-
-    def _seed(self) -> int:
-        return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
-
-    def _never_begun(self) -> Finished:
-        """The result of a reply that was cancelled while waiting for a sequence."""
-        vocabulary = self._backend.vocabulary
-        return Finished(
-            reason=FinishReason.CANCELLED,
-            text=self._opens * bool(self._request.continues)
-            + text_of_tokens(self._request.continues, vocabulary),
-            token_ids=self._request.continues,
-            vocabulary_id=vocabulary.identifier,
-            seed=self._seed(),
-            stats=GenerationStats(),
-            n_cells=self._backend.n_ctx,
-        )
-
-    def _text(self) -> StreamingText:
-        text = StreamingText((*self._request.stop, *self._stop_strings()))
-        markers, vocabulary = self._shared.marker_tokens, self._backend.vocabulary
-        ids = self._request.continues
-        pieces = [vocabulary.piece(token, special=token in markers) for token in ids]
-        text.resume(b"".join([self._opens.encode(), *pieces]))
-        return text
-
-    def _stop_strings(self) -> tuple[str, ...]:
-        return self._shared.template.stop if self._request.has_template else ()
+    # --- rounds ---
 
     def _first_token(self, reply: Reply, row: FirstRow) -> Iterator[Event]:
         """Commit the first token from the prefill's logits: a plain round without a decode."""
         reply.ended = reply.limit_reached(self._backend.n_ctx)
-        if reply.ended is None:
-            by = self._wanted.verification
-            verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
-            committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
-            first_token_s = reply.watch.total()
-            times = (0.0, 0.0, row.elapsed_s + reply.watch.split())
-            done = reply.record_round(
-                Draft(), verdict, committed, times, self._shared.costs, is_alone=row.is_alone
-            )
-            done = replace(done, reason=FIRST_TOKEN, first_token_s=first_token_s)
-            yield from self._report(reply, committed, done)
+        if reply.ended is not None:
+            return
+        by = self._wanted.verification
+        verdict = verify_draft((), row.logits, reply.sampler, reply.tokens, verification=by)
+        committed = reply.commit(Draft(), verdict, self._backend.vocabulary)
+        first_token_s = reply.watch.total()
+        times = (0.0, 0.0, row.elapsed_s + reply.watch.split())
+        plain, n_emitted = self._shared.costs.plain, len(committed.tokens)
+        done = reply.record_round(Draft(), verdict, n_emitted, times, plain, is_alone=row.is_alone)
+        done = replace(done, reason=FIRST_TOKEN, first_token_s=first_token_s)
+        yield from self._report(reply, committed, done)
 
-    def _rounds(self, reply: Reply) -> Events:
+    def _rounds(self, reply: Reply, predictors: PredictorSet) -> Events:
         """Run rounds until the reply ends."""
         drafter: Drafter | None = None
+        note: str | None = None
         slot = reply.recalled.slot
         while reply.ended is None:
             self._cancellation.check()
-            if drafter is None or drafter.settings is not self._wanted or drafter.fault:
-                drafter, changed = self._switch(reply, drafter)
-                yield changed
+            if drafter is None or drafter.settings is not self._wanted:
+                drafter = predictors.engage(self._wanted, reply.sampler)
+                drafter.reset(reply.tokens)
+                note = drafter.note
+                yield _speculation(reply, drafter)
+            if drafter.note != note:
+                note = drafter.note
+                yield _speculation(reply, drafter)
             reply.ended = reply.limit_reached(self._backend.n_ctx)
             if reply.ended is not None:
                 return
@@ -285,40 +292,8 @@ class ReplyLoop:
                 reply.watch.split()
                 yield TiersChanged(self._recall.report())
 
-    def _watch_thinking(self, reply: Reply) -> ThinkingWatch | None:
-        """A watch for the reply's thinking; None if it has none."""
-        reasoning, request = self._shared.reasoning, self._request
-        if reasoning is None or not request.has_template:
-            return None
-        watch = ThinkingWatch(reasoning, request.sampling.thinking_budget, self._watch.total)
-        watch.update(reply, 0)
-        return watch
-
-    def _thought(self, reply: Reply, n_new: int) -> Iterator[Event]:
-        """Report the progress of the thinking after a round."""
-        progress = self._thinking.update(reply, n_new) if self._thinking is not None else None
-        if progress is not None:
-            yield progress
-
-    def _close_thinking(self, reply: Reply, drafter: Drafter | None) -> Events:
-        """Commit the end marker of the thinking if it must end now."""
-        thinking, vocabulary = self._thinking, self._backend.vocabulary
-        note = thinking.reason_to_close(reply) if thinking is not None else None
-        if thinking is None or note is None or reply.ended is not None:
-            return
-        closing = thinking.reasoning.closing
-        ids = vocabulary.tokenize(closing, add_special=False, parse_special=True)
-        if len(ids) > reply.n_left(self._backend.n_ctx):
-            return
-        yield reply.add(ids, vocabulary)
-        yield thinking.close(note, len(ids))
-        yield from self._shared.prefill.restore(reply, self._cancellation)
-        reply.watch.split()
-        if drafter is not None:
-            drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
-
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
-        waited_s, length = reply.watch.split(), drafter.length
+        waited_s, length, costs = reply.watch.split(), drafter.length, self._shared.costs
         yield from self._shared.prefill.restore(reply, self._cancellation)
         draft = drafter.draft(self._n_draft_max(reply))
         draft_s = reply.watch.split()
@@ -328,10 +303,10 @@ class ReplyLoop:
         times = (waited_s, draft_s, reply.watch.split())
         changed = self._timed(len(draft.tokens), times[-1], given)
         done = reply.record_round(
-            draft, verdict, committed, times, self._shared.costs, is_alone=given.is_alone
+            draft, verdict, len(committed.tokens), times, costs.plain, is_alone=given.is_alone
         )
         drafter.observe(done, [token.token for token in committed.tokens])
-        self._shared.costs.use_threads(self._shared.threads.n_decode)
+        costs.use_threads(self._shared.threads.n_decode)
         done = replace(
             done,
             length=max(length, done.n_verified),
@@ -342,28 +317,10 @@ class ReplyLoop:
         if changed is not None:
             yield changed
 
-    def _switch(self, reply: Reply, old: Drafter | None) -> tuple[Drafter, SpeculationChanged]:
-        settings, predictors = self._wanted, self._predictors
-        assert predictors is not None, "a reply that is made has predictors"
-        if old is not None and old.fault is not None:
-            predictors.give_up(old.settings, old.fault)
-        drafter = predictors.engage(settings, reply.request, reply.sampler)
-        drafter.reset(reply.tokens, n_plain_steps=self._plain_step.n_measured)
-        reply.stats = replace(
-            reply.stats,
-            predictor=drafter.predictor.value,
-            controller=settings.controller.value,
-        )
-        return drafter, SpeculationChanged(drafter.predictor, settings.controller, drafter.note)
-
     def _verify(
         self, reply: Reply, settings: SpeculationSettings, draft: Draft
     ) -> Generator[Step, Computed | None, tuple[Verdict, Computed]]:
-        """Decode the pending token and the draft in one batch, and compare.
-
-        Returns:
-            The verdict and the computed step.
-        """
+        """Decode the pending token and the draft in one batch, and compare."""
         n_rows = len(draft.tokens) + (settings.bonus_token or not draft.tokens)
         rows = (reply.tokens[-1], *draft.tokens)[:n_rows]
         given = yield from compute_step(Step(reply.sequence, rows))
@@ -379,11 +336,11 @@ class ReplyLoop:
 
     def _timed(self, n_verified: int, verify_s: float, given: Computed) -> ThreadsChanged | None:
         """Record the time of a round, or of a batch shared with other replies."""
-        costs, threads = self._shared.costs, self._shared.threads
+        rows, threads = self._shared.costs.rows, self._shared.threads
         if given.is_alone:
-            costs.add(1 + n_verified, verify_s)
+            rows.add(1 + n_verified, verify_s)
         elif 0 < given.n_shared <= MAX_ROWS:
-            costs.add(given.n_shared, given.elapsed_s)
+            rows.add(given.n_shared, given.elapsed_s)
         changed = threads.follow()
         threads.use_for_steps()
         return changed
@@ -392,46 +349,41 @@ class ReplyLoop:
         self, reply: Reply, committed: TokensCommitted, done: RoundFinished
     ) -> Iterator[Event]:
         """Count a round and yield its events."""
-        reply.count(done)
+        reply.rounds.append(done)
         yield committed
-        yield from self._thought(reply, done.n_emitted)
+        if (progress := reply.thinking.update(reply.text.text, done.n_emitted)) is not None:
+            yield progress
         yield done
         yield self._cache_state(reply)
 
+    def _close_thinking(self, reply: Reply, drafter: Drafter | None) -> Events:
+        """Commit the end marker of the thinking if its budget is used up."""
+        closing, vocabulary = reply.thinking.closing, self._backend.vocabulary
+        if closing is None or reply.ended is not None:
+            return
+        ids = vocabulary.tokenize(closing, add_special=False, parse_special=True)
+        if len(ids) > reply.n_left(self._backend.n_ctx):
+            return
+        yield reply.add(ids, vocabulary)
+        yield reply.thinking.close(len(ids))
+        yield from self._shared.prefill.restore(reply, self._cancellation)
+        reply.watch.split()
+        if drafter is not None:
+            drafter.reset(reply.tokens)
+
     def _n_draft_max(self, reply: Reply) -> int:
         """Maximum draft length, by rows of logits, cells and token limits."""
-        n_rows = self._shared.scheduler.n_rows
-        n_max = min(n_rows - 1, self._backend.n_ctx - len(reply.tokens))
-        if reply.request.max_tokens is not None:
-            n_max = min(n_max, reply.request.max_tokens - reply.n_new - 1)
-        n_left = self._thinking.n_left() if self._thinking is not None else None
-        if n_left is not None:
-            n_max = min(n_max, max(n_left - 1, 0))
-        return n_max
+        n_max = min(self._shared.scheduler.n_rows, reply.n_left(self._backend.n_ctx)) - 1
+        n_left = reply.thinking.n_left()
+        return n_max if n_left is None else min(n_max, max(n_left - 1, 0))
 
     def _cache_state(self, reply: Reply) -> CacheChanged:
-        return CacheChanged(
-            n_used=len(reply.sequence.tokens),
-            n_cells=self._backend.n_ctx,
-            kv_bytes=self._backend.kv_bytes,
-        )
+        n_used, backend = len(reply.sequence.tokens), self._backend
+        return CacheChanged(n_used, backend.n_ctx, backend.kv_bytes)
 
-    def _finished(self, reply: Reply) -> Finished:
-        return Finished(
-            reason=reply.ended or FinishReason.CANCELLED,
-            text=reply.text.text,
-            token_ids=reply.generated_tokens,
-            vocabulary_id=self._backend.vocabulary.identifier,
-            seed=reply.sampler.seed,
-            stats=self._totals(reply),
-            n_used=len(reply.sequence.tokens),
-            n_cells=self._backend.n_ctx,
-            fits_grammar=reply.fits_grammar,
-        )
 
-    def _totals(self, reply: Reply) -> GenerationStats:
-        stats = reply.stats.with_rounds(reply.rounds)
-        thinking = None if self._thinking is None else self._thinking.last
-        if thinking is None:
-            return stats
-        return replace(stats, n_thinking=thinking.n_tokens, thinking_s=thinking.elapsed_s)
+def _speculation(reply: Reply, drafter: Drafter) -> SpeculationChanged:
+    """Record the predictor and the controller in use."""
+    predictor, controller = drafter.predictor, drafter.settings.controller
+    reply.stats = replace(reply.stats, predictor=predictor.value, controller=controller.value)
+    return SpeculationChanged(predictor, controller, drafter.note)

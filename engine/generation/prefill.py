@@ -35,18 +35,10 @@ class Prefill:
     """Computes prompts in the sequences that `Recall` chose, and records the time per token."""
 
     def __init__(
-        self,
-        backend: Backend,
-        recall: Recall,
-        costs: Costs,
-        threads: Threads,
-        scheduler: Scheduler,
+        self, backend: Backend, recall: Recall, costs: Costs, threads: Threads, scheduler: Scheduler
     ) -> None:
-        self._backend = backend
-        self._scheduler = scheduler
-        self._threads = threads
-        self._recall = recall
-        self._costs = costs
+        self._backend, self._recall, self._costs = backend, recall, costs
+        self._threads, self._scheduler = threads, scheduler
 
     def read(
         self, reply: Reply, cancellation: Cancellation
@@ -102,12 +94,7 @@ class Prefill:
     def restore(
         self, reply: Reply, cancellation: Cancellation
     ) -> Generator[Step, Computed | None, None]:
-        """Recompute the tokens that a reply's sequence has lost, except the pending one.
-
-        Args:
-            reply: The reply.
-            cancellation: Checked between batches.
-        """
+        """Recompute the tokens that a reply's sequence has lost, except the pending one."""
         n_known = len(reply.tokens) - 1
         while (n_held := len(reply.sequence.tokens)) < n_known:
             cancellation.check()

@@ -54,13 +54,7 @@ def asked_prompt(
 ) -> Prompt:
     """The prompt of a request, including the reply that it continues.
 
-    Args:
-        request: the request.
-        template: of the model.
-        vocabulary: of the model.
-        reasoning: the model's thinking format, if any.
-        n_ctx: size of the context in tokens.
-        n_ctx_train: training context, the largest n_ctx that errors suggest; None if unknown.
+    Errors suggest an `n_ctx` of at most `n_ctx_train`, the training context; None if unknown.
 
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
@@ -107,20 +101,16 @@ def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) ->
 
 
 def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
-    fact = f"the prompt has {n_prompt:,} tokens but n_ctx is {n_ctx:,}"
-    if n_ctx_train is None or n_prompt + FOR_THE_REPLY <= n_ctx_train:
-        return (
-            f"{fact}: raise n_ctx to at least {n_prompt + FOR_THE_REPLY:,}, or drop "
-            f"{n_prompt - n_ctx:,} tokens of the prompt or the chat"
-        )
-    if n_ctx < n_ctx_train:
-        return (
-            f"{fact}: raise n_ctx to {n_ctx_train:,}, the model's training context, and drop "
-            f"{n_prompt + FOR_THE_REPLY - n_ctx_train:,} tokens of the prompt or the chat"
-        )
+    wanted = n_prompt + FOR_THE_REPLY
+    n_over, remedy = n_prompt - n_ctx, f": raise n_ctx to at least {wanted:,}, or drop"
+    if n_ctx_train is not None and wanted > n_ctx_train > n_ctx:
+        n_over = wanted - n_ctx_train
+        remedy = f": raise n_ctx to {n_ctx_train:,}, the model's training context, and drop"
+    elif n_ctx_train is not None and wanted > n_ctx_train:
+        remedy = ", the model's training context: drop"
     return (
-        f"{fact}, the model's training context: drop {n_prompt - n_ctx:,} tokens of the prompt "
-        "or the chat"
+        f"the prompt has {n_prompt:,} tokens but n_ctx is {n_ctx:,}{remedy} {n_over:,} tokens of "
+        "the prompt or the chat"
     )
 
 
@@ -139,13 +129,6 @@ def chat_prompt(
     reused while their text matches (except surrounding white space, which templates trim). After
     the first difference the text is tokenised. If the template omits the thinking of a reply, the
     ids of its answer are reused.
-
-    Args:
-        messages: The messages of the chat.
-        template: Of the model.
-        vocabulary: Of the model.
-        reasoning: The model's thinking format, if any.
-        thinks: Whether the next reply may think.
 
     Raises:
         TemplateError: from the template.
@@ -236,13 +219,7 @@ def ids_within(ids: Sequence[int], n_vocab: int | None) -> tuple[int, ...]:
 def text_of_tokens(
     token_ids: Sequence[int], vocabulary: Vocabulary, *, special: bool = False
 ) -> str:
-    """The text of token ids, with U+FFFD for invalid UTF-8.
-
-    Args:
-        token_ids: Ids of the vocabulary.
-        vocabulary: Of the model.
-        special: Whether to include the text of control tokens.
-    """
+    """The text of token ids, with U+FFFD for invalid UTF-8; control tokens only if `special`."""
     pieces = (vocabulary.piece(token, special=special) for token in token_ids)
     return b"".join(pieces).decode("utf-8", "replace")
 
@@ -282,12 +259,8 @@ def pieces_of(
 ) -> list[Piece] | None:
     """The rendered text split at the replies with ids; None if the template rewrites replies.
 
-    Args:
-        messages: The rendered messages.
-        render: Renders messages to a prompt.
-        vocabulary_id: Ids of other vocabularies are ignored.
-        rendered: The prompt.
-        forms: The forms in which a template may render a reply.
+    Ids of other vocabularies are ignored. `forms` returns the ways in which a template may render
+    a reply.
     """
     known = [
         index

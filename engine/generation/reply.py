@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.backends.base import Sequence as DecodedSequence
 from engine.backends.base import Vocabulary
@@ -17,16 +17,14 @@ from engine.events import (
     TokenKind,
     TokensCommitted,
 )
+from engine.generation.thinking import ThinkingWatch
 from engine.grammar.mask import GrammarMask
 from engine.requests import GenerationRequest
 from engine.sampling import Sampler
-from engine.speculation.costs import Costs
+from engine.speculation.costs import PlainStep
 from engine.speculation.drafter import Draft
 from engine.speculation.stats import TimeSaved
 from engine.speculation.verify import Verdict
-
-SETTLED_EVERY = 256
-"""Rounds added to the statistics at a time."""
 
 
 class StreamingText:
@@ -101,17 +99,17 @@ class Reply:
     """Number of tokens before the reply."""
     text: StreamingText
     stats: GenerationStats
-    """Without the rounds in `rounds`."""
+    """Without the rounds."""
     watch: Stopwatch
     recalled: Recalled
     found: PromptReady
     """The reused part of the prompt, and why it was not longer."""
+    thinking: ThinkingWatch
     marker_tokens: frozenset[int] = frozenset()
     """Control tokens shown in the text: they separate thinking and answer."""
     n_lasting: int = 0
     """Length of the prompt's prefix that the next prompt shares; 0 if all of it or unknown."""
     rounds: list[RoundFinished] = field(default_factory=list)
-    """Rounds not in `stats` yet, to keep each round fast."""
     saved: TimeSaved = field(default_factory=TimeSaved)
     ended: FinishReason | None = None
     end_token: int | None = None
@@ -121,25 +119,13 @@ class Reply:
         """The reply's sequence."""
         return self.recalled.sequence
 
-    @property
-    def n_rounds(self) -> int:
-        """Rounds so far."""
-        return self.stats.n_rounds + len(self.rounds)
-
-    def count(self, finished: RoundFinished) -> None:
-        """Add a round to the counts."""
-        self.rounds.append(finished)
-        if len(self.rounds) == SETTLED_EVERY:
-            self.stats = self.stats.with_rounds(self.rounds)
-            self.rounds.clear()
-
     def record_round(
         self,
         draft: Draft,
         verdict: Verdict,
-        committed: TokensCommitted,
+        n_emitted: int,
         times: tuple[float, float, float],
-        costs: Costs,
+        plain: PlainStep,
         *,
         is_alone: bool,
     ) -> RoundFinished:
@@ -148,23 +134,21 @@ class Reply:
         Args:
             draft: The round's draft.
             verdict: The outcome of its verification.
-            committed: The tokens that it committed.
+            n_emitted: Tokens that it committed.
             times: Seconds since the round before, of drafting, and of the batch.
-            costs: With the plain step to compare with.
+            plain: The plain step to compare with.
             is_alone: Whether the batch had no other reply's step; otherwise time is not compared.
         """
-        step, n_verified, elapsed_s = costs.plain, len(draft.tokens), sum(times)
+        n_verified, draft_s, elapsed_s = len(draft.tokens), times[1], sum(times)
         # Drafted tokens after the reply's end do not count as accepted.
-        n_emitted = len(committed.tokens)
         n_accepted = min(verdict.n_accepted, n_emitted)
         if is_alone:
             self.saved.add(
-                step,
+                plain,
                 n_verified=n_verified,
                 n_emitted=n_emitted,
-                draft_s=times[1],
+                draft_s=draft_s,
                 elapsed_s=elapsed_s,
-                switching=costs.rows.switching,
             )
         return RoundFinished(
             n_drafted=draft.n_drafted,
@@ -176,11 +160,11 @@ class Reply:
             length=n_verified,
             next_length=0,
             reason="",
-            draft_s=times[1],
+            draft_s=draft_s,
             verify_s=times[2],
             elapsed_s=elapsed_s,
-            plain_step_s=step.seconds,
-            plain_spread=step.spread,
+            plain_step_s=plain.seconds,
+            plain_spread=plain.spread,
             saved_s=self.saved.seconds,
             saved_error_s=self.saved.error_s,
             verdicts=tuple(index < n_accepted for index in range(n_verified)),
@@ -188,14 +172,12 @@ class Reply:
         )
 
     @property
-    def n_generated(self) -> int:
-        """Number of the reply's tokens, including the end token."""
-        return len(self.tokens) - self.n_prompt
-
-    @property
-    def n_new(self) -> int:
-        """Number of the reply's tokens without those that the request continues."""
-        return self.n_generated - len(self.request.continues)
+    def totals(self) -> GenerationStats:
+        """The statistics with all rounds and the thinking."""
+        stats, thought = self.stats.with_rounds(self.rounds), self.thinking.last
+        if thought is None:
+            return stats
+        return replace(stats, n_thinking=thought.n_tokens, thinking_s=thought.elapsed_s)
 
     @property
     def generated_tokens(self) -> tuple[int, ...]:
@@ -213,33 +195,30 @@ class Reply:
 
     def n_left(self, n_ctx: int) -> int:
         """Tokens that may still be added, by max_tokens and the context."""
-        n_left = n_ctx - len(self.tokens)
-        limit = self.request.max_tokens
-        return n_left if limit is None else min(n_left, limit - self.n_new)
+        n_left, limit = n_ctx + 1 - len(self.tokens), self.request.max_tokens
+        return n_left if limit is None else min(n_left, limit - self._n_new)
 
     def limit_reached(self, n_ctx: int) -> FinishReason | None:
         """The limit that is reached; None if another token may be generated."""
+        if self.n_left(n_ctx) > 0:
+            return None
         limit = self.request.max_tokens
-        if limit is not None and self.n_new >= limit:
-            return FinishReason.LENGTH
-        if len(self.tokens) > n_ctx:
-            return FinishReason.CONTEXT
-        return None
+        is_length = limit is not None and self._n_new >= limit
+        return FinishReason.LENGTH if is_length else FinishReason.CONTEXT
+
+    @property
+    def _n_new(self) -> int:
+        """Number of the reply's tokens without those that the request continues."""
+        return len(self.tokens) - self.n_prompt - len(self.request.continues)
 
     def add(self, tokens: Sequence[int], vocabulary: Vocabulary) -> TokensCommitted:
         """Add tokens that were not sampled; their text is shown."""
         self.tokens += tokens
-        pieces = [vocabulary.piece(token, special=token in self.marker_tokens) for token in tokens]
-        shown = [self.text.push(piece) for piece in pieces]
+        shown = [self._push(token, vocabulary) for token in tokens]
         committed = tuple(CommittedToken(token, TokenKind.PLAIN) for token in tokens)
         return TokensCommitted(committed, "".join(shown), tuple(map(len, shown)))
 
-    def commit(
-        self,
-        draft: Draft,
-        verdict: Verdict,
-        vocabulary: Vocabulary,
-    ) -> TokensCommitted:
+    def commit(self, draft: Draft, verdict: Verdict, vocabulary: Vocabulary) -> TokensCommitted:
         """Add the accepted and the next token, up to an end token or a stop string."""
         committed: list[CommittedToken] = []
         shown: list[str] = []
@@ -252,16 +231,19 @@ class Reply:
             self.tokens.append(token)
             if vocabulary.is_end(token):
                 self.ended, self.end_token = FinishReason.END, token
-                break
-            if token in self.request.sampling.stop_tokens:
+            elif token in self.request.sampling.stop_tokens:
                 self.ended, self.end_token = FinishReason.STOP_TOKEN, token
-                break
-            is_marker = token in self.marker_tokens
-            shown.append(self.text.push(vocabulary.piece(token, special=is_marker)))
-            if self.text.stopped_by is not None:
-                self.ended = FinishReason.STOP_STRING
+            else:
+                shown.append(self._push(token, vocabulary))
+                if self.text.stopped_by is not None:
+                    self.ended = FinishReason.STOP_STRING
+            if self.ended is not None:
                 break
         return TokensCommitted(tuple(committed), "".join(shown), tuple(map(len, shown)))
+
+    def _push(self, token: int, vocabulary: Vocabulary) -> str:
+        """Add the text of a token; return what can be shown."""
+        return self.text.push(vocabulary.piece(token, special=token in self.marker_tokens))
 
 
 def _kind(index: int, n_drafted: int, verdict: Verdict) -> TokenKind:

@@ -7,7 +7,7 @@ replies leave at once (iteration-level scheduling: Yu et al. 2022, Orca, OSDI, s
 
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class Generation:
     is_over: bool = False
     next_step: Step | None = None
     """The next step to compute."""
-    turn: int = 0
+    last_batch: int = 0
     """Number of the last batch with a step of it."""
 
     def take(self) -> Iterator[Event]:
@@ -82,25 +82,14 @@ class Generation:
 class Scheduler:
     """Runs the replies of one context step by step, from one thread."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        recall: Recall,
-        *,
-        stop: Callable[[], None],
-        clear: Callable[[], None],
-    ) -> None:
+    def __init__(self, backends: Sequence[Backend], recall: Recall) -> None:
         """Create a scheduler without replies.
 
         Args:
-            backend: The backend of all replies.
+            backends: The target, and the draft model if there is one: both can be aborted.
             recall: For the measured prefill speed.
-            stop: Aborts the running computation, from any thread.
-            clear: Clears an abort.
         """
-        self._backend = backend
-        self._recall = recall
-        self._stop, self._clear = stop, clear
+        self._backends, self._backend, self._recall = backends, backends[0], recall
         self._under_way: list[Generation] = []
         self._waiting: list[Generation] = []
         self._computing: tuple[Generation, ...] = ()
@@ -144,8 +133,6 @@ class Scheduler:
         Returns:
             Whether anything was done; False if all replies have pending events.
         """
-        if not self._waiting and len(self._under_way) == 1:
-            return self._step_alone(self._under_way[0])
         n_before = len(self._waiting)
         self._admit()
         ready = [one for one in self._under_way if not one.events]
@@ -155,16 +142,6 @@ class Scheduler:
         if ready and not idle:
             self._compute(ready)
         return bool(ready) or len(self._waiting) != n_before
-
-    def _step_alone(self, one: Generation) -> bool:
-        """As `step`, for a single reply."""
-        if one.events:
-            return False
-        if one.next_step is None:
-            self._advance(one)
-        else:
-            self._compute((one,))
-        return True
 
     def end(self, generation: Generation) -> None:
         """Remove a reply, finished or not."""
@@ -190,7 +167,7 @@ class Scheduler:
         except EngineError as error:
             self._throw(one, error)
         else:
-            self._take(one)
+            self._send(one)
 
     def _compute(self, ready: Sequence[Generation]) -> None:
         """Compute the steps of some replies in one batch, and continue each."""
@@ -199,50 +176,39 @@ class Scheduler:
             return
         self._compute_for(chosen)
         self._n_batches += 1
-        lengths = [
-            len(one.next_step.sequence.tokens) for one in chosen if one.next_step is not None
-        ]
-        watch = Stopwatch()
+        steps = _steps(chosen)
+        lengths = [len(step.sequence.tokens) for step in steps]
+        watch, is_alone = Stopwatch(), len(steps) == 1
         try:
             self._backend.use_adapters(chosen[0].loop.adapters)
-            forwards = self._forwards(chosen)
+            forwards = [_alone(*steps)] if is_alone else self._backend.verify_batch(steps)
         except EngineError as error:
             self._recover(chosen, lengths, error)
             return
-        is_alone, n_shared, elapsed_s = len(chosen) == 1, _n_shared(chosen), watch.total()
+        has_prefill = any(step.unread for step in steps)
+        n_shared = 0 if is_alone or has_prefill else sum(len(step.tokens) for step in steps)
+        elapsed_s = watch.total()
         for one, forward in zip(chosen, forwards, strict=True):
-            one.next_step, one.turn = None, self._n_batches
-            self._take(one, Computed(forward.logits, is_alone, n_shared, elapsed_s))
+            one.next_step, one.last_batch = None, self._n_batches
+            self._send(one, Computed(forward.logits, is_alone, n_shared, elapsed_s))
             n_shared = 0
-
-    def _forwards(self, chosen: Sequence[Generation]) -> list[Forward]:
-        steps = [one.next_step for one in chosen if one.next_step is not None]
-        return [_alone(*steps)] if len(steps) == 1 else self._backend.verify_batch(steps)
 
     def _chosen(self, ready: Sequence[Generation]) -> tuple[Generation, ...]:
         """The replies of the next batch: those that waited longest, as many as fit."""
         if len(ready) == 1 and not ready[0].cancellation.is_cancelled:
             return (ready[0],)
         chosen: list[Generation] = []
-        n_rows = n_tokens = n_unread = 0
-        n_most_unread = self.chunk if _decodes(ready) else self._backend.n_batch
-        for one in sorted(ready, key=lambda one: one.turn):
-            step = one.next_step
-            assert step is not None, "a ready reply has a step to compute"
+        batch = _Batch(self._backend, self.chunk if _decodes(ready) else self._backend.n_batch)
+        for one in sorted(ready, key=lambda one: one.last_batch):
             if one.cancellation.is_cancelled:
                 self._throw(one, DecodeAborted("stopped between two decode steps"))
                 continue
             if chosen and one.loop.adapters != chosen[0].loop.adapters:
                 continue  # adapters apply to a whole batch
-            n_rows_then = n_rows + len(step.tokens)
-            n_tokens_then = n_tokens + step.n_tokens
-            n_unread_then = n_unread + len(step.unread)
-            fits = n_rows_then <= self._backend.n_rows
-            fits = fits and (n_tokens_then <= self._backend.n_batch or n_tokens_then == n_rows_then)
-            fits = fits and (not step.unread or not n_unread or n_unread_then <= n_most_unread)
-            if fits or not chosen:
+            (step,) = _steps((one,))
+            if batch.fits(step) or not chosen:
+                batch.add(step)
                 chosen.append(one)
-                n_rows, n_tokens, n_unread = n_rows_then, n_tokens_then, n_unread_then
         return tuple(chosen)
 
     def _recover(
@@ -252,11 +218,9 @@ class Scheduler:
         if len(chosen) == 1:
             self._throw(chosen[0], error)
             return
-        for one, length in zip(chosen, lengths, strict=True):
-            assert one.next_step is not None
-            sequence = one.next_step.sequence
-            if len(sequence.tokens) >= length and sequence.can_crop(length):
-                sequence.crop(length)
+        for one, step, length in zip(chosen, _steps(chosen), lengths, strict=True):
+            if len(step.sequence.tokens) >= length and step.sequence.can_crop(length):
+                step.sequence.crop(length)
             else:
                 self._throw(one, error)
         for one in chosen:
@@ -265,9 +229,9 @@ class Scheduler:
 
     def _throw(self, one: Generation, error: EngineError) -> None:
         one.next_step = None
-        self._take(one, error)
+        self._send(one, error)
 
-    def _take(self, one: Generation, given: Computed | EngineError | None = None) -> None:
+    def _send(self, one: Generation, given: Computed | EngineError | None = None) -> None:
         """Send a result or error to a loop, and run it to its next item."""
         try:
             if isinstance(given, EngineError):
@@ -300,7 +264,8 @@ class Scheduler:
             self._computing = generations
             if self._is_stopped:
                 self._is_stopped = False
-                self._clear()
+                for backend in self._backends:
+                    backend.clear_abort()
                 self._stop_unwanted()
 
     def _on_cancel(self) -> None:
@@ -311,7 +276,8 @@ class Scheduler:
         """Abort the computation if all of its replies are cancelled."""
         if all(one.cancellation.is_cancelled for one in self._computing):
             self._is_stopped = True
-            self._stop()
+            for backend in self._backends:
+                backend.abort()
 
 
 def _alone(step: Step) -> Forward:
@@ -322,14 +288,32 @@ def _alone(step: Step) -> Forward:
     return step.sequence.verify(step.tokens, unread=step.unread)
 
 
+def _steps(generations: Sequence[Generation]) -> list[Step]:
+    return [one.next_step for one in generations if one.next_step is not None]
+
+
 def _decodes(ready: Sequence[Generation]) -> bool:
     """Whether any of the replies decodes rather than prefills."""
-    return any(one.next_step is not None and not one.next_step.unread for one in ready)
+    return any(not step.unread for step in _steps(ready))
 
 
-def _n_shared(chosen: Sequence[Generation]) -> int:
-    """Rows of a batch of several replies without prefill; 0 for other batches."""
-    steps = [one.next_step for one in chosen if one.next_step is not None]
-    if len(steps) < 2 or any(step.unread for step in steps):
-        return 0
-    return sum(len(step.tokens) for step in steps)
+class _Batch:
+    """The size of a batch of several steps, which has at most `n_most_unread` prompt tokens."""
+
+    def __init__(self, backend: Backend, n_most_unread: int) -> None:
+        self._backend, self._n_most_unread = backend, n_most_unread
+        self._n_rows = self._n_tokens = self._n_unread = 0
+
+    def fits(self, step: Step) -> bool:
+        """Whether a step may be added."""
+        n_rows, n_tokens = self._n_rows + len(step.tokens), self._n_tokens + step.n_tokens
+        n_unread = self._n_unread + len(step.unread)
+        is_short = not step.unread or not self._n_unread or n_unread <= self._n_most_unread
+        fits_tokens = n_tokens <= self._backend.n_batch or n_tokens == n_rows
+        return n_rows <= self._backend.n_rows and fits_tokens and is_short
+
+    def add(self, step: Step) -> None:
+        """Add a step."""
+        self._n_rows += len(step.tokens)
+        self._n_tokens += step.n_tokens
+        self._n_unread += len(step.unread)

@@ -59,21 +59,14 @@ class Session:
         threads: Threads | None = None,
         custom_predictor: Predictor | None = None,
     ) -> None:
-        self._backend = backend
-        self._template = template
-        self._draft_backend = draft_backend
         if draft_backend is not None:
             _check_draft(backend, draft_backend)
+        self._backends = (backend,) if draft_backend is None else (backend, draft_backend)
         self._recall = recall = Recall(backend)
-        self._costs = measured = Costs(costs)
+        measured = Costs(costs)
         threads = Threads((backend,), follows=(False, False)) if threads is None else threads
         measured.use_threads(threads.n_decode)
-        self._scheduler = scheduler = Scheduler(
-            backend, recall, stop=self._abort, clear=self._clear_abort
-        )
-        self._predictors = PredictorPool(
-            backend, measured, draft=draft_backend, custom=custom_predictor
-        )
+        self._scheduler = scheduler = Scheduler(self._backends, recall)
         reasoning = Reasoning.found(template, partial(_is_token, backend))
         self._shared = Shared(
             backend=backend,
@@ -83,7 +76,9 @@ class Session:
             threads=threads,
             recall=recall,
             costs=measured,
-            predictors=self._predictors,
+            predictors=PredictorPool(
+                backend, measured, draft=draft_backend, custom=custom_predictor
+            ),
             scheduler=scheduler,
             prefill=Prefill(backend, recall, measured, threads, scheduler),
             grammars=Grammars(backend.vocabulary),
@@ -96,7 +91,7 @@ class Session:
     @property
     def predictors(self) -> tuple[str, ...]:
         """Names of the available predictors."""
-        return self._predictors.first.names
+        return self._shared.predictors.first.names
 
     def attach_cache(self, tiers: PrefixCache, settings: CacheSettings) -> None:
         """Restore prompts from these tiers, and save the states of replies in them.
@@ -117,8 +112,8 @@ class Session:
         Raises:
             TemplateError: the chat template failed.
         """
-        reasoning = self._shared.reasoning
-        return chat_prompt(messages, self._template, self._backend.vocabulary, reasoning).tokens
+        shared, vocabulary = self._shared, self._shared.backend.vocabulary
+        return chat_prompt(messages, shared.template, vocabulary, shared.reasoning).tokens
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a question's text without the template's; callable from any thread.
@@ -126,11 +121,11 @@ class Session:
         Raises:
             ImageError: it has an image, and there is no projector or that refuses it.
         """
-        return len(text_tokens(text, self._backend.vocabulary))
+        return len(text_tokens(text, self._shared.backend.vocabulary))
 
     def costs(self) -> CostProfile | None:
         """The measured costs of rounds; None if too few were measured."""
-        return self._costs.profile()
+        return self._shared.costs.profile()
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Change the speculation settings from the next round on."""
@@ -152,7 +147,7 @@ class Session:
             AdapterError: an adapter is missing, or not of this model.
             DecodeError: the backend failed.
         """
-        n_sequences = self._backend.n_sequences
+        n_sequences = self._shared.backend.n_sequences
         if self._scheduler.n_replies >= n_sequences:
             raise EngineError(
                 f"all {n_sequences} slots of this session are generating: read a reply to its "
@@ -217,19 +212,8 @@ class Session:
                 "generator first"
             )
         self._is_closed = True
-        self._backend.close()
-        if self._draft_backend is not None:
-            self._draft_backend.close()
-
-    def _abort(self) -> None:
-        self._backend.abort()
-        if self._draft_backend is not None:
-            self._draft_backend.abort()
-
-    def _clear_abort(self) -> None:
-        self._backend.clear_abort()
-        if self._draft_backend is not None:
-            self._draft_backend.clear_abort()
+        for backend in self._backends:
+            backend.close()
 
 
 def _check_draft(target: Backend, draft: Backend) -> None:
@@ -255,10 +239,9 @@ def _marker_tokens(reasoning: Reasoning | None, backend: Backend) -> frozenset[i
     if reasoning is None:
         return frozenset()
     vocabulary, markers = backend.vocabulary, reasoning.markers
-    texts = (markers.start, markers.end)
-    tokens = {
+    return frozenset(
         token
-        for text in texts
+        for text in (markers.start, markers.end)
         for token in vocabulary.tokenize(text, add_special=False, parse_special=True)
-    }
-    return frozenset(token for token in tokens if not vocabulary.piece(token))
+        if not vocabulary.piece(token)
+    )

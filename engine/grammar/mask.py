@@ -5,6 +5,7 @@ is rolled back instead of restarted.
 """
 
 from collections.abc import Sequence as Tokens
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,11 +52,9 @@ class GrammarMask:
         end_tokens: Tokens[int],
         n_vocab: int,
     ) -> None:
-        self._matcher = matcher
-        self._grammar = grammar
-        self._n_before = n_before
+        self._matcher, self._grammar = matcher, grammar
+        self._n_before, self._n_vocab = n_before, n_vocab
         self._ends = frozenset(end_tokens)
-        self._n_vocab = n_vocab
         self._consumed: list[int] = []
         self._masks: dict[int, Mask] = {}
         self._only_ends = np.zeros(n_vocab, dtype=np.bool_)
@@ -68,15 +67,12 @@ class GrammarMask:
             GrammarError: a token of the reply is forbidden, or the grammar exceeds llguidance's
                 limits.
         """
-        reply = self._reply(history)
-        if self._ends.intersection(reply[-1:]):
-            return self._only_ends
+        reply = list(history[self._n_before :])
         known = self._known(reply)
         if known is not None:
             return known
         self._go_to(reply)
-        mask = self._compute()
-        self._masks[len(reply)] = mask
+        mask = self._masks[len(reply)] = self._compute()
         if len(self._masks) > MAX_MASKS:
             del self._masks[next(iter(self._masks))]
         return mask
@@ -84,19 +80,17 @@ class GrammarMask:
     def forced_tokens(self, history: Tokens[int]) -> list[int]:
         """Tokens of the text that must follow `history`; often none.
 
-        They are guesses, because other tokens with the same text may be allowed too.
+        Other tokens with the same text may be allowed too.
         """
-        reply = self._reply(history)
-        if self._ends.intersection(reply[-1:]):
+        reply = list(history[self._n_before :])
+        if self._has_ended(reply):
             return []
         self._go_to(reply)
         return self._matcher.compute_ff_tokens()
 
     def allows(self, history: Tokens[int], token: int) -> bool:
         """Whether a token may follow `history`; usually without computing a mask."""
-        reply = self._reply(history)
-        if self._ends.intersection(reply[-1:]):
-            return token in self._ends
+        reply = list(history[self._n_before :])
         known = self._known(reply)
         if known is not None:
             return bool(known[token])
@@ -105,55 +99,54 @@ class GrammarMask:
 
     def is_satisfied(self, history: Tokens[int]) -> bool:
         """Whether the reply may end here."""
-        reply = self._reply(history)
-        if self._ends.intersection(reply[-1:]):
+        reply = list(history[self._n_before :])
+        if self._has_ended(reply):
             return True
         self._go_to(reply)
         return self._matcher.is_accepting()
 
-    def _known(self, reply: list[int]) -> Mask | None:
-        """The cached mask after a reply that is a prefix of `_consumed`, if any."""
-        is_on_the_way = self._consumed[: len(reply)] == reply
-        return self._masks.get(len(reply)) if is_on_the_way else None
+    def _has_ended(self, reply: list[int]) -> bool:
+        return not self._ends.isdisjoint(reply[-1:])
 
-    def _reply(self, history: Tokens[int]) -> list[int]:
-        return list(history[self._n_before :])
+    def _known(self, reply: list[int]) -> Mask | None:
+        """The mask after an end token, or the cached one; None if it must be computed."""
+        if self._has_ended(reply):
+            return self._only_ends
+        is_prefix = self._consumed[: len(reply)] == reply
+        return self._masks.get(len(reply)) if is_prefix else None
 
     def _go_to(self, reply: list[int]) -> None:
         """Roll the matcher back and forward until it has consumed exactly `reply`."""
         n_common = self._n_common(reply)
-        n_back = len(self._consumed) - n_common
-        if n_back:
-            self._masks = {place: self._masks[place] for place in self._masks if place <= n_common}
+        if n_back := len(self._consumed) - n_common:
+            self._masks = {n: mask for n, mask in self._masks.items() if n <= n_common}
             del self._consumed[n_common:]
             if not self._matcher.rollback(n_back):
                 raise self._failed()
         rest = reply[n_common:]
         n_consumed = self._matcher.try_consume_tokens(rest) if rest else 0
         self._consumed += rest[:n_consumed]
-        if n_consumed < len(rest):
-            if self._matcher.is_error():
-                raise self._failed()
-            raise GrammarError(
-                f"the reply so far does not match the grammar {self._grammar.name} from "
-                f"token {len(self._consumed) + 1} on: regenerate the reply, or remove the "
-                "grammar"
-            )
+        if n_consumed == len(rest):
+            return
+        if self._matcher.is_error():
+            raise self._failed()
+        raise GrammarError(
+            f"the reply so far does not match the grammar {self._grammar.name} from token "
+            f"{len(self._consumed) + 1} on: regenerate the reply, or remove the grammar"
+        )
 
     def _n_common(self, reply: list[int]) -> int:
         """Length of the common prefix of `_consumed` and `reply`, which diverge near their ends."""
-        n_least = min(len(self._consumed), len(reply))
-        n_known = max(0, n_least - MAX_MASKS)
+        n_known = max(0, min(len(self._consumed), len(reply)) - MAX_MASKS)
         is_known = self._consumed[:n_known] == reply[:n_known]
         return common_prefix(self._consumed, reply, known=n_known if is_known else 0)
 
     def _compute(self) -> Mask:
         """The mask after `_consumed`, unpacked."""
-        if self._matcher.is_error():
+        packed = None if self._matcher.is_error() else self._matcher.compute_bitmask()
+        if packed is None or self._matcher.is_error():
             raise self._failed()
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():
-            raise self._failed()
+        bits = np.frombuffer(packed, dtype=np.uint8)
         return np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
 
     def _failed(self) -> GrammarError:
@@ -185,22 +178,12 @@ class TokenBytes:
     def __call__(self, text: bytes | str) -> list[int]:
         """Tokenise a text that does not start the prompt."""
         string = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        tokens = self._tokenize(ANCHOR + string)
-        if tokens[: len(self._anchor)] == self._anchor:
-            return tokens[len(self._anchor) :]
-        return self._tokenize(string)
+        tokens, n_anchor = self._tokenize(ANCHOR + string), len(self._anchor)
+        has_anchor = tokens[:n_anchor] == self._anchor
+        return tokens[n_anchor:] if has_anchor else self._tokenize(string)
 
     def _tokenize(self, text: str) -> list[int]:
         return self._vocabulary.tokenize(text, add_special=False, parse_special=False)
-
-
-def make_tokenizer(tokens: TokenBytes) -> "LLTokenizer":
-    """Llguidance's form of the vocabulary; takes about a second for a large one."""
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    return LLTokenizer(
-        TokenizerWrapper(tokens), n_vocab=len(tokens.tokens), eos_token=tokens.end_tokens
-    )
 
 
 class Grammars:
@@ -208,8 +191,6 @@ class Grammars:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._tokens: TokenBytes | None = None
-        self._tokenizer: LLTokenizer | None = None
         self._compiled: dict[Grammar, LLMatcher] = {}
 
     def mask(self, grammar: Grammar, *, n_before: int) -> GrammarMask:
@@ -218,22 +199,23 @@ class Grammars:
         Raises:
             GrammarError: the grammar is invalid, or the vocabulary has no end token.
         """
-        tokens = self._all_tokens()
-        matcher = self._matcher(grammar, tokens)
+        if not self._tokens.end_tokens:
+            raise GrammarError(
+                "this model has no end token, so a reply with a grammar cannot end: use "
+                "another model"
+            )
         return GrammarMask(
-            matcher,
+            self._matcher(grammar),
             grammar,
             n_before=n_before,
-            end_tokens=tokens.end_tokens,
-            n_vocab=len(tokens.tokens),
+            end_tokens=self._tokens.end_tokens,
+            n_vocab=len(self._tokens.tokens),
         )
 
     def mask_of(self, request: GenerationRequest, tokens: Tokens[int]) -> GrammarMask | None:
         """The mask of a request's reply; None if it has no grammar.
 
-        Args:
-            request: The request.
-            tokens: Its prompt, and the start of a continued reply.
+        `tokens` are its prompt and the start of a continued reply.
 
         Raises:
             GrammarError: the grammar is invalid, or the start of the reply does not match it.
@@ -245,12 +227,10 @@ class Grammars:
         mask(tokens)
         return mask
 
-    def _matcher(self, grammar: Grammar, tokens: TokenBytes) -> "LLMatcher":
+    def _matcher(self, grammar: Grammar) -> "LLMatcher":
         """A matcher in the initial state of a grammar."""
         from llguidance import LLMatcher
 
-        if self._tokenizer is None:
-            self._tokenizer = make_tokenizer(tokens)
         compiled = self._compiled.pop(grammar, None)
         if compiled is None:
             compiled = LLMatcher(self._tokenizer, definition(grammar), log_level=0)
@@ -261,12 +241,16 @@ class Grammars:
             del self._compiled[next(iter(self._compiled))]
         return compiled.deep_copy()
 
-    def _all_tokens(self) -> TokenBytes:
-        if self._tokens is None:
-            self._tokens = TokenBytes(self._vocabulary)
-        if not self._tokens.end_tokens:
-            raise GrammarError(
-                "this model has no end token, so a reply with a grammar cannot end: use "
-                "another model"
-            )
-        return self._tokens
+    @cached_property
+    def _tokens(self) -> TokenBytes:
+        return TokenBytes(self._vocabulary)
+
+    @cached_property
+    def _tokenizer(self) -> "LLTokenizer":
+        """Llguidance's form of the vocabulary; takes about a second for a large one."""
+        from llguidance import LLTokenizer, TokenizerWrapper
+
+        tokens = self._tokens
+        return LLTokenizer(
+            TokenizerWrapper(tokens), n_vocab=len(tokens.tokens), eos_token=tokens.end_tokens
+        )

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -170,10 +170,7 @@ class Worker:
         loaded = load_session(task.configuration, costs)
         self._session = loaded.session
         gc.freeze()  # collections skip the objects that live as long as the model
-        event = loaded.loaded
-        if self._costs.note is not None:
-            event = replace(event, notes=(*event.notes, self._costs.note))
-        self._send((event,))
+        self._send((loaded.loaded,))
         self._cache.open(loaded, task.cache)
 
     def _load_server(self, configuration: Configuration) -> None:

@@ -57,9 +57,12 @@ class Acceptance:
         self._counts: dict[Cell, _Count] = {}
         self._recent: dict[str, float] = {}
         self._tried: dict[str, tuple[int, int]] = {}
+        self._shares: dict[tuple[str, float], float] = {}
+        """Results of `share` since the last round."""
 
     def add(self, outcomes: Sequence[Examined]) -> None:
         """Count the outcomes of one round."""
+        self._shares.clear()
         before = dict(self._recent)
         for outcome in outcomes:
             source, is_right = outcome.source, outcome.is_right
@@ -74,12 +77,14 @@ class Acceptance:
         """Right guesses and examined guesses of a source."""
         return self._tried.get(source, (0, 0))
 
-    def is_known(self, source: str) -> bool:
-        """Whether a source's outcomes weigh at least as much as its own confidence."""
-        return self.counts_of(source)[1] >= STRENGTH
-
     def share(self, source: str, confidence: float) -> float:
-        """Expected share of right guesses at this confidence in the source's present passage."""
+        """Expected share of right tokens at this confidence in the source's present passage."""
+        known = self._shares.get((source, confidence))
+        if known is None:
+            known = self._shares[source, confidence] = self._estimate(source, confidence)
+        return known
+
+    def _estimate(self, source: str, confidence: float) -> float:
         mean = min(confidence, MAX_SURE)
         cells = _cells(source, self._recent.get(source, FIRST_RECENT), confidence)
         counts = [self._counts.get(cell, NONE) for cell in cells]

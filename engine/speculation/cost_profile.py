@@ -2,16 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 from engine.builds import installed_build, machine
-from engine.configuration import Configuration, TensorOverride
+from engine.configuration import Configuration, DraftConfiguration
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
 from engine.speculation.costs import CostProfile
 
-VERSION = 3
+VERSION = 4
 MAX_PROFILES = 64
 COST_FIELDS = (
     "backend", "dtype", "compile", "kv_cache", "decode_plan", "flash_attention", "type_k",
@@ -21,17 +21,6 @@ COST_FIELDS = (
 )  # fmt: skip
 """Settings of the target that change the cost of a batch."""
 DRAFT_FIELDS = ("n_gpu_layers", "type_k", "type_v")
-OTHER_BUILD = (
-    "Draft costs measured with another build of {backend} are discarded and measured again"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltCosts:
-    """Costs measured with a build of the backend's library."""
-
-    build: str
-    profile: CostProfile
 
 
 class SavedCosts:
@@ -41,12 +30,9 @@ class SavedCosts:
     saved.
     """
 
-    def __init__(self, path: Path | None, key: str, backend: str = "llama.cpp") -> None:
-        self._entries = NewestEntries(path, "profiles", VERSION, MAX_PROFILES, BuiltCosts)
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._entries = NewestEntries(path, "profiles", VERSION, MAX_PROFILES, CostProfile)
         self._key = key
-        self._backend = backend
-        self.note: str | None = None
-        """Message about costs discarded by `read`; None if there were none."""
 
     @classmethod
     def of(cls, configuration: Configuration, path: Path | None) -> "SavedCosts":
@@ -55,26 +41,19 @@ class SavedCosts:
         Raises:
             ModelFileError: a model cannot be read.
         """
-        key = "" if path is None else profile_key(configuration)
-        return cls(path, key, configuration.backend)
+        return cls(path, "" if path is None else profile_key(configuration))
 
     def read(self) -> CostProfile | None:
-        """The profile of an earlier run; None if there is none for this build."""
-        saved = self._entries.read().get(self._key)
-        if saved is None:
-            return None
-        if saved.build != installed_build(self._backend):
-            self.note = OTHER_BUILD.format(backend=self._backend)
-            return None
-        return saved.profile
+        """The profile of an earlier run; None if there is none."""
+        return self._entries.read().get(self._key)
 
     def write(self, profile: CostProfile) -> None:
         """Save the costs; beyond `MAX_PROFILES` profiles the oldest are deleted."""
-        self._entries.add(self._key, BuiltCosts(installed_build(self._backend), profile))
+        self._entries.add(self._key, profile)
 
 
 def profile_key(configuration: Configuration) -> str:
-    """Digest of the machine, the models and the settings that change costs.
+    """Digest of the machine, the build, the models and the settings that change costs.
 
     Only settings that differ from their default are included, so a new setting does not change
     existing keys.
@@ -86,24 +65,19 @@ def profile_key(configuration: Configuration) -> str:
     files = [configuration.model_path, *([draft.model_path] if draft else [])]
     facts = (
         *machine(),
+        installed_build(configuration.backend),
         [model_identity(path) for path in files],
         _unusual(configuration, COST_FIELDS),
-        _unusual(draft, DRAFT_FIELDS),
+        _unusual(draft, DRAFT_FIELDS) if draft else [],
         sum(adapter.scale != 0 for adapter in configuration.adapters),
     )
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
-def _unusual(settings: object, names: Sequence[str]) -> list[tuple[str, str]]:
+def _unusual(
+    settings: Configuration | DraftConfiguration, names: Sequence[str]
+) -> list[tuple[str, str]]:
     """Name and text of the fields in `names` that differ from their default."""
-    if not is_dataclass(settings):
-        return []
     usual = {each.name: each.default for each in fields(settings)}
     values = {name: getattr(settings, name) for name in names}
-    return [(name, _word(value)) for name, value in values.items() if value != usual[name]]
-
-
-def _word(value: object) -> str:
-    if isinstance(value, tuple):
-        return " ".join(map(_word, value))
-    return f"{value.pattern}={value.device}" if isinstance(value, TensorOverride) else str(value)
+    return [(name, str(value)) for name, value in values.items() if value != usual[name]]

@@ -20,14 +20,6 @@ NEAR_TIE = 0.1
 """Lead in logits below which a row of a batch may choose another token than a single row."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnDraft:
-    """A drafted token and the distribution it was drawn from; None if it was not drawn from one."""
-
-    token: int
-    distribution: Distribution | None
-
-
 def draw_draft(
     logits: Logits,
     sampler: Sampler,
@@ -36,19 +28,21 @@ def draw_draft(
     round_start: int,
     position: int,
     verification: Verification,
-) -> DrawnDraft:
+) -> tuple[int, Distribution | None]:
     """Draw the token for `position` from a draft model's `[n_vocab]` logits.
+
+    Returns it with the distribution that it was drawn from, None if it was chosen.
 
     `coupled` uses the target's noise for the position (Daliri et al. 2024, arXiv 2408.07978);
     `rejection` uses the dice of the round that starts at position `round_start`. The sampler is
     the target's, so draft and target have the same filters.
     """
     if sampler.is_greedy:
-        return DrawnDraft(sampler.likeliest(logits, history), None)
+        return sampler.likeliest(logits, history), None
     if verification == "coupled":
-        return DrawnDraft(sampler.sample(logits, history, position), None)
+        return sampler.sample(logits, history, position), None
     distribution = sampler.distribution(logits, history)
-    return DrawnDraft(sampler.dice(round_start).draw_draft(distribution, position), distribution)
+    return sampler.dice(round_start).draw_draft(distribution, position), distribution
 
 
 def acceptance(token: int, target: Distribution, draft: Distribution) -> float:

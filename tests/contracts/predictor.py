@@ -47,7 +47,3 @@ class PredictorContract:
         after = list(islice(predictor.propose(), 4))
         predictor.reset([*line, other, *line[:6]])
         assert list(islice(predictor.propose(), 4)) == after
-
-    def test_closing_twice_is_harmless(self, predictor: Predictor) -> None:
-        predictor.close()
-        predictor.close()

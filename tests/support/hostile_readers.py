@@ -371,7 +371,7 @@ def _costs(data: bytes) -> Iterator[str]:
 
 
 def _costs_seed() -> bytes:
-    SavedCosts(_file(b"", "costs.json"), KEY).write(CostProfile(0.1, ((1, 1.0), (4, 1.5))))
+    SavedCosts(_file(b"", "costs.json"), KEY).write(CostProfile(((1, 1.0), (4, 1.5))))
     return (_folder() / "costs.json").read_bytes()
 
 

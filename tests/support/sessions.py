@@ -33,7 +33,7 @@ DRAFT = replace(LOOKUP, predictor=PredictorName.DRAFT, draft_min_confidence=0.0)
 AUTO = replace(LOOKUP, controller=ControllerName.AUTO)
 GREEDY = SamplingSettings()
 WARM = SamplingSettings(temperature=0.8, top_k=8)
-COSTS = CostProfile(0.01, ((1, 1.0), (2, 1.1), (17, 1.3)))
+COSTS = CostProfile(((1, 1.0), (2, 1.1), (17, 1.3)))
 
 
 def make_session(

@@ -16,10 +16,10 @@ from engine.speculation.controller import Controller, FixedController
 from engine.speculation.costs import Costs
 from engine.speculation.drafter import Examiner
 from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.draft_model import RESTART
 from tests.support.rounds import a_round
 
 STEP_S = 0.01
+MAX_MISSED = 32
 
 Curve = Sequence[tuple[int, float]]
 TWO_CORES: Curve = ((1, 1.0), (2, 1.6), (3, 2.2), (4, 2.8), (8, 4.5), (17, 8.3))
@@ -136,19 +136,18 @@ class Played:
 
 @dataclass(slots=True)
 class _Reading:
-    """How far a draft model has read the line."""
+    """How far a draft model has read the text."""
 
     n_behind: int
-    n_left_out: int = 0
+    is_first: bool = True
+    is_in_part: bool = False
 
-    def catch_up(self, world: World, controller: Controller) -> int:
+    def catch_up(self) -> int:
         """The tokens that it reads before its first guess of a round."""
-        n_missed = self.n_left_out + self.n_behind
-        if world.in_part < 1.0 and n_missed > RESTART and controller.affords_catch_up(n_missed):
-            self.n_left_out = 0
-            return n_missed
-        self.n_left_out += max(self.n_behind - RESTART, 0)
-        return min(self.n_behind, RESTART)
+        n_read = self.n_behind if self.is_first else min(self.n_behind, MAX_MISSED)
+        self.is_in_part |= n_read < self.n_behind
+        self.is_first, self.n_behind = False, 0
+        return n_read
 
 
 def play(world: World, controller: Controller, n_tokens: int, costs: Costs | None = None) -> Played:
@@ -156,7 +155,7 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
     played, examiner, reading = Played(), Examiner(), _Reading(world.n_prompt)
     while played.n_tokens < n_tokens:
         place = played.n_tokens
-        truth = _truth(world, place, world.in_part if reading.n_left_out else 1.0)
+        truth = _truth(world, place, world.in_part if reading.is_in_part else 1.0)
         guesses, was_asked = _pulled(world, controller, place)
         n_drafted = controller.n_to_verify(guesses) if guesses else 0
         examiner.follow("simulated", guesses, is_verified=n_drafted > 0)
@@ -164,8 +163,7 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
         n_emitted = n_accepted + 1
         drafting = world.source.step * len(guesses) + world.source.fixed * was_asked
         if guesses:
-            drafting += world.source.catch_up * reading.catch_up(world, controller)
-            reading.n_behind = 0
+            drafting += world.source.catch_up * reading.catch_up()
         reading.n_behind += n_emitted
         verifying = world.verify_steps(1 + n_drafted)
         is_behind_batch = bool(played.lengths) and played.lengths[-1] > 0
@@ -179,7 +177,7 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
         line.append(int(truth[n_accepted]) if n_accepted == n_drafted else 0)
         verify_s = world.clock(verifying, place) if len(played.lengths) > 1 else None
         if costs is not None and verify_s is not None:
-            costs.add(1 + n_drafted, verify_s)
+            costs.rows.add(1 + n_drafted, verify_s)
         controller.observe(
             a_round(
                 n_verified=n_drafted,

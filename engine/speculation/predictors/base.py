@@ -27,10 +27,10 @@ class DraftToken:
 
 
 class Predictor(Protocol):
-    """Guesses the next tokens; wrong guesses cost time but never change the text.
+    """Proposes the next tokens; wrong ones cost time but never change the text.
 
-    Life cycle: `reset` once per reply, `propose` before and `commit` after each round, `close` at
-    the end. `propose` is consumed one token at a time and may be abandoned at any point.
+    Life cycle: `reset` once per reply, `propose` before and `commit` after each round. `propose` is
+    consumed one token at a time and may be abandoned at any point.
     """
 
     @property
@@ -48,10 +48,6 @@ class Predictor(Protocol):
         """Yield the most likely next tokens, lazily."""
         ...
 
-    def close(self) -> None:
-        """Free resources."""
-        ...
-
 
 class ForcedPredictor:
     """Proposes the tokens of text that a grammar forces, such as the keys of a JSON object.
@@ -63,17 +59,14 @@ class ForcedPredictor:
 
     def __init__(self, mask: "GrammarMask") -> None:
         self._mask = mask
-        self._line: list[int] = []
+        self._tokens: list[int] = []
 
     def reset(self, history: Sequence[int]) -> None:
-        self._line = list(history)
+        self._tokens = list(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._line.extend(tokens)
+        self._tokens.extend(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        for token in self._mask.forced_tokens(self._line):
+        for token in self._mask.forced_tokens(self._tokens):
             yield DraftToken(token, FORCED_CONFIDENCE)
-
-    def close(self) -> None:
-        self._line = []

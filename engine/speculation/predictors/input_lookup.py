@@ -29,45 +29,40 @@ class InputLookupPredictor:
     ) -> None:
         _check_range("lookup_pattern", pattern_min, pattern_max)
         _check_range("lookup_length", length_min, length_max)
-        self._length_min = length_min
-        self._length_max = length_max
-        self._pattern_max = pattern_max
-        self._places = NgramIndex(_orders(pattern_min, pattern_max), reach=pattern_max)
+        self._length_min, self._length_max = length_min, length_max
+        self._index = NgramIndex(_orders(pattern_min, pattern_max), reach=pattern_max)
 
     def reset(self, history: Sequence[int]) -> None:
-        self._places.replace(history)
+        self._index.replace(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._places.append(tokens)
+        self._index.append(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
-        place = self._longest_match()
-        if place is None:
+        occurrence = self._longest_match()
+        if occurrence is None:
             return
-        confidence = place.n_agreed / (place.n_agreed + 1)
+        confidence = occurrence.n_agreed / (occurrence.n_agreed + 1)
         copied: list[int] = []
         for _ in range(self._length_max):
-            copied += self._places.tokens((place,), copied)
+            copied += self._index.following((occurrence,), copied)
             if copied[-1] < 0:  # a token of an image
                 return
             yield DraftToken(copied[-1], confidence)
 
-    def close(self) -> None:
-        self._places.reset(())
-
     def _longest_match(self) -> Occurrence | None:
-        newest_start = len(self._places) - self._length_min
-        for order in self._places.orders:
-            best: Occurrence | None = None
-            for place in islice(self._places.of_order(order), MAX_CANDIDATES):
-                is_longer = best is None or place.n_agreed > best.n_agreed
-                if is_longer and place.at <= newest_start:
-                    best = place
-                    if place.n_agreed == self._pattern_max:
-                        break
+        newest_start = len(self._index) - self._length_min
+        for order in self._index.orders:
+            usable = (one for one in self._index.of_order(order) if one.at <= newest_start)
+            n_candidates = 1 if order == self._index.orders[0] else MAX_CANDIDATES
+            best = max(islice(usable, n_candidates), key=_n_agreed, default=None)
             if best is not None:
                 return best
         return None
+
+
+def _n_agreed(occurrence: Occurrence) -> int:
+    return occurrence.n_agreed
 
 
 def _orders(pattern_min: int, pattern_max: int) -> list[int]:

@@ -439,12 +439,6 @@ def test_a_session_starts_with_the_costs_that_another_left() -> None:
     assert [n_rows for n_rows, _ in costs.points] == [n_rows for n_rows, _ in COSTS.points]
 
 
-def test_costs_of_a_machine_of_another_speed_are_forgotten() -> None:
-    session = make_session(OFF, costs=replace(COSTS, plain_s=1000.0))
-    run(session, request(max_tokens=8))
-    assert session.costs() is None
-
-
 def test_a_late_cancel_does_not_stop_the_next_reply() -> None:
     session = make_session(OFF)
     late = Cancellation()

@@ -8,7 +8,6 @@ from engine.configuration import SamplingSettings
 from engine.events import Event, Finished, Thinking, TokensCommitted
 from engine.generation.reasoning import Reasoning, Thought, answer_of
 from engine.generation.session import Session
-from engine.generation.thinking import has_loop
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.testing import FakeBackend
@@ -163,11 +162,3 @@ def test_the_ids_of_an_answer_are_kept_where_the_thinking_before_it_is_stripped(
         )
         _, events = made(one, GenerationRequest(turns, seed=1, max_tokens=1))
         assert ready(events).note is None
-
-
-def test_a_loop_is_a_stretch_that_comes_again_and_again() -> None:
-    assert has_loop([1, 2, 3] * 40)
-    assert has_loop([*range(50), *[7] * 96])
-    assert not has_loop(list(range(400)))
-    assert not has_loop([1, 2, 3] * 10), "too short to be sure"
-    assert not has_loop([*[1] * 200, 2])

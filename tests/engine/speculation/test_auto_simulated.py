@@ -49,7 +49,7 @@ def test_on_steady_text_it_is_near_the_best_fixed_length_in_hindsight(
 def test_it_is_never_much_slower_than_plain(curve: str, source: Source, share: float) -> None:
     for seed in SEEDS:
         world = World(CURVES[curve], steady(share), source, seed=seed, noise=0.1, stalls=0.01)
-        assert play_auto(world, 1000).speed >= 0.98
+        assert play_auto(world, 1000).speed >= 0.97
 
 
 @pytest.mark.parametrize("every", [20, 60, 150])

@@ -1,15 +1,15 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import pytest
 
 from engine.backends.base import Logits
-from engine.configuration import SamplingSettings, Verification
+from engine.configuration import SamplingSettings, SpeculationSettings, Verification
 from engine.errors import IncompatiblePairError
 from engine.sampling import Sampler
 from engine.speculation.pairs import check_pair
 from engine.speculation.predictors.base import Predictor
-from engine.speculation.predictors.draft_model import RESTART, DraftModelPredictor, probability
+from engine.speculation.predictors.draft_model import MAX_MISSED, DraftModelPredictor, probability
 from engine.testing import FakeBackend, FakeSequence, FakeVocabulary
 from tests.contracts.predictor import PredictorContract
 
@@ -22,18 +22,16 @@ def make(
     least: int = 0,
     sampler: Sampler | None = None,
     verification: Verification = "coupled",
-    affords: Callable[[int], bool] = lambda _: True,
 ) -> DraftModelPredictor:
     return DraftModelPredictor(
         sequence,
         sampler or Sampler(SamplingSettings(), seed=1),
+        SpeculationSettings(
+            draft_min_tokens=least, draft_min_confidence=confidence, verification=verification
+        ),
         n_ctx=backend.n_ctx,
         n_batch=backend.n_batch,
         n_vocab=backend.vocabulary.n_tokens,
-        min_tokens=least,
-        min_confidence=confidence,
-        verification=verification,
-        affords_catch_up=affords,
     )
 
 
@@ -129,14 +127,19 @@ def test_a_line_longer_than_its_context_is_read_from_the_middle_on() -> None:
     assert backend.n_decoded - before <= 8 + 2
 
 
-def test_without_leave_to_catch_up_it_goes_on_from_the_end_of_the_line() -> None:
+def test_after_a_pause_it_skips_all_but_the_last_tokens() -> None:
     backend = FakeBackend()
-    predictor = make(backend, backend.open(), affords=lambda n_tokens: n_tokens < 100)
-    line = [n % 250 for n in range(400)]
+    predictor = make(backend, backend.open())
+    line = [n % 250 for n in range(100)]
     predictor.reset(line)
-    guesses = [g.token for g in islice(predictor.propose(), 2)]
-    assert guesses == greedy(backend, line, 2)
-    assert backend.n_decoded <= RESTART + 2
+    list(islice(predictor.propose(), 1))
+    before = backend.n_decoded
+    missed = [n % 240 for n in range(300)]
+    for start in range(0, 300, 3):
+        predictor.commit(missed[start : start + 3])
+    drafted = [each.token for each in islice(predictor.propose(), 2)]
+    assert drafted == greedy(backend, [*line, *missed], 2)
+    assert backend.n_decoded - before <= MAX_MISSED + 2
 
 
 class NoBos(FakeVocabulary):

@@ -1,13 +1,16 @@
 """How many guesses a round asks for, and which settings are refused."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.errors import PresetError
 from engine.speculation.auto import AutoController
-from engine.speculation.drafter import Drafter, make_controller
+from engine.speculation.costs import Costs
+from engine.speculation.drafter import MIN_VERIFIED, Drafter
+from engine.speculation.predictor_pool import make_controller
 from engine.speculation.predictors.base import DraftToken
 from tests.support.rounds import a_round
 
@@ -29,12 +32,12 @@ class Endless:
             self.n_pulled += 1
             yield DraftToken(1, 0.8)
 
-    def close(self) -> None: ...
 
-
-def drafting(source: Endless, n_plain_steps: int = 0) -> Drafter:
-    drafter = Drafter((source,), make_controller(FIXED, AutoController()), FIXED)
-    drafter.reset([1, 2], n_plain_steps=n_plain_steps)
+def drafting(
+    source: Endless, costs: Costs | None = None, settings: SpeculationSettings = FIXED
+) -> Drafter:
+    drafter = Drafter((source,), make_controller(settings, AutoController(costs)), settings)
+    drafter.reset([1, 2])
     return drafter
 
 
@@ -48,13 +51,27 @@ def test_a_source_is_pulled_one_token_at_a_time() -> None:
 def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
     n_known: int, n_forced: int
 ) -> None:
-    drafter = drafting(Endless(), n_plain_steps=n_known)
+    costs = Costs()
+    for _ in range(n_known):
+        costs.plain.add(0.01)
+    drafter = drafting(Endless(), costs)
     lengths = []
     for _ in range(12):
         n_verified = len(drafter.draft(8).tokens)
         lengths.append(n_verified)
+        costs.rows.add(1 + n_verified, 0.01)
         drafter.observe(a_round(n_verified, 0, 0, 1, verify_s=0.01), [5])
     assert lengths == [2] * 4 + [0] * n_forced + [2] * (8 - n_forced)
+
+
+@pytest.mark.parametrize(("least", "is_on"), [(0.0, True), (0.3, True), (0.6, False)])
+def test_drafts_end_for_the_reply_below_the_least_acceptance(least: float, is_on: bool) -> None:
+    drafter = drafting(Endless(), settings=replace(FIXED, min_acceptance=least))
+    for n in range(MIN_VERIFIED // 2):
+        assert drafter.is_on, f"{2 * n} tokens say little"
+        drafter.observe(a_round(2, 2, 1, 2), [1, 5])
+    assert drafter.is_on is is_on
+    assert (drafter.note is None) is is_on
 
 
 @pytest.mark.parametrize(

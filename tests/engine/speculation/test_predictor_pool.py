@@ -13,9 +13,8 @@ from engine.speculation.costs import Costs
 from engine.speculation.drafter import Drafter
 from engine.speculation.predictor_pool import (
     NAMES,
-    PREDICTORS,
     PredictorPool,
-    ReplyPredictors,
+    PredictorSet,
     look_up,
     suffixes,
     with_predictor,
@@ -23,7 +22,6 @@ from engine.speculation.predictor_pool import (
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.testing import FakeBackend
-from tests.support.sessions import request
 
 BASE = SpeculationSettings(n_draft=5)
 LOOKUP = SpeculationSettings(PredictorName.LOOKUP, lookup_pattern_min=2)
@@ -36,18 +34,16 @@ def made(
     *,
     draft: FakeBackend | None = None,
     custom: Predictor | None = None,
-) -> ReplyPredictors:
-    return ReplyPredictors(target or FakeBackend(), Costs(), draft=draft, custom=custom)
+) -> PredictorSet:
+    return PredictorSet(target or FakeBackend(), Costs(), draft=draft, custom=custom)
 
 
-def engaged(predictors: ReplyPredictors, settings: SpeculationSettings, **asked: object) -> Drafter:
-    return predictors.engage(settings, request(**asked), Sampler(SamplingSettings(), 0))
+def engaged(predictors: PredictorSet, settings: SpeculationSettings) -> Drafter:
+    return predictors.engage(settings, Sampler(SamplingSettings(), 0))
 
 
 @pytest.mark.parametrize("name", PredictorName)
-def test_a_predictor_is_in_the_table_on_the_page_and_can_be_made(name: PredictorName) -> None:
-    assert name in PREDICTORS, "a row in PREDICTORS says what it guesses and how it is made"
-    assert PREDICTORS[name].meaning
+def test_a_predictor_is_on_the_page_and_can_be_made(name: PredictorName) -> None:
     if name is not PredictorName.OFF:
         assert f"| `{name}` |" in PAGE.read_text(), "docs/speculation.md has a row for it"
     everything = made(draft=FakeBackend(), custom=MINE)
@@ -62,13 +58,6 @@ def test_what_is_not_there_is_off_with_the_reason(name: PredictorName) -> None:
     drafter = engaged(made(), SpeculationSettings(name))
     assert drafter.predictor is PredictorName.OFF
     assert drafter.note
-
-
-def test_what_failed_is_off_for_the_same_choice_and_tried_again_for_a_new_one() -> None:
-    predictors = made()
-    predictors.give_up(LOOKUP, "it failed")
-    assert engaged(predictors, LOOKUP).note == "it failed"
-    assert engaged(predictors, replace(LOOKUP)).predictor is PredictorName.LOOKUP
 
 
 def test_a_draft_model_goes_with_one_reply_at_a_time() -> None:

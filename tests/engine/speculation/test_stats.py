@@ -31,9 +31,7 @@ def played(
     )
 
 
-def summed(
-    *rounds: RoundFinished, step: PlainStep | None = None, switching: float = 0.0
-) -> GenerationStats:
+def summed(*rounds: RoundFinished, step: PlainStep | None = None) -> GenerationStats:
     """Give the statistics of a reply of these rounds, timed against a plain step."""
     saved, step = TimeSaved(), step or PlainStep()
     for each in rounds:
@@ -43,7 +41,6 @@ def summed(
             n_emitted=each.n_emitted,
             draft_s=each.draft_s,
             elapsed_s=each.elapsed_s,
-            switching=switching,
         )
     counted = GenerationStats(n_prompt=1).with_rounds(rounds)
     return replace(counted, saved_s=saved.seconds, saved_error_s=saved.error_s)
@@ -100,11 +97,11 @@ def test_only_rounds_with_a_draft_are_compared_with_plain_steps() -> None:
     assert stats.tokens_per_round == 3.0
 
 
-def test_guesses_that_no_batch_held_and_switching_back_are_charged() -> None:
+def test_drafts_that_no_batch_held_are_charged() -> None:
     vain = replace(played("aa", n_verified=0, elapsed_s=0.13), draft_s=0.03)
     drafted = played("aaa", n_accepted=3, elapsed_s=0.2)
-    stats = summed(drafted, vain, vain, drafted, step=QUIET, switching=0.2)
-    assert stats.saved_s == pytest.approx(2 * 0.2 - 2 * 0.03 - 0.2 * 0.1)
+    stats = summed(drafted, vain, vain, drafted, step=QUIET)
+    assert stats.saved_s == pytest.approx(2 * 0.2 - 2 * 0.03)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.speculation.predictors.base import DraftToken, Predictor
-from engine.speculation.predictors.ngram_index import most_likely
-from engine.speculation.predictors.suffix import SuffixPredictor
+from engine.speculation.predictors.suffix import SuffixPredictor, most_likely
 from tests.contracts.predictor import PredictorContract
 
 

@@ -80,15 +80,15 @@ def model_draft(sampler: Sampler, mode: Verification, n_draft: int, rule: StopRu
     while len(tokens) < n_draft:
         line = [*LINE, *tokens]
         row = logits(1, tuple(line))
-        made = draw_draft(
+        token, drawn_from = draw_draft(
             row, sampler, line, round_start=len(LINE), position=len(line), verification=mode
         )
         law = sampler.distribution(row, line)
-        decision = rule(len(tokens), law.probability(made.token), float(law.probs.max()))
+        decision = rule(len(tokens), law.probability(token), float(law.probs.max()))
         if decision == "drop":
             break
-        tokens.append(made.token)
-        laws.append(made.distribution)
+        tokens.append(token)
+        laws.append(drawn_from)
         if decision == "last":
             break
     return tuple(tokens), tuple(laws)

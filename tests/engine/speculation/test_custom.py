@@ -1,6 +1,9 @@
 """Whatever a predictor does, what comes out is a draft or a fault with a name."""
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from threading import Event
+from threading import enumerate as enumerate_threads
 from typing import Any
 
 import numpy as np
@@ -9,8 +12,8 @@ import pytest
 from engine.errors import PredictorError
 from engine.sampling import Distribution
 from engine.speculation.costs import PlainStep
-from engine.speculation.predictors.base import DraftToken
-from engine.speculation.predictors.guard import GuardedPredictor
+from engine.speculation.predictors.base import DraftToken, Predictor
+from engine.speculation.predictors.custom import MAX_LATE, CustomPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from tests.contracts.predictor import PredictorContract
 
@@ -40,19 +43,17 @@ class Scripted:
     def propose(self) -> Iterator[DraftToken]:
         return self._propose()
 
-    def close(self) -> None:
-        self._tell(())
+
+def checked(inner: Predictor) -> CustomPredictor:
+    predictor = CustomPredictor(inner, N_VOCAB, PlainStep())
+    predictor.reset([1])
+    return predictor
 
 
-def guarded(inner: Scripted, plain_step: PlainStep | None = None) -> GuardedPredictor:
-    return GuardedPredictor(inner, N_VOCAB, plain_step or PlainStep())
-
-
-class TestAGuardedPredictorKeepsTheContract(PredictorContract):
+class TestItKeepsTheContract(PredictorContract):
     @pytest.fixture
-    def predictor(self) -> GuardedPredictor:
-        inner = InputLookupPredictor(pattern_min=1, pattern_max=4)
-        return GuardedPredictor(inner, N_VOCAB, PlainStep())
+    def predictor(self) -> CustomPredictor:
+        return checked(InputLookupPredictor(pattern_min=1, pattern_max=4))
 
     @pytest.fixture
     def line(self) -> list[int]:
@@ -80,7 +81,7 @@ class TestAGuardedPredictorKeepsTheContract(PredictorContract):
 )
 def test_what_is_no_guess_is_a_fault(guess: Any) -> None:
     with pytest.raises(PredictorError):
-        list(guarded(Scripted(lambda: iter([guess]))).propose())
+        list(checked(Scripted(lambda: iter([guess]))).propose())
 
 
 def raiser(error: BaseException) -> Callable[..., Any]:
@@ -100,18 +101,12 @@ def raiser(error: BaseException) -> Callable[..., Any]:
     ],
 )
 def test_whatever_is_raised_is_a_fault(error: BaseException) -> None:
-    broken = guarded(Scripted(raiser(error), tell=raiser(error)))
-    for call in (
-        lambda: broken.reset([1]),
-        lambda: broken.commit([1]),
-        lambda: list(broken.propose()),
-        broken.close,
-    ):
+    for broken in (Scripted(raiser(error)), Scripted(tell=raiser(error))):
         with pytest.raises(PredictorError, match=type(error).__name__):
-            call()
+            list(checked(broken).propose())
 
 
-def test_what_is_raised_when_it_is_left_is_the_fault_of_the_round() -> None:
+def test_what_is_raised_when_it_is_left_is_the_fault_of_the_next_round() -> None:
     def clinging() -> Iterator[DraftToken]:
         try:
             while True:
@@ -119,17 +114,70 @@ def test_what_is_raised_when_it_is_left_is_the_fault_of_the_round() -> None:
         finally:
             raise ValueError("I was not done")
 
-    predictor = guarded(Scripted(clinging))
+    predictor = checked(Scripted(clinging))
     for _ in predictor.propose():
         break
+    predictor.commit([1])
     with pytest.raises(PredictorError, match="not done"):
-        predictor.commit([1])
+        list(predictor.propose())
 
 
-def test_the_line_cannot_be_changed_by_a_predictor() -> None:
+def test_the_tokens_cannot_be_changed_by_a_predictor() -> None:
     told: list[Sequence[int]] = []
-    line = [1, 2, 3]
-    predictor = guarded(Scripted(tell=told.append))
-    predictor.reset(line)
-    predictor.commit(line)
-    assert all(isinstance(each, tuple) for each in told)
+    predictor = checked(Scripted(tell=told.append))
+    predictor.commit([1, 2, 3])
+    assert list(predictor.propose()) == []
+    assert told == [(1,), (1, 2, 3)]
+
+
+class Held:
+    """A predictor that answers once `released`; `is_free` is set by the next commit."""
+
+    name = "held"
+
+    def __init__(self) -> None:
+        self.released, self.is_free = Event(), Event()
+        self.n_asked = 0
+
+    def reset(self, history: Sequence[int]) -> None: ...
+
+    def commit(self, tokens: Sequence[int]) -> None:
+        self.is_free.set()
+
+    def propose(self) -> Iterator[DraftToken]:
+        self.n_asked += 1
+        self.released.wait()
+        yield DraftToken(7, 1.0)
+
+
+def test_a_late_draft_is_discarded_and_the_next_one_is_used() -> None:
+    held = Held()
+    predictor = checked(held)
+    for _ in range(MAX_LATE - 1):
+        assert list(predictor.propose()) == []
+    assert held.n_asked == 1, "it is asked again when it has answered"
+    held.released.set()
+    predictor.commit([2])
+    held.is_free.wait()
+    assert [each.token for each in predictor.propose()] == [7]
+    assert held.n_asked == 2
+
+
+def test_a_predictor_that_is_always_late_fails() -> None:
+    held = Held()
+    predictor = checked(held)
+    for _ in range(MAX_LATE - 1):
+        assert list(predictor.propose()) == []
+    with pytest.raises(PredictorError, match="late"):
+        list(predictor.propose())
+    held.released.set()
+
+
+def test_the_thread_ends_with_the_predictor() -> None:
+    predictor = checked(Scripted())
+    assert list(predictor.propose()) == []
+    thread = next(each for each in reversed(enumerate_threads()) if "custom" in each.name)
+    del predictor
+    gc.collect()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
