@@ -36,7 +36,7 @@ class ModelParameters:
         params = llama_cpp.llama_model_default_params()
         params.n_gpu_layers = ALL_LAYERS if n_layers < 0 else n_layers
         params.split_mode = SPLIT_MODES[configuration.split_mode]
-        params.main_gpu = configuration.main_gpu if _gpus() else 0
+        params.main_gpu = configuration.main_gpu if _devices(DEVICE_TYPE_GPU) else 0
         params.use_extra_bufts = configuration.use_extra_buffers
         params.load_mode = LOAD_AUTO if configuration.use_mmap else LOAD_UNMAPPED
         self._split = _shares(configuration.tensor_split)
@@ -125,47 +125,29 @@ def _overrides(configuration: Configuration) -> "ctypes.Array[_Override] | None"
 
 
 def _buffer_type(name: str) -> int:
+    """Handle of the buffer type of a device such as `CPU` or `GPU1`."""
     number = re.search(r"\d+", name)
-    gpus = _gpus()
+    gpus = _devices(DEVICE_TYPE_GPU)
     if number is None or not gpus:
-        return _buffer_type_of(_cpu())
-    if int(number[0]) >= len(gpus):
+        device = _devices(DEVICE_TYPE_CPU)[0]
+    elif int(number[0]) < len(gpus):
+        device = gpus[int(number[0])]
+    else:
         raise ModelLoadError(
             f"a tensor override uses {name}, but the last GPU is number {len(gpus) - 1}"
         )
-    return _buffer_type_of(gpus[int(number[0])])
+    return _ggml("ggml_backend_dev_buffer_type", device)
 
 
-def _gpus() -> list[int]:
-    return [device for device in _devices() if _type_of(device) == DEVICE_TYPE_GPU]
+def _devices(device_type: int) -> list[int]:
+    """Handles of ggml's devices of a type."""
+    devices = (_ggml("ggml_backend_dev_get", n) for n in range(_ggml("ggml_backend_dev_count")))
+    return [each for each in devices if _ggml("ggml_backend_dev_type", each) == device_type]
 
 
-def _cpu() -> int:
-    return next(device for device in _devices() if _type_of(device) == DEVICE_TYPE_CPU)
-
-
-def _devices() -> list[int]:
-    library = _library()
-    library.ggml_backend_dev_count.restype = ctypes.c_size_t
-    get = library.ggml_backend_dev_get
-    get.argtypes, get.restype = [ctypes.c_size_t], ctypes.c_void_p
-    return [int(get(index)) for index in range(library.ggml_backend_dev_count())]
-
-
-def _type_of(device: int) -> int:
-    ask = _library().ggml_backend_dev_type
-    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_int
-    return int(ask(device))
-
-
-def _buffer_type_of(device: int) -> int:
-    ask = _library().ggml_backend_dev_buffer_type
-    ask.argtypes, ask.restype = [ctypes.c_void_p], ctypes.c_void_p
-    return int(ask(device))
-
-
-def _library() -> ctypes.CDLL:
-    """The ggml library that llama.cpp uses, which is installed under several names."""
-    library = llama_cpp.llama_cpp._lib
-    assert isinstance(library, ctypes.CDLL)
-    return library
+def _ggml(name: str, *arguments: int) -> int:
+    """Call a function of the ggml library that llama.cpp has loaded; handles are integers."""
+    function = getattr(llama_cpp.llama_cpp._lib, name)
+    function.argtypes = [ctypes.c_size_t] * len(arguments)
+    function.restype = ctypes.c_int if name == "ggml_backend_dev_type" else ctypes.c_size_t
+    return int(function(*arguments))

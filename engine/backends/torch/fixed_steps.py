@@ -6,7 +6,7 @@ draft's and each power of two of rows. The compiled step decodes one token and r
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,15 +24,10 @@ MAX_STEPS = 64
 """Shapes whose graphs are cached; each takes some megabytes of the device."""
 N_WARM = 3
 """Steps before a capture, which set up libraries."""
-
-
-class StepShape(NamedTuple):
-    """Sequence, tokens and cache rows of a step."""
-
-    sequence: int
-    n_tokens: int
-    n_cached: int
-    is_compiled: bool
+Step = Callable[[Tensor], Tensor]
+"""Tokens to logits, which are valid until the next call."""
+StepShape = tuple[int, int, int, bool]
+"""Sequence, tokens and cache rows of a step, and whether it is compiled."""
 
 
 class FixedPass(ForwardPass):
@@ -69,7 +64,7 @@ class FixedSteps:
         blocks = (block for block in model.blocks if isinstance(block, TransformerBlock))
         ropes = {block.attention.rope for block in blocks}
         self._tables = {rope: rope.cos_sin(positions) for rope in ropes}
-        self._steps: dict[StepShape, Callable[[Tensor], Tensor]] = {}
+        self._steps: dict[StepShape, Step] = {}
         self._n_threads = 0
         self.mode: Mode = "plain"
 
@@ -90,25 +85,23 @@ class FixedSteps:
             return None
         if self.mode == "compiled" and n_tokens == 1:
             is_valid = torch.get_num_threads() == self._n_threads
-            return StepShape(sequence, 1, self._n_ctx, is_compiled=True) if is_valid else None
+            return (sequence, 1, self._n_ctx, True) if is_valid else None
         if self._model.device.type != "cuda":
             return None
         n_cached = max(MIN_ROWS, 1 << (length + n_tokens - 1).bit_length())
-        return StepShape(sequence, n_tokens, min(self._n_ctx, n_cached), is_compiled=False)
+        return sequence, n_tokens, min(self._n_ctx, n_cached), False
 
-    def _step(
-        self, shape: StepShape, caches: Sequence[DenseCache], tokens: Tensor
-    ) -> Callable[[Tensor], Tensor]:
-        """A function of tokens to logits, which are valid until its next call."""
+    def _step(self, shape: StepShape, caches: Sequence[DenseCache], tokens: Tensor) -> Step:
+        _, n_tokens, n_cached, is_compiled = shape
         model, ids = self._model, tokens.clone()
-        offsets = torch.arange(shape.n_tokens, device=model.device)
+        offsets = torch.arange(n_tokens, device=model.device)
         positions = offsets + caches[0].length
 
         def forward() -> Tensor:
-            return model.forward(ids, FixedPass(caches, positions, self._tables, shape.n_cached))
+            return model.forward(ids, FixedPass(caches, positions, self._tables, n_cached))
 
         is_cuda, compute = model.device.type == "cuda", forward
-        if shape.is_compiled:
+        if is_compiled:
             compute = torch.compile(
                 forward, dynamic=False, options={"coordinate_descent_tuning": is_cuda}
             )
@@ -121,7 +114,7 @@ class FixedSteps:
             torch.add(offsets, caches[0].length, out=positions)
             logits = compute()
             for cache in caches:
-                cache.length += shape.n_tokens
+                cache.length += n_tokens
             return logits
 
         return step
@@ -149,7 +142,8 @@ class FixedSteps:
         try:
             if mode == "compiled":
                 self._n_threads = torch.get_num_threads()
-                _prepare_compiler(self._model.device)
+                if self._model.device.type == "cpu":
+                    _prepare_compiler()
             decode()
         except (RuntimeError, DecodeError) as error:
             self.mode = before
@@ -174,13 +168,12 @@ def _captured(compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-def _prepare_compiler(device: torch.device) -> None:
-    if device.type == "cpu":
-        from torch._inductor import config as inductor  # takes a second
-        from torch._inductor import cpp_builder
+def _prepare_compiler() -> None:
+    from torch._inductor import config as inductor  # takes a second
+    from torch._inductor import cpp_builder
 
-        cpp_builder.get_cpp_compiler()
-        inductor.compile_threads = 1  # leaves no child process
+    cpp_builder.get_cpp_compiler()
+    inductor.compile_threads = 1  # leaves no child process
 
 
 def _reason(error: Exception) -> str:

@@ -2,14 +2,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from collections.abc import Iterator  # noqa: E402
 from dataclasses import replace  # noqa: E402
-from pathlib import Path  # noqa: E402
 
 from engine.backends.torch.caches.base import KVCache, LayerShape  # noqa: E402
 from engine.backends.torch.caches.formats import BLOCK_FORMATS  # noqa: E402
 from engine.backends.torch.caches.kinds import FLOATS, make_caches  # noqa: E402
-from engine.backends.torch.caches.tracing import CacheTrace, TracingCache  # noqa: E402
 from engine.memory.torch_caches import DECOUPLED, KIVI, WHOLE_KINDS, kind_named  # noqa: E402
 from tests.contracts.kv_cache import CONFIG, SHAPE, KVCacheContract, Make  # noqa: E402
 
@@ -53,11 +50,3 @@ class TestSlidingLayers(KVCacheContract):
     def make(self, request: pytest.FixtureRequest) -> Make:
         layer = replace(SHAPE, window=30)
         return lambda: one_cache(request.param, layer)
-
-
-class TestTraced(KVCacheContract):
-    @pytest.fixture
-    def make(self, tmp_path: Path) -> Iterator[Make]:
-        trace = CacheTrace(tmp_path / "trace.jsonl")
-        yield lambda: TracingCache(one_cache("q4_0"), 0, trace)
-        trace.close()
