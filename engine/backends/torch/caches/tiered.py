@@ -1,7 +1,7 @@
 """Layers' caches on the device, in RAM or on disk; each is promoted when its layer is computed.
 
-A forward pass computes one layer after the other, so the layer just computed is needed last and is
-demoted first (Belady 1966), while the next layer is prefetched from disk.
+The layer just computed is needed last and is demoted first (Belady 1966), while the next layer is
+prefetched from disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,10 +70,10 @@ class TieredCache(KVCache):
     def crop(self, length: int) -> None:
         if length or self._cache is not None:
             self._promoted().crop(length)
-            return
-        if self._file is not None:
-            self.promote()
-        self._saved, self._length = b"", 0
+        else:
+            if self._file is not None:
+                self.promote()  # closes the file
+            self._saved, self._length = b"", 0
 
     def held(self) -> Mapping[str, Tensor]:
         return self._promoted().held()
@@ -138,12 +138,8 @@ def tiered_caches(
         others = [*caches[index + 1 :], *caches[:index]]
         for tier, budget in ((Tier.DEVICE, device_bytes - n_wanted), (Tier.HOST, host_bytes)):
             held = [each for each in reversed(others) if each.tier is tier]
-            n_held = sum(each.nbytes for each in held)
-            for each in held:
-                if n_held <= budget:
-                    break
-                n_held -= each.nbytes
-                each.demote()
+            while sum(each.nbytes for each in held) > budget and held:
+                held.pop(0).demote()
 
     def free_space(cache: TieredCache) -> None:
         index = caches.index(cache)
