@@ -21,7 +21,7 @@ from typing import Any, TextIO
 import llama_cpp
 import psutil
 
-from engine.backends.llama_cpp.log import CACHE_LINE, COMPRESSOR_LINE, NativeLog, with_all_rows
+from engine.backends.llama_cpp.log import CACHE_LINE, NativeLog, with_all_rows
 from engine.backends.llama_cpp.parameters import ModelParameters, context_parameters
 from engine.configuration import Configuration, TensorOverride
 from engine.errors import EngineError, ModelLoadError
@@ -57,8 +57,7 @@ class DryRunner:
         """
         with self.context(request):
             found = [b for b in self._log.buffers("target") if b.kind not in ("KV", "model")]
-            for kind, pattern in (("KV", CACHE_LINE), ("RS", COMPRESSOR_LINE)):
-                found += [BufferSize("", kind, nbytes) for nbytes in self._log.sizes(pattern)]
+            found += [BufferSize("", "KV", nbytes) for nbytes in self._log.sizes(CACHE_LINE)]
         n_slots = request["configuration"]["n_slots"]
         whole = with_all_rows(tuple(found), request["n_rows"], n_slots)
         return [{"device": b.device, "kind": b.kind, "nbytes": b.nbytes} for b in whole]

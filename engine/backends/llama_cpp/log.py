@@ -16,8 +16,6 @@ LEVEL_INFO, LEVEL_ERROR, LEVEL_CONTINUATION = 2, 4, 5
 CACHE_LINE = re.compile(r"llama_kv_cache\w*: size =\s*(?P<mib>[\d.]+) MiB")
 """Size of a cache over all devices; a dry run logs its buffers as empty."""
 PROJECTOR_LINE = re.compile(r"load_hparams: model size:\s*(?P<mib>[\d.]+) MiB")
-COMPRESSOR_LINE = re.compile(r"llama_dsv4_comp_state: .*, size =\s*(?P<mib>[\d.]+) MiB")
-"""Compressor states of DeepSeek V4, one line for each type."""
 
 
 class NativeLog:

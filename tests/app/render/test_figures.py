@@ -30,7 +30,7 @@ from engine.events import (
 )
 from engine.experiment.arm import PLAIN as NO_DRAFTS
 from engine.experiment.comparison import Comparison
-from engine.experiment.runner import Answer
+from engine.experiment.runner import ArmReply
 from engine.speculation.costs import PlainStep
 from engine.speculation.stats import TimeSaved
 from tests.app.render.test_compare import LOOKUP, compared
@@ -239,7 +239,7 @@ def beside_plain(finished: Finished) -> Comparison:
     assert plainly is not None
     made = []
     for arm, end, tps in ((NO_DRAFTS, plainly, 50.0), (LOOKUP, finished, 100.0)):
-        made.append(Answer(arm))
+        made.append(ArmReply(arm))
         n_emitted = end.stats.n_emitted or 0
         stats = replace(end.stats, decode_tps=tps, decode_s=n_emitted / tps)
         made[-1].handle(replace(end, stats=stats))
