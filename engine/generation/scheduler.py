@@ -281,7 +281,6 @@ class Scheduler:
 
 
 def _alone(step: Step) -> Forward:
-    """Compute a single step."""
     if not step.tokens:
         step.sequence.prefill(step.unread)
         return NOTHING
