@@ -79,8 +79,9 @@ class Costs:
 
     def use_threads(self, n_threads: int) -> None:
         """Switch to the row costs of `n_threads`; the first number has those of earlier runs."""
-        first = RowCosts() if self._by_threads else self._first
-        self.rows = self._by_threads.setdefault(n_threads, first)
+        if n_threads not in self._by_threads:
+            self._by_threads[n_threads] = RowCosts() if self._by_threads else self._first
+        self.rows = self._by_threads[n_threads]
 
     def profile(self) -> CostProfile | None:
         """The costs at the first number of threads; None if too few were measured."""
@@ -99,22 +100,17 @@ class PlainStep:
         self._deviations: deque[float] = deque(maxlen=DEVIATIONS)
         self.seconds: float | None = None
         """None before the first measurement."""
+        self.spread: float | None = None
+        """Relative error of the expected time that 80 % of the plain steps are within; None before
+        two comparisons."""
         self.n_measured = 0
-
-    @property
-    def spread(self) -> float | None:
-        """Relative error of the expected time that 80 % of the plain steps are within.
-
-        None before two comparisons.
-        """
-        if len(self._deviations) < 2:
-            return None
-        return sorted(self._deviations)[ceil(SPREAD_SHARE * len(self._deviations)) - 1]
 
     def add(self, elapsed_s: float) -> None:
         """Record a plain round's time."""
         if self.seconds is not None:
             self._deviations.append(abs(elapsed_s / self.seconds - 1.0))
+        if (n := len(self._deviations)) > 1:
+            self.spread = sorted(self._deviations)[ceil(SPREAD_SHARE * n) - 1]
         self._recent.append(elapsed_s)
         self.seconds = median(self._recent)
         self.n_measured += 1
