@@ -26,7 +26,8 @@ second row is expensive and further ones are not."""
 HARDLY_FALLING = 0.8
 """The same beyond three measured sizes, as a share of the slope from the second one on."""
 
-RECENT_DRAFTS = 8
+RECENT_DRAFTS, FEW_DRAFTS = 8, 3
+"""Drafts per median; of few drafts the cheapest counts, because stalls only add time."""
 MIN_DRAFTS = 2
 """Drafts needed for a known cost: a single one may have stalled."""
 
@@ -196,7 +197,8 @@ class DraftCost:
             self._silent.append(n_steps)
             self.ask = median(self._silent)
         if self._drafts:
-            self.step = median(max(t - self.ask, 0.0) / n for n, t in self._drafts)
+            steps = [max(t - self.ask, 0.0) / n for n, t in self._drafts]
+            self.step = median(steps) if len(steps) > FEW_DRAFTS else min(steps)
 
     @property
     def is_known(self) -> bool:
