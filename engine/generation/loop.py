@@ -268,7 +268,6 @@ class ReplyLoop:
         yield from self._report(reply, committed, done)
 
     def _rounds(self, reply: Reply, predictors: PredictorSet) -> Events:
-        """Run rounds until the reply ends."""
         drafter: Drafter | None = None
         note: str | None = None
         slot = reply.recalled.slot
@@ -348,7 +347,6 @@ class ReplyLoop:
     def _report(
         self, reply: Reply, committed: TokensCommitted, done: RoundFinished
     ) -> Iterator[Event]:
-        """Count a round and yield its events."""
         reply.rounds.append(done)
         yield committed
         if (progress := reply.thinking.update(reply.text.text, done.n_emitted)) is not None:
@@ -383,7 +381,6 @@ class ReplyLoop:
 
 
 def _speculation(reply: Reply, drafter: Drafter) -> SpeculationChanged:
-    """Record the predictor and the controller in use."""
     predictor, controller = drafter.predictor, drafter.settings.controller
     reply.stats = replace(reply.stats, predictor=predictor.value, controller=controller.value)
     return SpeculationChanged(predictor, controller, drafter.note)

@@ -102,7 +102,6 @@ class Prefill:
             yield from compute_step(Step(reply.sequence, unread=reply.tokens[n_held:end]))
 
     def _ready(self, reply: Reply) -> PromptReady:
-        """The reuse of a prompt, with measured and estimated times."""
         found, recall = reply.found, self._recall
         reused_s = recall.rate.seconds_of(found.n_reused) if found.n_reused else None
         if reused_s is None and not found.n_hot:

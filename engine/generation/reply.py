@@ -242,7 +242,6 @@ class Reply:
         return TokensCommitted(tuple(committed), "".join(shown), tuple(map(len, shown)))
 
     def _push(self, token: int, vocabulary: Vocabulary) -> str:
-        """Add the text of a token; return what can be shown."""
         return self.text.push(vocabulary.piece(token, special=token in self.marker_tokens))
 
 

@@ -133,6 +133,8 @@ class Scheduler:
         Returns:
             Whether anything was done; False if all replies have pending events.
         """
+        if not self._waiting and len(self._under_way) == 1:
+            return self._step_alone(self._under_way[0])
         n_before = len(self._waiting)
         self._admit()
         ready = [one for one in self._under_way if not one.events]
@@ -142,6 +144,16 @@ class Scheduler:
         if ready and not idle:
             self._compute(ready)
         return bool(ready) or len(self._waiting) != n_before
+
+    def _step_alone(self, one: Generation) -> bool:
+        """As `step`, for a single reply."""
+        if one.events:
+            return False
+        if one.next_step is None:
+            self._advance(one)
+        else:
+            self._compute((one,))
+        return True
 
     def end(self, generation: Generation) -> None:
         """Remove a reply, finished or not."""
@@ -281,7 +293,6 @@ class Scheduler:
 
 
 def _alone(step: Step) -> Forward:
-    """Compute a single step."""
     if not step.tokens:
         step.sequence.prefill(step.unread)
         return NOTHING

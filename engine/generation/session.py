@@ -226,7 +226,6 @@ def _check_draft(target: Backend, draft: Backend) -> None:
 
 
 def _is_token(backend: Backend, text: str) -> bool:
-    """Whether a text is a single token of the vocabulary."""
     try:
         tokens = backend.vocabulary.tokenize(text, add_special=False, parse_special=True)
     except EngineError:

@@ -142,7 +142,6 @@ class GrammarMask:
         return common_prefix(self._consumed, reply, known=n_known if is_known else 0)
 
     def _compute(self) -> Mask:
-        """The mask after `_consumed`, unpacked."""
         packed = None if self._matcher.is_error() else self._matcher.compute_bitmask()
         if packed is None or self._matcher.is_error():
             raise self._failed()

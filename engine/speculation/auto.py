@@ -20,7 +20,7 @@ MIN_PLAIN, FIRST_PLAIN_EVERY = 3, 8
 """Until this many plain steps of a run are measured, they are made more often."""
 N_TRIAL = 3
 """Tokens per round of a source whose cost is unknown."""
-N_PROBE = 4
+N_PROBE = 3
 """Tokens of a source that is off: they are compared with the text, but rarely verified."""
 PROBE_LOSS = 0.01
 """Share of the time spent on asking sources that are off."""

@@ -26,7 +26,8 @@ second row is expensive and further ones are not."""
 HARDLY_FALLING = 0.8
 """The same beyond three measured sizes, as a share of the slope from the second one on."""
 
-RECENT_DRAFTS = 8
+RECENT_DRAFTS, FEW_DRAFTS = 8, 3
+"""Drafts per median; of few drafts the cheapest counts, because stalls only add time."""
 MIN_DRAFTS = 2
 """Drafts needed for a known cost: a single one may have stalled."""
 
@@ -79,8 +80,9 @@ class Costs:
 
     def use_threads(self, n_threads: int) -> None:
         """Switch to the row costs of `n_threads`; the first number has those of earlier runs."""
-        first = RowCosts() if self._by_threads else self._first
-        self.rows = self._by_threads.setdefault(n_threads, first)
+        if n_threads not in self._by_threads:
+            self._by_threads[n_threads] = RowCosts() if self._by_threads else self._first
+        self.rows = self._by_threads[n_threads]
 
     def profile(self) -> CostProfile | None:
         """The costs at the first number of threads; None if too few were measured."""
@@ -99,22 +101,17 @@ class PlainStep:
         self._deviations: deque[float] = deque(maxlen=DEVIATIONS)
         self.seconds: float | None = None
         """None before the first measurement."""
+        self.spread: float | None = None
+        """Relative error of the expected time that 80 % of the plain steps are within; None before
+        two comparisons."""
         self.n_measured = 0
-
-    @property
-    def spread(self) -> float | None:
-        """Relative error of the expected time that 80 % of the plain steps are within.
-
-        None before two comparisons.
-        """
-        if len(self._deviations) < 2:
-            return None
-        return sorted(self._deviations)[ceil(SPREAD_SHARE * len(self._deviations)) - 1]
 
     def add(self, elapsed_s: float) -> None:
         """Record a plain round's time."""
         if self.seconds is not None:
             self._deviations.append(abs(elapsed_s / self.seconds - 1.0))
+        if (n := len(self._deviations)) > 1:
+            self.spread = sorted(self._deviations)[ceil(SPREAD_SHARE * n) - 1]
         self._recent.append(elapsed_s)
         self.seconds = median(self._recent)
         self.n_measured += 1
@@ -200,7 +197,8 @@ class DraftCost:
             self._silent.append(n_steps)
             self.ask = median(self._silent)
         if self._drafts:
-            self.step = median(max(t - self.ask, 0.0) / n for n, t in self._drafts)
+            steps = [max(t - self.ask, 0.0) / n for n, t in self._drafts]
+            self.step = median(steps) if len(steps) > FEW_DRAFTS else min(steps)
 
     @property
     def is_known(self) -> bool:

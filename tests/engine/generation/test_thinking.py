@@ -6,8 +6,9 @@ import pytest
 
 from engine.configuration import SamplingSettings
 from engine.events import Event, Finished, Thinking, TokensCommitted
-from engine.generation.reasoning import Reasoning, Thought, answer_of
+from engine.generation.reasoning import MARKERS, Reasoning, Thought, answer_of
 from engine.generation.session import Session
+from engine.generation.thinking import ThinkingWatch
 from engine.model.chat_template import ChatTemplate
 from engine.requests import GenerationRequest, Message
 from engine.testing import FakeBackend
@@ -162,3 +163,13 @@ def test_the_ids_of_an_answer_are_kept_where_the_thinking_before_it_is_stripped(
         )
         _, events = made(one, GenerationRequest(turns, seed=1, max_tokens=1))
         assert ready(events).note is None
+
+
+def test_an_end_marker_is_found_across_rounds() -> None:
+    watch = ThinkingWatch(Reasoning(MARKERS[0], None, has_field=False), 0, lambda: 0.0)
+    begun = watch.update("<think>so</th", 3)
+    ended = watch.update("<think>so</think>It", 2)
+    assert begun is not None
+    assert ended is not None
+    assert (begun.is_over, ended.is_over, ended.n_tokens) == (False, True, 5)
+    assert watch.update("<think>so</think>It is", 1) is None
