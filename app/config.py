@@ -18,6 +18,7 @@ from engine.configuration import (
     DraftLength,
     MinP,
     PredictorName,
+    Probability,
     RepetitionPenalty,
     SamplingSettings,
     SpeculationSettings,
@@ -152,6 +153,9 @@ class SpeculationDefaults(_Section):
     the same."""
     bonus_token: bool = True
     """Add one token sampled from the model after a fully accepted draft."""
+    min_acceptance: Probability = 0.0
+    """Share of drafted tokens that must be accepted; below it, drafting ends for the rest of the
+    reply; 0: no limit."""
 
     def speculation(self) -> SpeculationSettings:
         """These settings as a session takes them."""
