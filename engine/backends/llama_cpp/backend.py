@@ -145,6 +145,13 @@ class LlamaCppBackend(Backend):
             return False  # with M-RoPE positions are not token indices
         return self.states.slice_layout is not None
 
+    @property
+    def chat_template(self) -> str | None:
+        """Jinja text of the model's chat template, for sessions of one's own; None without one."""
+        self.check_open()
+        text = llama_cpp.llama_model_chat_template(self._model, None)
+        return text.decode("utf-8", "replace") if text else None
+
     def open(self) -> LlamaCppSequence:
         self.check_open()
         number = free_number(self.opened, self.n_sequences)
