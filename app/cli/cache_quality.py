@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from itertools import product, starmap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +18,14 @@ from app.cli.options import (
     preset_option,
     threads_option,
 )
-from app.config import Settings, load_settings
-from app.opening import ModelRequest
 from app.quality import MOST_TOKENS, USUAL_KINDS
-from app.quality.measure import Options, ReportFiles, run_measurement, show, write_page
 from engine.configuration import BackendName, KVTypeName, KVTypes
 from engine.errors import PresetError
-from engine.quality.records import read_report
+
+if TYPE_CHECKING:
+    from app.config import Settings
+    from app.opening import ModelRequest
+    from app.quality.measure import Options, ReportFiles
 
 KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
@@ -97,9 +99,9 @@ quality_options = joined(
 @click.argument("model", required=False)
 @quality_options
 def command(
-    asked: ModelRequest,
-    options: Options,
-    files: ReportFiles,
+    asked: "ModelRequest",
+    options: "Options",
+    files: "ReportFiles",
     *,
     named: str | None,
     takes_all: bool,
@@ -121,6 +123,9 @@ def command(
     MODEL defaults to the default model in the settings, else to the model used last. Ctrl+C stops
     and prints the results so far; the same command resumes the run, also after a crash.
     """  # noqa: D301  click wants the backspace character itself
+    from app.config import load_settings
+    from app.quality.measure import run_measurement
+
     settings = load_settings().settings
     if show_path is not None:
         if files.json is not None or files.resume is not None:
@@ -133,8 +138,11 @@ def command(
     return run_measurement(options, asked, files, settings)
 
 
-def _show(path: Path, page: Path | None, settings: Settings) -> None:
+def _show(path: Path, page: Path | None, settings: "Settings") -> None:
     """Show the report of an earlier run, and write it as a page where one is named."""
+    from app.quality.measure import show, write_page
+    from engine.quality.records import read_report
+
     report = read_report(path)
     show(report, settings)
     if page is not None:
@@ -142,8 +150,8 @@ def _show(path: Path, page: Path | None, settings: Settings) -> None:
 
 
 def _completed(
-    options: Options, named: str | None, backend: BackendName | None, *, takes_all: bool
-) -> Options:
+    options: "Options", named: str | None, backend: BackendName | None, *, takes_all: bool
+) -> "Options":
     """The options with the kinds to measure."""
     usual = TORCH_KINDS if backend == "torch" else USUAL_KINDS
     pairs = read_kinds(usual if named is None else named, backend)
