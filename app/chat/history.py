@@ -309,7 +309,8 @@ class ChatHistory:
         )
         above = self._index_of(parent_id)
         self._path = [*self._path[: 0 if above is None else above + 1], *added]
-        self._siblings = self.store.variant_ids(self.chat.id)
+        for each in added:
+            self._siblings |= self.store.variant_ids(self.chat.id, each)
         return added[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
@@ -319,7 +320,7 @@ class ChatHistory:
             return
         self.chat = self.store.chat(self.chat.id)
         self._path[index] = message
-        self._siblings = self.store.variant_ids(self.chat.id)
+        self._siblings |= self.store.variant_ids(self.chat.id, message)
 
     def _index_of(self, message_id: int | None) -> int | None:
         indices = reversed(range(len(self._path)))

@@ -146,13 +146,18 @@ class ChatStore:
             raise sql.missing("message", message_id)
         return [message_of(row) for row in rows]
 
-    def variant_ids(self, chat_id: int) -> dict[int, list[int]]:
+    def variant_ids(
+        self, chat_id: int, beside: StoredMessage | None = None
+    ) -> dict[int, list[int]]:
         """The ids of each message's variants in a chat, itself among them, oldest first.
 
-        Other variants without text are left out: such a reply was requested and never began.
+        Other variants without text are left out: such a reply was requested and never began. With
+        `beside`, only that message and its variants are read.
         """
         groups: dict[tuple[int | None, str], list[sqlite3.Row]] = defaultdict(list)
-        for row in self._read(sql.VARIANTS, chat_id):
+        query = sql.VARIANTS.format(beside="AND parent_id IS ? AND role = ?" if beside else "")
+        values = () if beside is None else (beside.parent_id, beside.role)
+        for row in self._read(query, chat_id, *values):
             groups[row["parent_id"], row["role"]].append(row)
         return {
             row["id"]: [each["id"] for each in group if each["has_text"] or each is row]
@@ -372,7 +377,7 @@ class ChatStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, query: str, *values: int | str) -> list[sqlite3.Row]:
+    def _read(self, query: str, *values: int | str | None) -> list[sqlite3.Row]:
         with self._readers.connection() as connection:
             return connection.execute(query, values).fetchall()
 

@@ -43,7 +43,8 @@ SELECT max(node) AS leaf FROM below
 """
 
 VARIANTS = """
-SELECT id, parent_id, role, content <> '' AS has_text FROM messages WHERE chat_id = ? ORDER BY id
+SELECT id, parent_id, role, content <> '' AS has_text FROM messages WHERE chat_id = ? {beside}
+ORDER BY id
 """
 
 SIZES = """

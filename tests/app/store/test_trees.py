@@ -59,3 +59,11 @@ def test_a_fork_is_told_from_its_chat_by_its_title(store: ChatStore) -> None:
     titles = [f"(fork{n}) {chat.title}" for n in ("", " 2", " 3")]
     assert [each.title for each in (first, second, third)] == titles
     assert store.chat(chat.id).title == chat.title
+
+
+def test_the_variants_of_one_message_are_those_of_the_whole_chat(store: ChatStore) -> None:
+    chat, messages = dialogue(store)
+    whole = store.variant_ids(chat.id)
+    for message in messages:
+        found = store.variant_ids(chat.id, message)
+        assert found == {key: whole[key] for key in whole[message.id]}
