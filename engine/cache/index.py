@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.cache.segments import (
     TOKEN_BYTES,
-    Entry,
+    CachedSegment,
     Payload,
     Segment,
     count_continuations,
@@ -28,13 +28,13 @@ class Match:
 
     sequence: bytes = b""
     """All tokens that were looked up, packed."""
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[CachedSegment] = field(default_factory=list)
     """Consecutive segments; the last one may extend past the prefix."""
     n_tokens: int = 0
     """Length of the prefix; after `PrefixCache.read`, of what the returned states cover."""
     n_known: int = 0
     """Length of the longest prefix of any segment, whether it can be restored or not."""
-    unlock: Callable[[Iterable[Entry]], None] = lambda _: None
+    unlock: Callable[[Iterable[CachedSegment]], None] = lambda _: None
     n_cold: int = 0
     """Of `n_tokens`, those whose state is read from disk."""
 
@@ -98,18 +98,18 @@ class SegmentIndex:
 
     def __init__(self, *, can_slice: bool) -> None:
         self._can_slice = can_slice
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, CachedSegment] = {}
         """By key, most recently used last."""
-        self._children: defaultdict[str, list[Entry]] = defaultdict(list)
+        self._children: defaultdict[str, list[CachedSegment]] = defaultdict(list)
         """By the parent's key."""
         self.ram_bytes = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CachedSegment) -> None:
         """Add a segment whose parent is in the index."""
         self.entries[entry.segment.key] = entry
         self._children[entry.segment.parent].append(entry)
 
-    def remove(self, entry: Entry) -> list[Entry]:
+    def remove(self, entry: CachedSegment) -> list[CachedSegment]:
         """Remove a segment and its descendants, whose readers keep their payloads; return them."""
         removed = [entry]
         self._children[entry.segment.parent].remove(entry)
@@ -120,33 +120,35 @@ class SegmentIndex:
             removed += self._children.pop(each.segment.key, ())
         return removed
 
-    def touch(self, entry: Entry, **about: object) -> None:
+    def touch(self, entry: CachedSegment, **about: object) -> None:
         """Change a segment's use, and make it the most recently used one."""
         entry.change(**about)
         self.entries[entry.segment.key] = self.entries.pop(entry.segment.key)
 
-    def add_payload(self, entry: Entry, payload: Payload) -> None:
+    def add_payload(self, entry: CachedSegment, payload: Payload) -> None:
         """Hold a copy in RAM."""
         entry.payload = payload
         self.ram_bytes += entry.segment.nbytes
 
-    def drop_payload(self, entry: Entry) -> None:
+    def drop_payload(self, entry: CachedSegment) -> None:
         """Drop the copy in RAM."""
         self.ram_bytes -= entry.segment.nbytes
         entry.payload = None
 
-    def has_children(self, entry: Entry) -> bool:
+    def has_children(self, entry: CachedSegment) -> bool:
         """Whether other segments need this one."""
         return bool(self._children.get(entry.segment.key))
 
-    def chain(self, entry: Entry) -> list[Entry]:
+    def chain(self, entry: CachedSegment) -> list[CachedSegment]:
         """A segment and those before it, from the start of the sequence on."""
         found = [entry]
         while parent := found[-1].segment.parent:
             found.append(self.entries[parent])
         return found[::-1]
 
-    def shared(self, sequence: bytes, max_end: float = math.inf) -> Iterator[tuple[Entry, int]]:
+    def shared(
+        self, sequence: bytes, max_end: float = math.inf
+    ) -> Iterator[tuple[CachedSegment, int]]:
         """Find the segments that share tokens with a packed sequence.
 
         Yields all segments within the sequence, parents before children, and the segment that
@@ -169,7 +171,7 @@ class SegmentIndex:
                     n_most = start + n_tokens_shared(segment.packed, sequence, at)
                     yield entry, n_most
 
-    def longest(self, sequence: bytes, max_end: float) -> tuple[list[Entry], int, int]:
+    def longest(self, sequence: bytes, max_end: float) -> tuple[list[CachedSegment], int, int]:
         """Find the longest prefix that can be restored.
 
         Returns:
@@ -189,7 +191,7 @@ class SegmentIndex:
         n_tokens, _, last = max(usable, key=lambda found: found[:2])
         return self.chain(last), n_tokens, n_known
 
-    def ending_at(self, sequence: bytes, length: int) -> Entry | None:
+    def ending_at(self, sequence: bytes, length: int) -> CachedSegment | None:
         """The segment that ends after `length` tokens of a packed sequence; None for 0 tokens.
 
         Raises:
@@ -209,7 +211,7 @@ class SegmentIndex:
             if segment.parent and not (self._can_slice and segment.parent in self.entries):
                 unusable.add(segment.key)
             else:
-                self.add(Entry(segment, is_on_disk=True))
+                self.add(CachedSegment(segment, is_on_disk=True))
         recent = sorted(self.entries.values(), key=lambda entry: entry.segment.used_at)
         self.entries = {entry.segment.key: entry for entry in recent}
         return unusable
@@ -221,7 +223,7 @@ class SegmentIndex:
         n_next = count_continuations(each.segment for each in self.entries.values())
         return {key for key, n in n_next.items() if n == 1}
 
-    def older_states(self, newest: Segment) -> list[Entry]:
+    def older_states(self, newest: Segment) -> list[CachedSegment]:
         """The whole states of a sequence that are dropped when it has a new one.
 
         All but the `N_NEWEST` longest, without those where sequences diverge.
@@ -236,7 +238,7 @@ class SegmentIndex:
         free = [each for each in older if not (each.n_locks or each.segment.is_pinned)]
         return [each for each in free if n_next[each.segment.key] < 2]
 
-    def next_to_write(self) -> Entry | None:
+    def next_to_write(self) -> CachedSegment | None:
         """The first unwritten segment before the most recently used one."""
         for entry in reversed(self.entries.values()):
             if not entry.is_waiting:
@@ -254,7 +256,7 @@ class SegmentIndex:
         before = {each for entry in unwritten for each in self.chain(entry)}
         return {each.segment.key for each in entries if each.n_locks or each in before}
 
-    def pinned_bytes(self, entry: Entry) -> int:
+    def pinned_bytes(self, entry: CachedSegment) -> int:
         """Size of the pinned segments and those before them, with one more pinned."""
         pinned = [each for each in self.entries.values() if each.segment.is_pinned]
         held = {each for one in (*pinned, entry) for each in self.chain(one)}

@@ -19,7 +19,7 @@ from engine.cache.namespace import Namespace
 from engine.cache.report import CacheEntry, CacheReport, CacheSettings, CacheStats, TierUse
 from engine.cache.segments import (
     TOKEN_BYTES,
-    Entry,
+    CachedSegment,
     Payload,
     Segment,
     new_segment,
@@ -186,7 +186,7 @@ class PrefixCache:
             )
             if segment.key in self._index.entries:
                 return False
-            entry = Entry(segment)
+            entry = CachedSegment(segment)
             self._garbage.discard(segment.key)
             self._index.add(entry)
             self._index.add_payload(entry, state)
@@ -325,7 +325,7 @@ class PrefixCache:
 
     # Reading
 
-    def _read(self, entry: Entry) -> Payload:
+    def _read(self, entry: CachedSegment) -> Payload:
         """The state of a segment; one from disk is put in RAM."""
         payload = entry.payload
         if payload is not None:
@@ -344,7 +344,7 @@ class PrefixCache:
                 self._shrink()
         return payload
 
-    def _read_file(self, entry: Entry, store: SegmentStore) -> bytes:
+    def _read_file(self, entry: CachedSegment, store: SegmentStore) -> bytes:
         try:
             return store.read(entry.segment)
         except StateError as error:
@@ -393,7 +393,7 @@ class PrefixCache:
                 "states that they continue are missing."
             )
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> CachedSegment:
         entry = self._index.entries.get(key)
         if entry is None:
             raise StateError(
@@ -401,21 +401,21 @@ class PrefixCache:
             )
         return entry
 
-    def _is_cached(self, entry: Entry) -> bool:
+    def _is_cached(self, entry: CachedSegment) -> bool:
         return self._index.entries.get(entry.segment.key) is entry
 
-    def _touch(self, entry: Entry, owner: str) -> None:
+    def _touch(self, entry: CachedSegment, owner: str) -> None:
         owners = entry.segment.owners | {owner} if owner else entry.segment.owners
         self._index.touch(entry, used_at=self._now(), owners=owners)
         self._used.add(entry.segment.key)
 
-    def _unlock(self, entries: Iterable[Entry]) -> None:
+    def _unlock(self, entries: Iterable[CachedSegment]) -> None:
         with self._lock:
             for entry in entries:
                 entry.n_locks -= 1
             self._shrink()
 
-    def _remove(self, entry: Entry) -> int:
+    def _remove(self, entry: CachedSegment) -> int:
         """Remove a segment and its descendants from every tier; return how many."""
         if not self._is_cached(entry):
             return 0
@@ -423,7 +423,7 @@ class PrefixCache:
         self._garbage.update(each.segment.key for each in removed if each.is_on_disk)
         return len(removed)
 
-    def _lose_file(self, entry: Entry) -> int:
+    def _lose_file(self, entry: CachedSegment) -> int:
         """Record that a file is gone; return how many segments are lost with it."""
         entry.is_on_disk = False
         return self._remove(entry) if entry.payload is None else 0
@@ -475,7 +475,7 @@ class PrefixCache:
                 return
             self._evict(index.entries[segment.key])
 
-    def _evict(self, entry: Entry) -> None:
+    def _evict(self, entry: CachedSegment) -> None:
         """Drop a copy in RAM, and the segment with it if it is not on disk."""
         if entry.is_on_disk:
             self._index.drop_payload(entry)
@@ -521,7 +521,9 @@ class PrefixCache:
             self._unlock([entry])
         return True
 
-    def _write(self, store: SegmentStore, entry: Entry, segment: Segment, payload: Payload) -> None:
+    def _write(
+        self, store: SegmentStore, entry: CachedSegment, segment: Segment, payload: Payload
+    ) -> None:
         if not self._free_space(store, segment.nbytes):
             entry.should_write = False
             self._complain(
@@ -583,7 +585,7 @@ class PrefixCache:
 
     # Pins and the background thread
 
-    def _check_pins(self, entry: Entry) -> None:
+    def _check_pins(self, entry: CachedSegment) -> None:
         """Raise CacheBudgetError if the pinned segments and those before them exceed the budget."""
         nbytes = self._index.pinned_bytes(entry)
         settings = self._settings
@@ -594,7 +596,7 @@ class PrefixCache:
                 f"{budget:,}: unpin another state, or raise the budget."
             )
 
-    def _set_pin(self, entry: Entry, *, is_pinned: bool) -> None:
+    def _set_pin(self, entry: CachedSegment, *, is_pinned: bool) -> None:
         if self._store is not None and entry.is_on_disk:
             self._store.pin(entry.segment.key, is_pinned=is_pinned)
         with self._lock:

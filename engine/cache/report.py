@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from engine.cache.segments import Entry, Segment
+from engine.cache.segments import CachedSegment, Segment
 from engine.memory.units import MIB
 
 
@@ -76,7 +76,7 @@ class CacheEntry:
     """Measured time of computing its tokens."""
 
     @classmethod
-    def of(cls, entry: Entry) -> "CacheEntry":
+    def of(cls, entry: CachedSegment) -> "CacheEntry":
         """The report of a segment, which omits its tokens."""
         segment = entry.segment
         tiers: list[TierName] = ["warm"] if entry.payload is not None else []

@@ -117,7 +117,7 @@ def count_continuations(segments: Iterable[Segment]) -> Counter[str]:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class CachedSegment:
     """A segment in RAM, on disk or both."""
 
     segment: Segment

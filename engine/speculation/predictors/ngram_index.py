@@ -18,7 +18,7 @@ class Occurrence(NamedTuple):
     """Number of tokens before `at` that equal the last tokens."""
 
 
-class _Table:
+class _NgramTable:
     """Occurrences of n-grams of one length: the newest by hash, and links to older ones.
 
     Hashes may collide, so callers compare the tokens.
@@ -73,7 +73,7 @@ class NgramIndex:
     def reset(self, history: Sequence[int]) -> None:
         """Replace the sequence."""
         self._tokens: list[int] = []
-        self._tables = {order: _Table(order) for order in self.orders}
+        self._tables = {order: _NgramTable(order) for order in self.orders}
         self.append(history[-self._n_indexed :])
 
     def append(self, tokens: Sequence[int]) -> None:

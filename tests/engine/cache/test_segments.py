@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from engine.backends.base import common_prefix
 from engine.cache.index import SegmentIndex
 from engine.cache.segments import (
-    Entry,
+    CachedSegment,
     Segment,
     count_continuations,
     new_segment,
@@ -27,7 +27,9 @@ def add(index: SegmentIndex, tokens: list[int]) -> None:
     parent = whole[-1] if whole else None
     start = 0 if parent is None else parent.end
     if start < len(tokens):
-        index.add(Entry(new_segment("made up", packed[4 * start :], parent=parent, nbytes=1)))
+        index.add(
+            CachedSegment(new_segment("made up", packed[4 * start :], parent=parent, nbytes=1))
+        )
 
 
 def filled(all_sequences: list[list[int]]) -> SegmentIndex:
@@ -37,7 +39,7 @@ def filled(all_sequences: list[list[int]]) -> SegmentIndex:
     return index
 
 
-def tokens_of(chain: list[Entry]) -> list[int]:
+def tokens_of(chain: list[CachedSegment]) -> list[int]:
     """The tokens of consecutive segments."""
     found: list[int] = []
     for entry in chain:
@@ -66,7 +68,7 @@ def test_no_segment_beyond_the_context_is_restored(all_sequences, prompt, n_ctx)
 def test_a_whole_state_is_restored_only_for_a_prompt_that_contains_it(all_sequences, prompt):
     index = SegmentIndex(can_slice=False)
     for tokens in {tuple(each) for each in all_sequences}:
-        index.add(Entry(new_segment("made up", pack(tokens), nbytes=1)))
+        index.add(CachedSegment(new_segment("made up", pack(tokens), nbytes=1)))
     chain, n_tokens, n_known = index.longest(pack(prompt), 99)
     contained = [len(each) for each in all_sequences if prompt[: len(each)] == each]
     assert n_tokens == len(tokens_of(chain)) == max(contained, default=0)
