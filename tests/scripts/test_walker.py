@@ -122,6 +122,7 @@ def test_what_is_broken_on_purpose_is_found_saved_and_found_again(
     program, kind = PLANTED[name]
     (tmp_path / "planted.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr("walker.home.SHARE_OF_AIMED", 0.0)  # a killed engine answers nothing
     walk = walk_in(tmp_path, 2, module="planted", user=Asker)
     assert walk.run(60) == 1  # ends with the first finding
     assert [each.split()[0] for each in walk.tally.found] == [kind]
