@@ -28,7 +28,7 @@ SANE = (1e8, 1e13)  # bytes per second between which a cached figure is accepted
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes per second that a device's memory gives, and how that is known."""
+    """Bytes per second of a device's memory, and the source of the figure."""
 
     bytes_per_s: float
     basis: Basis
@@ -44,13 +44,13 @@ class MeasuredBandwidth:
 
     best: float = 0.0
     n_idle: int = 0
-    """Measurements on an idle machine that it is the best of."""
+    """Number of measurements on an idle machine; the figure is their best."""
 
 
 class Bandwidths:
-    """The bandwidth of devices; RAM is measured at the first questions, and cached in a file.
+    """The bandwidth of devices. RAM is measured on first use and cached in a file.
 
-    Without a file, or where it cannot be written, each process measures once.
+    Without a writable file each process measures once.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -65,7 +65,7 @@ class Bandwidths:
         return None if card is None else Bandwidth(card.bandwidth_gbps * 1e9, "nominal")
 
     def ram(self) -> Bandwidth:
-        """What all cores together read a second."""
+        """Bytes per second that all cores together read."""
         if self._main is None:
             cached = self._entries.read().get(_machine(), MeasuredBandwidth())
             is_sane = SANE[0] < cached.best < SANE[1]
@@ -100,7 +100,7 @@ def measure_ram(limit_s: float = MEASURE_S) -> float:
 
 
 def _is_busy() -> bool:
-    """Whether others compute here, so that a figure is too low to be settled."""
+    """Whether other processes are busy, so that a measurement may be too low."""
     try:
         return os.getloadavg()[0] > BUSY_SHARE * usable_cores()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""Cards and machines that are not here, by name, and GPUs as they are typed.
+"""Cards and machines by name, and typed GPUs.
 
 `8GiB, 2x24`, `RTX 3060 + 12GiB`, `host1:2x24GiB`.
 """
@@ -50,14 +50,14 @@ class Card:
     vendor: Vendor
     name: str
     memory_bytes: int
-    """What a GPU may take: the driver's total, or the part of a shared memory."""
+    """Memory that a GPU may use: the driver's total, or its part of a unified memory."""
     bandwidth_gbps: float
     """Speed of the memory in GB/s."""
     aliases: tuple[str, ...] = ()
     ram_bytes: int | None = None
-    """The whole memory where GPU and CPU share it; None for cards with their own."""
+    """The whole memory if GPU and CPU share it; None for cards with their own."""
     instructions: Instructions | None = None
-    """What the CPU of a machine with one memory can; None for cards."""
+    """Instruction sets of the CPU of a machine with unified memory; None for cards."""
 
     @property
     def is_unified(self) -> bool:
@@ -65,7 +65,7 @@ class Card:
         return self.ram_bytes is not None
 
     def device(self) -> Device:
-        """The card as a GPU that is all free."""
+        """The card as a GPU with all its memory free."""
         nbytes = self.memory_bytes
         return Device(self.name, "gpu", nbytes, nbytes, self.is_unified, vendor=self.vendor)
 
@@ -100,7 +100,7 @@ def find_card(name: str) -> Card:
 
 
 def card_of(device: Device) -> Card | None:
-    """The card of the table that a GPU is, by its name and memory; None where that is not clear."""
+    """Find a GPU in the table by name and memory; None if it is ambiguous."""
     name = NUMBERED.sub("", device.name)
     found = dict.fromkeys(_by_key().get(_key(name), ()))
     gaps = {card: abs(card.memory_bytes - device.total_bytes) for card in found}
@@ -160,7 +160,7 @@ class TypedGpu:
 
 
 def parse_devices(text: str) -> tuple[TypedGpu, ...]:
-    """The GPUs that are typed with commas, semicolons, plus signs or `and` between them.
+    """Parse GPUs separated by commas, semicolons, plus signs or `and`.
 
     A number without a unit is GiB. A comma between two digits groups thousands, as in `1,024MiB`,
     or stands between a number with a unit or a card and the next one, as in `8GiB,24`.
@@ -227,9 +227,9 @@ def planned_devices(
     has_gpu: bool = True,
     instructions: Instructions | None = None,
 ) -> tuple[Device, ...]:
-    """GPUs by their memory, then by card, then the CPU; what is not given is that of this machine.
+    """GPUs by size, then by card, then the CPU; the rest is taken from this machine.
 
-    `has_gpu` False leaves out the GPUs that are here; `instructions` are those of the CPU. Raises
+    `has_gpu` False ignores this machine's GPUs; `instructions` are those of the CPU. Raises
     `HardwareError` if the parts make no machine.
     """
     for nbytes in (*vram_bytes, ram_bytes):

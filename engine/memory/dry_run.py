@@ -1,4 +1,4 @@
-"""Asks llama.cpp for its dry run, and puts its numbers in the place of formulas."""
+"""llama.cpp's dry run in a process of its own, and estimates corrected by it."""
 
 import json
 import selectors
@@ -31,9 +31,9 @@ Request = dict[str, Any]
 
 
 class DryRun:
-    """A small process that is started at the first question and reused; close it, or use `with`.
+    """A process that is started on first use and reused; close it, or use `with`.
 
-    One question at a time; from any thread.
+    Thread-safe; one measurement at a time.
     """
 
     def __init__(self, command: tuple[str, ...] = COMMAND) -> None:
@@ -51,7 +51,7 @@ class DryRun:
     def measure(
         self, configuration: Configuration, target: Target = "kvchat"
     ) -> tuple[BufferSize, ...]:
-        """What llama.cpp would allocate for cache and graph of the model and of its draft.
+        """Measure the cache and graph buffers of a model and its draft.
 
         Raises:
             WorkerError: llama.cpp refuses the configuration, is not installed, crashed, or was
@@ -79,7 +79,7 @@ class DryRun:
         return tuple(BufferSize(**buffer, owner=owner) for buffer in answer["buffers"])
 
     def close(self) -> None:
-        """End the process for good, that of a question under way too."""
+        """End the process, also during a measurement."""
         self._is_closed = True
         if (process := self._process) is not None:
             process.kill()  # a waiting reader then reads the end of its output
@@ -144,11 +144,10 @@ class DryRun:
 
 
 def request_of(configuration: Configuration, target: Target, n_rows: int | None = None) -> Request:
-    """What the process is asked of a configuration, in plain values; its draft is not asked for.
+    """The request for a configuration as plain values, without its draft.
 
-    `n_rows` of logits in one batch are what the target reserves by default. Rows to roll drafted
-    tokens back are asked for wherever the model drafts with its MTP head: llama.cpp makes none for
-    architectures without them. The head's own context is not asked for.
+    `n_rows` of logits in one batch are by default those of the target. Roll-back rows are requested
+    if the model drafts with its MTP head; the head's own context is not.
     """
     is_kvchat = target == "kvchat"
     shape = cache_shape(configuration)
@@ -168,11 +167,11 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
 def with_measured(
     planned: Estimate, buffers: tuple[BufferSize, ...], draft: Model | None = None
 ) -> Estimate:
-    """An estimate by llama.cpp's figures; the formulas stay where it has none.
+    """Replace an estimate's figures by llama.cpp's, where it has any.
 
-    Only for an estimate of the devices that llama.cpp found. A cache comes as one number: where
-    several devices hold it, they share it as in the formula, or else as they share the weights.
-    The weights of the draft model are those of its tensor table.
+    The estimate must be for the devices that llama.cpp found. A cache is one number, which several
+    devices share as in the formula, else like the weights. The draft's weights come from its tensor
+    table.
     """
     measured = _measured_devices(planned.devices, buffers, "target")
     alone = planned.configuration.of_draft(planned.target)
@@ -214,10 +213,10 @@ def _measured_devices(
 def measured_bytes(
     buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
 ) -> dict[tuple[str, TermKind], int]:
-    """What buffers hold of each device and part, counted as a plan counts it.
+    """Bytes by device and part of llama.cpp's buffers, as a plan counts them.
 
-    Mapped pages whose weights lie elsewhere too are left out, as they are in the plan's weights:
-    the system may take them back. A device that the plan has not keeps llama.cpp's name.
+    Mapped pages of weights that were copied are left out: the system can reclaim them. A device
+    that the plan lacks keeps llama.cpp's name.
     """
     found: dict[tuple[str, TermKind], int] = defaultdict(int)
     mapped = set()
@@ -236,10 +235,10 @@ def measured_bytes(
 
 
 def device_of(buffer: BufferSize, devices: Sequence[DeviceEstimate]) -> str | None:
-    """The name of the device that a buffer lies on.
+    """The name of a buffer's device.
 
-    A dry run names none for a cache: it lies where only one device has any. Everything of the
-    host, pinned and repacked buffers too, lies on the CPU.
+    A dry run names none for a cache, which is on the only device if there is one. Host buffers,
+    also pinned and repacked ones, are on the CPU.
     """
     if not buffer.device:
         kinds = (TermKind.KV, TermKind.STATE)

@@ -195,7 +195,7 @@ def _add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placeme
 
 
 def projector_graph_bytes(projector: GgufFile) -> int:
-    """What encodes one image: its feed-forward rows and two hidden states, in f32.
+    """Graph bytes for one image: feed-forward rows and two hidden states, in f32.
 
     Measured with libmtmd of 0c1e57098 on the CPU, flash attention on, for seven shapes of three
     kinds (196 to 4,096 patches, 768 to 1,152 wide): 1.00 to 1.17 of this. llama-server of that
@@ -253,7 +253,7 @@ def cache_shape(configuration: Configuration) -> CacheShape:
 
 
 def n_outputs(configuration: Configuration, target: Target) -> int:
-    """The most rows of logits in one batch: `n_outputs_max` of the target program."""
+    """Maximum rows of logits in one batch: `n_outputs_max` of the target program."""
     if target == "kvchat":
         return configuration.n_rows
     n_draft = max(configuration.speculation.n_draft_of_server, configuration.n_mtp_draft)
@@ -263,8 +263,8 @@ def n_outputs(configuration: Configuration, target: Target) -> int:
 def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
     """The bytes of cache and state of one further slot.
 
-    Slots of their own cells get as many as the others have. Where cells are shared a further slot
-    adds only the windows and states that llama.cpp keeps for each.
+    Separate slots each add their cells. With shared cells a slot adds only its own windows and
+    states.
     """
     n_slots = shape.n_slots + 1
     n_ctx = shape.n_ctx if shape.kv_unified else shape.n_cells * n_slots
@@ -276,7 +276,7 @@ def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def slots_text(
     architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
 ) -> str:
-    """What kvchat's slots share, and the price of a further one."""
+    """What kvchat's slots share, and the memory of one more."""
     shape = shape_for(architecture, configuration, "kvchat", devices)
     price, n_slots = slot_bytes(architecture, shape), shape.n_slots
     if shape.kv_unified:
@@ -329,7 +329,7 @@ def estimator(
 def max_n_ctx(
     configuration: Configuration, cost: Estimator, *, n_ctx_limit: int, margin_bytes: int = 0
 ) -> int | None:
-    """The largest context that fits, in steps of 256 up to a limit; None where none does.
+    """The largest context that fits, in steps of 256 up to a limit; None if none does.
 
     The cost never falls when the context grows, so the steps are bisected.
     """
@@ -343,7 +343,7 @@ def max_n_ctx(
 
 
 def with_n_ctx(configuration: Configuration, n_ctx: int) -> Configuration:
-    """Change the context, and that of a draft model with it, as far as drafts gain by it."""
+    """Change the context, and the draft model's up to the length that drafts use."""
     draft = configuration.draft
     if draft is not None:
         draft = replace(draft, n_ctx=min(n_ctx, DRAFT_N_CTX))

@@ -201,7 +201,7 @@ def _copied_cache_bytes(graph: Graph, part: Architecture) -> int:
 
 
 def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
-    """What crosses to a GPU of a pipeline before its first layer: inputs and hidden states.
+    """Copies sent to a pipelined GPU before its first layer: inputs and hidden states.
 
     After the first GPU hidden states cross plain and normed.
     """
@@ -226,7 +226,7 @@ def _host_input_bytes(graph: Graph) -> int:
 
 
 def _cached_rows_bytes(graph: Graph) -> int:
-    """Keys and values that come from a GPU to a cache in RAM."""
+    """Keys and values copied from a GPU to a cache in RAM."""
     architecture, shape = graph.architecture, graph.shape
     if graph.configuration.offload_kqv and not graph.has_cpu_layers:
         return 0

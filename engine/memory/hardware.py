@@ -27,8 +27,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from engine.memory.units import GIB, MIB
 
 Instructions = Literal["none", "avx2", "avx512", "arm"]
-"""What a processor can: AVX2 and AVX-512 of x86, the dot products of ARM (`asimddp`: since Cortex
-A75, Graviton 2 and all of Apple's); older ones repack nothing."""
+"""Instruction sets that llama.cpp repacks weights for: AVX2 and AVX-512 of x86, dot products of ARM
+(`asimddp`: since Cortex A75, Graviton 2 and all of Apple's)."""
 DeviceKind = Literal["gpu", "cpu"]
 Vendor = Literal["NVIDIA", "AMD", "Intel", "Apple"]
 T = TypeVar("T")
@@ -44,7 +44,7 @@ GPU_LIBRARIES = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Memory that a model can lie in; `name` is shown to the user."""
+    """A device with memory for a model; `name` is shown to the user."""
 
     name: str
     kind: DeviceKind
@@ -53,11 +53,11 @@ class Device:
     is_unified: bool = False
     """Whether a GPU's memory is a part of RAM, which then holds both."""
     instructions: Instructions = "avx2"
-    """What a CPU can: it decides which weights llama.cpp repacks."""
+    """Instruction sets of a CPU, which decide what llama.cpp repacks."""
     worker: str = ""
-    """The `host:port` of the RPC worker that a GPU is reached by; empty for this machine's."""
+    """The `host:port` of a GPU's RPC worker; empty for this machine's GPUs."""
     vendor: Vendor = "NVIDIA"
-    """The maker of a GPU; one of which the size alone is known is planned as NVIDIA's."""
+    """The maker of a GPU; NVIDIA if only the size is known."""
 
     @property
     def runs_cuda(self) -> bool:
@@ -70,7 +70,7 @@ class Processor(NamedTuple):
 
     name: str
     features: frozenset[str] | None
-    """Its instruction sets by Linux's names; None where they cannot be asked for."""
+    """Its instruction sets by Linux's names; None if unknown."""
 
 
 class GpuProcess(NamedTuple):
@@ -88,7 +88,7 @@ def devices() -> tuple[Device, ...]:
 
 
 def usable_devices() -> tuple[Device, ...]:
-    """The devices that the installed llama.cpp can use: no GPU where it was built without."""
+    """The devices that the installed llama.cpp can use; no GPU if it was built without."""
     return devices() if has_gpu_backend() else (find_cpu(),)
 
 
@@ -135,7 +135,7 @@ def nvidia_processes() -> tuple[GpuProcess, ...]:
 
 
 def _ask_nvml(question: Callable[[int, Any], Iterable[T]]) -> tuple[T, ...]:
-    """The answers of all NVIDIA GPUs, asked by number and handle; none without a driver."""
+    """Query all NVIDIA GPUs by number and handle; empty without a driver."""
     import pynvml
 
     try:
@@ -209,7 +209,7 @@ def apple_share(ram_bytes: int, wired_limit_mib: int = 0) -> int:
 
 
 def sysctl(key: str) -> str:
-    """A value of macOS's kernel; empty where there is none."""
+    """A macOS kernel value; empty if there is none."""
     command = [SYSCTL, "-n", key]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
@@ -246,14 +246,14 @@ def described_processor(cpuinfo: str) -> Processor:
 
 
 def instructions_here() -> Instructions:
-    """What the processor of this machine can; where it cannot be asked, what most can."""
+    """Instruction sets of this machine's processor; the common ones if unknown."""
     is_arm = platform.machine().lower() in ("arm64", "aarch64")
     features = this_processor().features
     return instructions_of({"asimddp", "avx2"} if features is None else features, is_arm=is_arm)
 
 
 def instructions_of(features: Set[str], *, is_arm: bool) -> Instructions:
-    """The instructions that are repacked for, by the features that Linux names."""
+    """The instruction sets that llama.cpp repacks for, from Linux's feature names."""
     if is_arm:
         return "arm" if "asimddp" in features else "none"
     if "avx2" not in features:
@@ -279,13 +279,13 @@ def usable_cores(root: Path = ROOT) -> tuple[int, int]:
 
 
 def thread_counts(n_decode: int | None, n_prefill: int | None) -> tuple[int, int]:
-    """Threads of steps and of prompts: by themselves a step's are the physical cores."""
+    """Threads of decode and of prefill; by default the physical cores for decode."""
     n_decode = n_decode or usable_cores()[0]
     return n_decode, n_prefill or n_decode
 
 
 def _quota(group: Path) -> float | None:
-    """Cores' worth of time that a group may use; None where it may use all."""
+    """CPU time in cores that a group may use; None if unlimited."""
     words = _text(group / "cpu.max").split()
     words = words or [_text(group / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
     if len(words) != 2 or not all(word.isdecimal() for word in words):
@@ -294,7 +294,7 @@ def _quota(group: Path) -> float | None:
 
 
 def memory_limit(root: Path = ROOT) -> tuple[int, int] | None:
-    """The tightest limit on this process's memory, and what it could still get without swapping."""
+    """The tightest memory limit of this process, and what is free below it without swapping."""
     found = [limit for group in _groups(root, "memory") if (limit := _limit(group)) is not None]
     return (min(total for total, _ in found), min(free for _, free in found)) if found else None
 

@@ -40,8 +40,8 @@ LAID_OUT = (
 )  # fmt: skip
 """Settings that determine the placement of weights."""
 UNEVEN_FACTOR = 1.85
-"""Layers that differ in their operations leave holes that the next tensor does not fit: nearly two
-are there at once."""
+"""Layers with different operations leave gaps in the buffer, so that nearly two are held at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def _add_weights(
     parts: Sequence[TensorPart],
     instructions: Instructions,
 ) -> MappedWeights:
-    """Add the tensors to what devices hold; give how those in RAM are if the file is mapped."""
+    """Add the tensors to their devices; returns how those in RAM are mapped."""
     in_place: set[str] = set()
     needed = repacked = 0
     for part in parts:

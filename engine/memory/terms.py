@@ -1,4 +1,4 @@
-"""The numbers of an estimate: what each is for, how sure it is, and the device that holds it."""
+"""The terms of an estimate: purpose, source and device of each number."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -91,12 +91,12 @@ NOTHING = Term(0, Source.EXACT)
 
 @dataclass(frozen=True, slots=True)
 class DeviceEstimate:
-    """What one device has to hold."""
+    """The terms of one device."""
 
     device: Device
     terms: Mapping[TermKind, Term] = field(default_factory=dict)
     shared_bytes: int = 0
-    """What GPUs hold of this memory because theirs is a part of it; not in `total_bytes`."""
+    """Bytes of integrated GPUs in this memory; not in `total_bytes`."""
     mapped: Mapping[TermKind, MappedWeights] = field(default_factory=dict)
     """How the weights of the model, and of its draft, are in RAM."""
 

@@ -106,7 +106,7 @@ class KindName(KVTypes):
 
 
 class CachedLayer(Protocol):
-    """What a layer of attention keeps of a token."""
+    """Elements that an attention layer caches of a token."""
 
     @property
     def n_kv_heads(self) -> int: ...
@@ -123,7 +123,7 @@ class CachedLayer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CacheSpan:
-    """For how much caches are made."""
+    """Size of the caches: contexts and sequences."""
 
     n_ctx: int  # of one sequence
     computed: str  # the type that attention computes in
@@ -132,7 +132,7 @@ class CacheSpan:
 
 
 def kind_named(kv_cache: str | None, type_k: str, type_v: str, computed: str) -> KindName:
-    """The kind that a configuration names.
+    """The cache type of a configuration.
 
     Without a name it is the cache's types; f16, which is what configurations have where nothing
     was asked, is then the type of the computation: converting rows at every step costs more time
@@ -331,7 +331,7 @@ def cache_kind(configuration: Configuration, computed: str) -> KindName:
 
 
 def cache_span(configuration: Configuration, computed: str) -> CacheSpan:
-    """For how much the caches of a configuration are made."""
+    """The size of a configuration's caches."""
     return CacheSpan(
         n_ctx=configuration.n_ctx // configuration.n_slots,
         computed=computed,

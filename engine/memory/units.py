@@ -12,7 +12,7 @@ FACTORS = {
     "g": GIB, "gib": GIB, "gb": 1000**3, "t": 1024 * GIB, "tib": 1024 * GIB, "tb": 1000**4,
 }  # fmt: skip
 MAX_BYTES = 1 << 60
-"""The largest size that is believed."""
+"""The largest valid size."""
 MAX_GIB = 4096
 """The largest number without a unit that is read as GiB."""
 SIZE = re.compile(

@@ -101,7 +101,7 @@ NOT_ALONE = {
 MAX_LAYERS = 10_000  # llama.cpp has a limit of 512
 NO_RULE = "is an architecture that kvchat does not know"
 SETTLED_NS = 2_000_000_000
-"""Age of a file from which every further change has another time: clocks are coarse."""
+"""Age of a file after which any change has a new timestamp, as clocks are coarse."""
 Stamp = tuple[int, ...]
 _cached: dict[Path, tuple[tuple[Stamp, ...], Model]] = {}
 

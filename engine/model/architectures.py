@@ -62,8 +62,8 @@ class Family:
     has_router_layer: bool = False  # whether one more layer with a head routes tokens
     loops: Literal["", "always", "named"] = ""  # layers that run several times, `named` by the file
     indexer: IndexerKind = ""
-    """What sparse attention chooses by a cache of indexer keys; `compressed` caches rows of keys
-    of tokens outside a window, in every layer."""
+    """The unit that sparse attention selects by indexer keys; `compressed` caches compressed keys
+    of tokens outside a window in every layer."""
     indexer_layers: Literal["named", "all", "all unless named", "by context unless named"] = "named"
     """Which layers have an indexer of their own."""
     needs_top_k: bool = False  # whether an indexer needs a number of chosen tokens in the file

@@ -75,7 +75,7 @@ class UnknownQuantizationError(ModelFileError):
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """A public model, from whose header at Q8_0 that of any quantisation can be made.
+    """A public model with its Q8_0 header, from which other quantisations are derived.
 
     A tensor is a text of its name, its type and its dimensions.
     """
@@ -111,7 +111,7 @@ class CatalogEntry:
             yield from (_tensor(f"blk.{layer}.{row}") for row in self.kinds[kind])
 
     def model(self, quantization: str = DEFAULT_QUANTIZATION) -> Model:
-        """The model as if its file had been read; raises as `header` does."""
+        """The model in one quantisation; raises as `header` does."""
         file = self.header(quantization)
         return Model(file, architecture_of(file))
 

@@ -76,7 +76,7 @@ class HubName:
 
     @property
     def wanted(self) -> str | None:
-        """What the name of the model has: the quantisation, or the file's name."""
+        """The requested quantisation or file name."""
         return self.quantization if self.file is None else _model_name(self.file)
 
 
@@ -124,7 +124,7 @@ class HubModel:
         return "-".join(path.parts) if self.has_namesake else path.name
 
     def place(self, folder: Path) -> Path:
-        """Path of its first file below a folder of models; raises `DownloadError` if outside."""
+        """The path of its first file below a model folder; raises `DownloadError` if outside."""
         if not REPOSITORY.fullmatch(self.repo):
             raise DownloadError(f"{self.repo!r} is not a repository: write owner/repository")
         return folder / self.repo / self.file_name(self.parts[0])
@@ -352,7 +352,7 @@ def _fetch(model: HubModel, part: HubPart, target: Path, progress: Progress, n_b
 
 
 def _part_path(target: Path, part: HubPart, revision: str) -> Path:
-    """The unfinished download of a file: another one for another content."""
+    """Path of a file's unfinished download, different for each content."""
     content = part.sha256 or f"{revision} {part.nbytes}"
     digest = hashlib.sha256(content.encode()).hexdigest()[:12]
     return target.with_name(f"{target.name}.{digest}.part")
@@ -360,7 +360,7 @@ def _part_path(target: Path, part: HubPart, revision: str) -> Path:
 
 @dataclass(slots=True)
 class _Transfer:
-    """Appends the missing bytes of a file, over as many connections as that needs."""
+    """Append the missing bytes of a file, reconnecting as needed."""
 
     model: HubModel
     part: HubPart

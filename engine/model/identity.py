@@ -1,4 +1,4 @@
-"""Which model a GGUF file contains, whatever its name, and what it is for."""
+"""The identity of a model file, independent of its name, and its kind."""
 
 import hashlib
 import struct
@@ -38,7 +38,7 @@ TYPES = {
     "imatrix": ModelKind.IMATRIX,
     "vocab": ModelKind.VOCABULARY,
 }
-"""By `general.type`, and by what an architecture is for."""
+"""Kinds by `general.type` and by architecture."""
 
 
 def model_identity(path: Path) -> str:
@@ -105,7 +105,7 @@ def check_adapter(file: GgufFile, model: GgufFile) -> None:
 
 
 def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:
-    """The adapters of a state: the hash of each, and its scale unless it is 1."""
+    """The adapters as text: the hash of each, and its scale unless it is 1."""
     texts = (
         hash_file(each.path) + ("" if each.scale == 1.0 else f" at {each.scale!r}")
         for each in adapters

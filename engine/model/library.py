@@ -46,13 +46,13 @@ NOT_FINISHED = "its download is not finished"
 
 
 class ModelNotFoundError(ModelFileError):
-    """A name that means no model, or more than one."""
+    """A name with no or several matching models."""
 
     title = "No such model"
 
 
 class UnknownNameError(ModelNotFoundError):
-    """A name that is no part of any model's name here."""
+    """A name that matches no model on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,10 +202,10 @@ class LibraryScan:
 
 
 def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
-    """The file of a path, a name, an unambiguous part of a name, or `starter`.
+    """Find a model by path, name, unambiguous part of a name, or `starter`.
 
-    Of equal names the one in the earlier folder is meant. Raises `ModelNotFoundError` for no model
-    and for several; the message names similar ones and the searched folders.
+    Of equal names the one in the earlier folder wins. Raises `ModelNotFoundError` for none and for
+    several, with similar names and the searched folders.
     """
     text = str(name_or_path)
     if is_remote(text):
@@ -372,7 +372,7 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEnt
 
 
 def _is_part(path: Path, split: re.Match[str]) -> bool:
-    """Whether a file with the name of a part is one: by another part, else by its header."""
+    """Whether a file named like a part is one: another part exists, or its header names it."""
     others = [path.with_name(name) for name in names_of_parts(split)[:2] if name != path.name]
     if not others or any(map(is_file, others)):
         return True

@@ -56,7 +56,7 @@ def model_name(path: Path) -> str:
 
 
 def model_title(address: str) -> str:
-    """The model of a stored address as it is shown: its name at the server, or of its file."""
+    """The shown name of a stored address: its name at the server, or of its file."""
     served = saved_server(address)
     if served is None:
         return model_name(Path(address))
@@ -66,7 +66,7 @@ def model_title(address: str) -> str:
 
 @lru_cache(maxsize=8)
 def _names_of(store: Path, period: int) -> dict[str, str]:
-    """The names of a store; each period reads them again."""
+    """The names of a store, cached for a period."""
     del period
     return {path.name: name for path, name in stored_models(store)}
 

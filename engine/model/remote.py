@@ -1,4 +1,4 @@
-"""Headers of models on other machines, read in ranges over HTTP and cached on disk."""
+"""Headers of remote models, read in ranges over HTTP and cached on disk."""
 
 import contextlib
 import datetime
@@ -41,13 +41,13 @@ Progress = Callable[[str, int], None]  # called with the file's name and the rec
 
 
 class RemoteFileError(ModelFileError):
-    """A file on another machine that cannot be read."""
+    """A remote file that cannot be read."""
 
     title = "The remote model cannot be read"
 
 
 class RemoteUnreachableError(RemoteFileError):
-    """The other machine does not answer."""
+    """The remote server does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class RemoteAddress:
 
 
 def is_remote(name: str) -> bool:
-    """Whether a name means a file on another machine."""
+    """Whether a name is a remote address."""
     return name.lower().startswith(("http://", "https://", HF_PREFIX))
 
 

@@ -19,7 +19,7 @@ Measured = Literal["tune", "bench", "chats"]
 
 @dataclass(frozen=True, slots=True)
 class ModelSpeed:
-    """The speed of one model here without drafts, in tokens a second."""
+    """The speed of one model on this machine without drafts, in tokens per second."""
 
     decode_tps: float  # decoded in a short chat
     deep_tps: float | None  # decoded at depth `n_deep`; None if only short chats were measured
@@ -67,7 +67,7 @@ class Speeds:
         return found
 
     def keep(self, identity: str, speed: ModelSpeed) -> None:
-        """Store a speed in place of the one before."""
+        """Store a speed, replacing the previous one."""
         self._entries.add(_key(identity, speed.by), (speed,))
 
     def meet(self, identity: str) -> bool:

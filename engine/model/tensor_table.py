@@ -17,9 +17,10 @@ LOOKED_UP = re.compile(
     r"^(token_embd|per_layer_token_embd|position_embd|token_types|d2t)\b"
     r"|\.(attn_rel_b|embed_tokens)\b"
 )
-"""Tensors of which a token reads a row (`GGML_OP_GET_ROWS` in llama.cpp's `src/llama-arch.cpp`)."""
+"""Tensors that a token reads one row of (`GGML_OP_GET_ROWS` in llama.cpp's
+`src/llama-arch.cpp`)."""
 EXPERT = re.compile(r"\.ffn_(up|down|gate|gate_up)_(ch|)exps")
-"""Tensors of which a token reads its own experts' part (llama.cpp 0c1e57098, common/common.h)."""
+"""Tensors that a token reads its experts' part of (llama.cpp 0c1e57098, common/common.h)."""
 
 
 @dataclass(frozen=True, slots=True)

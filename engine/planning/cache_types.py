@@ -28,9 +28,9 @@ def with_kv_types(configuration: Configuration, types: KVTypes) -> Configuration
 
 
 def open_types(rules: Preset) -> TypeRequest | None:
-    """What a preset leaves open of the cache, at any context; None where it names both types.
+    """The K/V types that a preset leaves to the search; None if it sets both.
 
-    With `auto` for one type, or a budget, a type that the preset does not name is open too.
+    With `auto` for one type, or with a budget, a type that the preset does not set is chosen too.
     """
     is_auto = AUTO in (rules.type_k, rules.type_v)
     if not is_auto and rules.kv_budget_gib is None:
@@ -48,7 +48,7 @@ def open_types(rules: Preset) -> TypeRequest | None:
 
 
 def pairs_for(wanted: TypeRequest, known: Known) -> tuple[KVTypes, ...] | None:
-    """The K/V types that a search may choose; None leaves all to it, where no type is given."""
+    """The K/V types that a search may choose; None allows all of its own."""
     if wanted.type_k is None and wanted.type_v is None:
         return None
     if known.has_verdict:
@@ -73,7 +73,7 @@ def kinds_for(
     target: Target,
     known: Known,
 ) -> tuple[Candidate, ...]:
-    """The K/V types for a configuration's context, the best first; `BudgetError` if none."""
+    """Rank the K/V types that fit a configuration's context; `BudgetError` if none does."""
 
     def size(pair: KVTypes) -> int:
         return cache_bytes(model, with_kv_types(start, pair), devices, target)
@@ -104,7 +104,7 @@ def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
 
 
 def types_text(configuration: Configuration, known: Known) -> str:
-    """Why a configuration has its cache types, in a sentence that begins with its basis."""
+    """Why a configuration has its K/V types: measured or guessed, and the reason."""
     pair = configuration.kv_types
     return f"cache {known.standing(pair).basis}: {explain(known, pair)}"
 

@@ -20,7 +20,7 @@ QUANTIZED: tuple[KVTypeName, ...] = ("q8_0", "q4_0")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a change does. Sizes are those of the GPUs, or of RAM if no GPU is used."""
+    """The effect of one change on GPU memory, or on RAM if no GPU is used."""
 
     label: str
     setup: Setup
@@ -51,7 +51,7 @@ def steps_of(option: PlanOption, plan: Plan, planner: Planner, facts: Facts) -> 
 
 
 def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | None]:
-    """Each useful change, one at a time for idle moments; None is one that does not help."""
+    """Try one change at a time, so that a screen stays responsive; None if it does not help."""
     for label, configuration in _candidates(plan, planner, facts):
         types = configuration.kv_types
         has_failed = types != plan.types and plan.known.standing(types).passes is False
@@ -95,7 +95,7 @@ def recommendation(plan: Plan, planner: Planner) -> str:
 
 
 def _change(label: str, setup: Setup, plan: Plan, planner: Planner) -> Change | None:
-    """What another setup of the same machine changes; None if llama.cpp refuses it."""
+    """Compare another setup on the same machine; None if llama.cpp refuses it."""
     try:
         found = planner.plan(setup)
     except PresetError:
@@ -141,7 +141,7 @@ def _other_types(now: Configuration) -> Iterator[tuple[str, Configuration]]:
 
 
 def _offloaded(plan: Plan, planner: Planner) -> Configuration:
-    """The configuration at the fastest offload level that fits, or that the GPUs hold."""
+    """The configuration at the fastest offload level that fits the machine, else the GPUs."""
     now, margin = plan.setup.configuration, plan.setup.margin_bytes
     cost = planner.estimator(plan.setup)
     levels = offload_levels(plan.model, planner.devices_of(plan.setup), Offload.PARTIAL)

@@ -1,4 +1,4 @@
-"""Whether a draft model pays: the gain to expect of its size."""
+"""Whether a draft model is worth loading: the gain to expect of its size."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,22 +15,21 @@ from engine.model.vocabulary import check_headers
 MachineKind = Literal["cpu", "gpu"]
 
 ROW_STEPS: dict[MachineKind, tuple[float, float]] = {"cpu": (0.12, 0.55), "gpu": (0.015, 0.06)}
-"""What a further row of a batch adds to a step beside what it reads, at best and at worst: on
-processors from many cores with wide vectors to two cores, where 2, 3, 4 and 8 rows of a 135M model
-took 1.6, 2.2, 2.8 and 4.5 steps; on GPUs from large models to small ones."""
+"""Compute time of one more row of a batch, in steps, at best and at worst. CPUs: from many cores
+with wide vectors to two cores, where 2, 3, 4 and 8 rows of a 135M model took 1.6, 2.2, 2.8 and 4.5
+steps. GPUs: from large models to small ones."""
 DRAFT_SLOWER = 1.5
 DRAFT_OVERHEAD = 0.05
-"""A step of a small model takes longer than its share of bytes: at worst that share half again and
-a twentieth of a target's step (1.5B drafted for by 0.5B took 0.48 steps for 0.33 of the bytes on a
-T4, by flashspec's README)."""
+"""Factor and constant of a draft step's time over its share of bytes, at worst. A 0.5B draft of a
+1.5B target took 0.48 steps for 0.33 of the bytes on a T4 (flashspec's README)."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCosts:
-    """Costs in steps of the target, as a step of it alone is one."""
+    """Costs in units of one target step of one token."""
 
     draft: float
-    """One drafted token; 0 where text is only looked up."""
+    """One drafted token; 0 for lookup."""
     batch: tuple[float, ...]
     """Verifying batches of 1 to `MAX_DRAFT + 1` rows; the first is 1."""
 
@@ -40,14 +39,14 @@ CostRange = tuple[StepCosts, StepCosts]
 
 
 def share_of(draft: TokenReads, target: TokenReads) -> float:
-    """Bytes that a step of a draft model reads over those of its target."""
+    """Bytes read by a draft step, divided by those of a target step."""
     return draft.nbytes() / max(1, target.nbytes())
 
 
 def _expected_costs(
     target: TokenReads, draft: TokenReads | None, machine: MachineKind
 ) -> CostRange:
-    """The costs by sizes and machine; without a draft model, those of a lookup."""
+    """Expected costs of a draft model, or of lookup without one."""
     share = 0.0 if draft is None else share_of(draft, target)
     worst_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
     low, high = ROW_STEPS[machine]
@@ -62,32 +61,32 @@ def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
 
 
 CEILING_ACCEPTANCE = 0.95
-"""More than any drafter reaches over a text that it does not copy."""
+"""Higher than any drafter reaches on text that is not copied."""
 MIN_GAIN = 1.05
-"""A gain below this is not worth the memory, nor the days when it turns into a loss."""
+"""A smaller gain is not worth the memory and the risk of a loss."""
 DRAFT_ACCEPTANCE = (0.5, 0.85)
 """Chat to code, for a smaller model of the same family: reports in llama.cpp's issues 23052 and
 23544 and vLLM's pull request 26504 lie between."""
 READER_ACCEPTANCE = (0.1, 0.9)
-"""Free prose to text that is copied, for what only reads the chat."""
+"""From free prose to copied text, for lookup in the chat."""
 
 
 class Worth(StrEnum):
     """What to do with a drafter."""
 
     USE = "use it"
-    """It gains on every kind of text that is expected."""
+    """Gains on all expected texts."""
     DEPENDS = "depends on the text"
     HARDLY = "hardly ever pays"
-    """Only text that it guesses nearly all of gains."""
+    """Gains only on text that it guesses almost completely."""
     NEVER = "never load it"
-    """Nothing gains, however good the guesses."""
+    """Cannot gain, even with perfect guesses."""
     MISFIT = "cannot draft"
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Tokens in the time of the time of a decoded one at the length that gives most of them."""
+    """Speed-up over plain decoding at the best draft length."""
 
     factor: float
     n_draft: int
@@ -96,19 +95,19 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A verdict, what it rests on, and why."""
+    """A verdict with its figures and the reason."""
 
     worth: Worth
     reason: str
     low: Gain | None = None
-    """With the lowest acceptance and the highest costs that are expected; None for a misfit."""
+    """With the lowest expected acceptance and the highest costs; None if the draft is unusable."""
     high: Gain | None = None
     ceiling: Gain | None = None
     """With `CEILING_ACCEPTANCE` and the lowest costs."""
 
     @property
     def n_draft(self) -> int:
-        """The length to begin with, in the middle of what is expected; 0 where none gains."""
+        """The draft length to start with; 0 if none gains."""
         if self.low is None or self.high is None or not self.high.n_draft:
             return 0
         return max(1, round((self.low.n_draft + self.high.n_draft) / 2))
@@ -121,10 +120,10 @@ def should_use_speculation(
     machine: MachineKind = "cpu",
     misfit: str | None = None,
 ) -> Advice:
-    """Whether a drafter pays, with the gain to expect and the reason in words.
+    """Whether a draft model or lookup is worth using, the gain to expect and the reason.
 
-    `target` and `draft` are what a step of each reads; a lookup has no draft. `misfit` is the
-    reason why a draft model cannot draft for the target.
+    `target` and `draft` are the bytes that a step of each reads; `draft` is None for lookup.
+    `misfit` is the reason why the draft model does not match the target.
     """
     if misfit is not None:
         return Advice(Worth.MISFIT, misfit)
@@ -138,11 +137,11 @@ def should_use_speculation(
 
 
 def best_gain(acceptance: float, costs: StepCosts) -> Gain:
-    """The largest gain over plain steps, and its length; a factor of 1 where none gains.
+    """The largest speed-up and its draft length; a factor of 1 if none gains.
 
     A draft of k tokens, each right with the same share if those before it are, commits
     `1 + a + ... + a^k` tokens (Leviathan et al. 2022, arXiv 2211.17192, equation 1) in the time of
-    k guesses and a batch of k + 1 rows, which costs what it costs and not one step.
+    k draft steps and one batch of k + 1 rows.
     """
     shares = accumulate([acceptance] * (len(costs.batch) - 1), lambda share, a: share * a)
     tokens, best = 1.0, Gain(1.0, 0)
@@ -189,7 +188,7 @@ def _size(target: TokenReads, draft: TokenReads | None) -> str:
 
 
 def check_draft(configuration: Configuration) -> str | None:
-    """A warning in the words of `kvchat pairs` of a draft that cannot pay; None if it may.
+    """The warning about a draft that cannot gain, as `kvchat pairs` prints it; None if it may gain.
 
     Raises `IncompatiblePairError` if the headers show that the draft's tokens mean something else.
     A file whose header cannot be read is left to llama.cpp.
@@ -208,7 +207,7 @@ def check_draft(configuration: Configuration) -> str | None:
 
 @cached_by_header(1)
 def objection(target: GgufFile, draft: GgufFile, machine: MachineKind) -> str | None:
-    """Why a pair is not worth planning for: other tokens, or no gain; None where it may be."""
+    """Why a draft is not worth loading: another vocabulary or no gain; None if it may be."""
     try:
         check_headers(target, draft)
     except IncompatiblePairError as error:

@@ -112,7 +112,7 @@ def search_setup(
 def explained(
     result: Optimum, goal: Goal, model: Model, known: Known, split: tuple[float, ...] = ()
 ) -> SearchResult:
-    """A result with what each setting gains over the `split` of the start, and what else fits."""
+    """Add the gain of each setting over the `split` of the start, and the alternatives."""
     now, settings = result.configuration, _chosen_settings(result, split, model)
     others, quality = tuple(_alternatives(result, model)), known.standing(now.kv_types)
     return SearchResult(goal, now, result.estimate, settings, others, quality)
@@ -167,10 +167,7 @@ def _alternatives(result: Optimum, model: Model) -> Iterator[Alternative]:
 
 
 def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Point]]:
-    """More cache bits with less context or slower layers, fewer with more; twice the context.
-
-    And with the draft model, or without.
-    """
+    """Candidates with other cache bits, twice the context, and with or without the draft."""
     choice, steps = best
     for pair in range(len(space.pairs)):
         other, label = choice._replace(pair=pair), f"{space.pairs[pair]} cache"
@@ -195,7 +192,7 @@ def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Poin
 def _at_context(
     space: Space, model: Model, choice: Variant, steps: int
 ) -> Iterator[tuple[Point, str]]:
-    """The fastest offload level from that of a choice on that fits a context, with its text."""
+    """The fastest offload level, not above a choice's own, that fits a context, with its label."""
     level = space.first_fitting(choice, steps, (choice.level, space.all_levels[1]))
     if level is not None:
         placed = choice._replace(level=level)

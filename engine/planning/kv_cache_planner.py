@@ -136,7 +136,7 @@ class KVCachePlanner:
         self.update_config(draft=None if model is None else {"model": self._name_of(model)})
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call a function after each change; the function that is returned ends that."""
+        """Call a function after each change; returns the function that unsubscribes it."""
         self._subscribers.append(subscriber)
 
         def unsubscribe() -> None:
@@ -181,7 +181,7 @@ class KVCachePlanner:
     def optimize_for_vram(
         self, *vram_bytes: int, goal: Goal = Goal.BALANCED, limits: SearchLimits | None = None
     ) -> SearchResult:
-        """Take the best configuration for GPUs of these sizes (none: those of the planner).
+        """Adopt the best configuration for GPUs of these sizes (none: those of the planner).
 
         Raises `DoesNotFitError` if nothing within the limits fits; the configuration stays.
         """

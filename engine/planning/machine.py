@@ -1,4 +1,4 @@
-"""The machine to plan for: what was found here, sizes that were typed, or cards by name."""
+"""The machine to plan for: detected devices, typed sizes, or cards by name."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,26 +16,26 @@ from engine.planning.workers import RpcWorker, workers_of
 
 @dataclass(frozen=True, slots=True)
 class PlannedMachine:
-    """The machine to plan for; what is left out is that of this one."""
+    """The machine to plan for; fields that are not set are those of this machine."""
 
     vram_bytes: tuple[int, ...] = ()
-    """Memory of each GPU; empty is those that were found."""
+    """Memory of each GPU; empty for the detected ones."""
     cards: tuple[str, ...] = ()
-    """Cards by name, after those sizes; a machine with one memory stands alone."""
+    """Cards by name, after `vram_bytes`; a machine with unified memory stands alone."""
     ram_bytes: int | None = None
     """RAM; None is the free RAM of this machine."""
     cpu: Instructions | None = None
-    """What the processor can; None is what that of a named machine can, or this one's."""
+    """Instruction sets of the CPU; None for those of the named machine, or of this one."""
     has_gpu: bool = True
-    """False leaves out the GPUs that were found."""
+    """False ignores the detected GPUs."""
     workers: tuple[RpcWorker, ...] = ()
     """Other machines that compute some of the layers for llama-server."""
     net_gbps: float = 1.0
-    """What the net between them carries, in 10^9 bits a second."""
+    """Bandwidth of the network between them, in 10^9 bits per second."""
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine as it is."""
+        """Whether it is this machine, unchanged."""
         return self == PlannedMachine()
 
     @property
@@ -50,7 +50,7 @@ class PlannedMachine:
 
     @property
     def n_gpus(self) -> int:
-        """How many GPUs were named here and on workers; 0 leaves them to what is found."""
+        """Number of GPUs named here and on workers; 0 for the detected ones."""
         return self.n_named_gpus + sum(worker.n_gpus for worker in self.workers)
 
     @property
@@ -102,14 +102,14 @@ def parse_gpus(machine: PlannedMachine, text: str) -> PlannedMachine:
 
 
 def named_gpus(typed: Iterable[TypedGpu]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The sizes and the cards of those that are no worker's."""
+    """Sizes and cards of the GPUs that belong to no worker."""
     own = [gpu for gpu in typed if gpu.endpoint is None]
     sizes = tuple(gpu.nbytes for gpu in own if gpu.nbytes is not None)
     return sizes, tuple(gpu.card for gpu in own if gpu.card is not None)
 
 
 def step_gpus(machine: PlannedMachine, gpus: tuple[Device, ...], step: int) -> PlannedMachine:
-    """The machine with the next common size for its one GPU; then with those that were found."""
+    """Step through common sizes of a single GPU, then back to the detected GPUs."""
     if machine.n_gpus > 1 or machine.workers:
         return with_gpus(machine, ())
     now = gpus[0].total_bytes if machine.n_named_gpus else 0

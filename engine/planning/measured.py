@@ -13,14 +13,14 @@ from engine.planning.planner import Plan
 
 
 def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
-    """The plan by llama.cpp's dry run; where that cannot measure, the formula's numbers stay.
+    """Replace a plan's figures by llama.cpp's dry run, where it can measure them.
 
-    It measures this machine's own devices, not sizes that were typed. A draft model is laid out by
-    itself and counted beside the target. The largest context stays the formula's.
+    It measures this machine's own devices, not typed sizes. A draft model is measured separately
+    and added. The largest context stays the formula's.
 
     Args:
-        plan: What was planned.
-        dry_run: A process to use and leave open; None starts one for this question.
+        plan: The plan.
+        dry_run: A running process to use; None starts one.
 
     Raises:
         WorkerError: llama.cpp refuses the configuration, or does not work here.
@@ -38,7 +38,7 @@ def measured_plan(plan: Plan, dry_run: DryRun | None = None) -> Plan:
 
 
 def can_measure(plan: Plan) -> bool:
-    """Whether the dry run's machine is the one that is planned for, and the model is a file."""
+    """Whether the plan is for this machine and the model is a local file."""
     return plan.setup.machine.is_here and plan.setup.configuration.model_path.is_file()
 
 
@@ -49,7 +49,7 @@ LoadedBytes = Mapping[str, Mapping[TermKind, int]]
 def loaded_bytes(
     buffers: Iterable[BufferSize], devices: Sequence[DeviceEstimate]
 ) -> dict[str, dict[TermKind, int]]:
-    """What llama.cpp has allocated on the devices of a plan, counted as the plan counts it."""
+    """Allocated bytes by device and part, as a plan counts them."""
     names = {each.device.name for each in devices}
     found: dict[str, dict[TermKind, int]] = {}
     for (name, kind), nbytes in measured_bytes(buffers, devices).items():

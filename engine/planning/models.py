@@ -33,30 +33,30 @@ class ModelOption:
     """One model of a list."""
 
     key: str
-    """What opens it: a path, or a name of the catalogue with its quantisation."""
+    """The name to open it by: a path, or a catalogue name with its quantisation."""
     name: str
     facts: tuple[str, ...]
     verdict: FitVerdict | None = None
     needed_bytes: int = 0
-    """Memory that it takes of the fullest device, all layers on the GPUs."""
+    """Memory needed on the fullest device, with all layers on the GPUs."""
     free_bytes: int = 0
     spills: bool = False
     """Whether it fits with layers in RAM, but not on the GPUs alone."""
     speed: ModelSpeed | None = None
-    """What was measured of it here."""
+    """Its speed as measured on this machine."""
     bound: SpeedBound | None = None
-    """The most tokens per second that memory allows; None where that is not known."""
+    """Upper bound of tokens per second by memory bandwidth; None if that is unknown."""
     n_ctx: int | None = None
     """Tokens of the context that the verdict is for."""
     n_parameters: int = 0
     max_n_ctx: int | None = None
-    """The largest context that fits, where that was asked for."""
+    """The largest context that fits; None if not requested."""
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FitContext:
-    """What a model is to fit beside and into: the setup of now and its devices."""
+    """The current setup and its devices, which a model of a list must fit."""
 
     setup: Setup
     devices: tuple[Device, ...]
@@ -64,7 +64,7 @@ class FitContext:
 
 
 def fit_context(setup: Setup | None, planner: Planner) -> FitContext:
-    """What models are to fit: a setup; without one, the usual context on this machine."""
+    """The requirements for listed models: a setup, or the default context on this machine."""
     setup = setup or Setup(Configuration(Path("any"), AUTO_N_CTX))
     return FitContext(setup, planner.devices_of(setup), planner.bandwidths(setup.machine))
 
@@ -72,7 +72,7 @@ def fit_context(setup: Setup | None, planner: Planner) -> FitContext:
 def library_options(
     models: Sequence[ModelEntry], facts: Sequence[tuple[str, ...]], context: FitContext
 ) -> Iterator[ModelOption]:
-    """The models of this machine one by one; their headers are read."""
+    """Read the headers of this machine's models and yield each with its verdict."""
     for entry, shown in zip(models, facts, strict=True):
         is_here = context.setup.machine.is_here
         speed, problem = entry.speed if is_here else None, entry.problem or ""
@@ -86,7 +86,7 @@ def library_options(
 
 
 def catalog_names(quantization: str) -> list[ModelOption]:
-    """The models of the catalogue by name, at a quantisation, without verdicts."""
+    """The catalogue's models in one quantisation, without verdicts."""
     return [
         ModelOption(
             f"{entry.name}:{quantization}",
@@ -100,7 +100,7 @@ def catalog_names(quantization: str) -> list[ModelOption]:
 def catalog_options(
     quantization: str, context: FitContext, facts: Callable[[Model], tuple[str, ...]]
 ) -> Iterator[ModelOption]:
-    """The models of the catalogue one by one, at a quantisation; `facts` gives the cells of a row.
+    """Yield the catalogue's models in one quantisation; `facts` gives the cells of a row.
 
     A model without that quantisation has a `problem`.
     """
@@ -116,10 +116,10 @@ def catalog_options(
 def hub_options(
     models: Sequence[HubModel], read: Model, context: FitContext
 ) -> Iterator[ModelOption]:
-    """The models of a repository one by one, with verdicts by one header and their sizes.
+    """Yield the files of a repository with verdicts, from one header and their sizes.
 
-    Files of a repository are one model in several quantisations: what differs is how large the
-    weights are. Of the file whose header was read all is exact.
+    The files are one model in several quantisations, so only the size of the weights differs. The
+    verdict of the file whose header was read is exact.
     """
     setup = context.setup
     for each in models:
@@ -139,7 +139,7 @@ def hub_options(
 
 
 def with_weights_of(model: Model, nbytes: int) -> Model:
-    """The model with weights as large as those of a file of so many bytes."""
+    """The model with its weights scaled to a file of `nbytes`."""
     file = model.file
     held = sum(tensor.nbytes for tensor in file.tensors)
     factor = max(nbytes - (file.nbytes - held), 1) / max(held, 1)
@@ -152,7 +152,7 @@ def with_weights_of(model: Model, nbytes: int) -> Model:
 
 
 def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubModel | None:
-    """The model to take where none is named: the usual quantisation, else the largest that fits."""
+    """The default model of a list: the usual quantisation, else the largest that fits."""
     fitting = [
         model
         for model, option in zip(models, options, strict=True)
@@ -163,7 +163,7 @@ def choose(models: Sequence[HubModel], options: Sequence[ModelOption]) -> HubMod
 
 
 def rank_options(options: Iterable[ModelOption]) -> list[ModelOption]:
-    """Fits and fast, fits but slow, tight, fits with layers in RAM, no; the largest first."""
+    """Sort: fits and fast, fits but slow, tight, fits with layers in RAM, no; the largest first."""
     return sorted(options, key=_rank)
 
 
@@ -189,7 +189,7 @@ def _is_fast(bound: SpeedBound | None) -> bool:
 
 
 def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:
-    """A model with its verdict: current options, every layer on the GPUs."""
+    """The verdict of a model with the current options and all layers on the GPUs."""
     margin, devices = context.setup.margin_bytes, context.devices
     cost = estimator(model, devices, target=context.setup.target)
     now = _alone(model, context.setup)
@@ -215,7 +215,7 @@ def with_verdict(option: ModelOption, model: Model, context: FitContext) -> Mode
 
 
 def _alone(model: Model, setup: Setup) -> Configuration:
-    """The configuration of a setup with this model, all of it on the GPUs, and nothing beside."""
+    """The setup's configuration with this model alone, all layers on the GPUs."""
     now = setup.configuration
     return replace(
         now,

@@ -84,7 +84,7 @@ class FreeBytes(NamedTuple):
 
 
 REFUSED = FreeBytes(-1 << 62, -1 << 62, -1 << 62)
-"""What llama.cpp refuses fits nowhere."""
+"""Result for a configuration that llama.cpp refuses."""
 _WITH_LAYERS = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
 
 

@@ -69,7 +69,7 @@ class PlanOption:
     """The list that a step up opens."""
 
     def disabled_reason(self, setup: Setup, facts: Facts) -> str:
-        """Why it has no effect in this setup; empty if it has one."""
+        """Why the option has no effect in this setup; empty if it has one."""
         reasons = (text for is_disabled, text in self.disabled if is_disabled(setup, facts))
         return next(reasons, "")
 

@@ -1,4 +1,4 @@
-"""Which models can draft for another: those on this machine, and those that the catalogue knows."""
+"""Draft models for a target: on this machine and in the catalogue."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -36,28 +36,28 @@ RECURRENT = (
 ONLY_A_HEAD = "this file is a draft head (EAGLE-3 or MTP) and works only with its own target"
 PUBLISHED_AS = re.compile(r"[\w.-]+/[\w.-]+$")
 EXPORT_N_CTX = 4096
-"""Any: the options of drafting do not name it."""
+"""Not part of the draft options, so any value works."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftOption:
-    """A model and what it would bring as a draft."""
+    """A model and its expected gain as a draft."""
 
     name: str
     advice: Advice
     path: Path | None = None
     """None where it is not on this machine."""
     nbytes: int | None = None
-    """Size of its files; of the catalogue's usual quantisation where it is not here."""
+    """Size of its files, or of the catalogue's usual quantisation."""
     file_type: str | None = None
     share: float | None = None
-    """Bytes that a step of it reads over those of the target."""
+    """Bytes read by one of its steps, divided by those of the target."""
     published_as: str | None = None
-    """Where the catalogue knows it from, such as an owner and a repository of Hugging Face."""
+    """Its Hugging Face repository, such as `owner/name`."""
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Sorts the best first: by verdict, then by the middle of the gain to expect."""
+        """Sort key, the best first: the verdict, then the geometric mean of the expected gain."""
         low, high = self.advice.low, self.advice.high
         gain = 0.0 if low is None or high is None else low.factor * high.factor
         return list(Worth).index(self.advice.worth), -gain
@@ -65,25 +65,25 @@ class DraftOption:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """All that was looked at for one target."""
+    """The draft models found for one target."""
 
     target: str
     target_path: Path
-    """Only its name where it is not on this machine."""
+    """A bare name if the target is not on this machine."""
     drafts: tuple[DraftOption, ...]
-    """Those on this machine whose tokens are the target's, the best first."""
+    """Models on this machine with the target's vocabulary, the best first."""
     unsuitable: tuple[DraftOption, ...]
-    """Those on this machine that cannot draft for it."""
+    """Models on this machine that cannot draft for it."""
     missing: tuple[DraftOption, ...]
-    """Those of the catalogue that are not here, the best first."""
+    """Catalogue models that are not on this machine, the best first."""
     look_up: Advice
-    """What drafts that are read off the chat would bring, without any draft model."""
+    """The expected gain of lookup, without a draft model."""
     problem: str | None = None
-    """Why nothing can draft for the target, None where something could."""
+    """Why no model can draft for the target; None if one can."""
 
     @property
     def best(self) -> DraftOption | None:
-        """The draft on this machine to load, None where none pays."""
+        """The draft on this machine to load; None if none is expected to gain."""
         pays = (Worth.USE, Worth.DEPENDS)
         return next((each for each in self.drafts if each.advice.worth in pays), None)
 
@@ -94,9 +94,9 @@ def options_of(
     own: HeaderFacts | None,
     machine: MachineKind,
 ) -> DraftOptions:
-    """The expected gain of the models of the folders as drafts of a target, and what is missing.
+    """Rank this machine's models and the catalogue's recommendations as drafts of a target.
 
-    `own` are the facts of the target's header, to leave out its copies; None if it is not a file.
+    `own` are the facts of the target's header, used to skip its copies; None if it is not a file.
     """
     reads, path, facts = token_reads(target.file), target.file.path, vocabulary_facts(target.file)
     tokens = read_tokens(path, facts) if facts.tokens_end and facts.n_tokens else None
@@ -135,14 +135,14 @@ def options_of(
 
 
 def _drafts(model: ModelEntry) -> bool:
-    """Whether a file is a language model or a head, whose header could be read."""
+    """Whether a file is a readable language model or draft head."""
     if model.kind is ModelKind.DRAFT:
         return True
     return model.kind is ModelKind.MODEL and None not in (model.vocabulary, model.reads)
 
 
 def _missing(target: Model, names: Sequence[str], machine: MachineKind) -> Iterator[DraftOption]:
-    """The drafts that the catalogue recommends and that are not among some names."""
+    """The catalogue's recommended drafts that are not among `names`."""
     entry, reads = entry_of(model_name(target.file.path)), token_reads(target.file)
     for draft in () if entry is None else recommended_drafts(entry):
         if any(entry_of(name) == draft for name in names):
@@ -161,7 +161,7 @@ def _missing(target: Model, names: Sequence[str], machine: MachineKind) -> Itera
 
 
 def entry_of(file_name: str) -> CatalogEntry | None:
-    """The model of the catalogue whose name begins a file's name, the longest such name."""
+    """The catalogue entry with the longest name that a file's name begins with."""
     plain = _plain(file_name)
     names = {name: entry for entry in entries() for name in (entry.name, *entry.aliases)}
     found = [name for name in names if plain.startswith(_plain(name))]
@@ -169,7 +169,7 @@ def entry_of(file_name: str) -> CatalogEntry | None:
 
 
 def server_options(draft: DraftOption) -> list[str]:
-    """The options that make llama-server draft with a model of this machine."""
+    """llama-server's options for drafting with a model of this machine."""
     assert draft.path is not None, "only a file of this machine can be loaded"
     speculation = SpeculationSettings(
         PredictorName.DRAFT, ControllerName.FIXED, n_draft=max(1, draft.advice.n_draft)

@@ -28,7 +28,7 @@ from engine.presets.export import DEFAULT_MARGIN_BYTES
 from engine.presets.llama_server import PROGRAM, arguments
 
 MAX_ESTIMATES = 4096
-"""About 20 MB: the table and the alternatives of some hundred changes."""
+"""Cached estimates: about 20 MB, enough for the table and some hundred changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,42 +42,42 @@ class Setup:
     """Memory that stays free on every device."""
 
     def with_configuration(self, configuration: Configuration) -> "Setup":
-        """The same for another configuration."""
+        """Replace the configuration."""
         return replace(self, configuration=configuration)
 
     def with_values(self, **values: object) -> "Setup":
-        """The same with other values of the configuration, by their names."""
+        """Replace fields of the configuration, given by name."""
         now: Configuration = replace(self.configuration, **values)  # type: ignore[arg-type]  # by name
         return replace(self, configuration=now)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a setup costs."""
+    """The memory and speed of a setup."""
 
     setup: Setup
     model: Model
     estimate: Estimate
     max_n_ctx: int | None
-    """Largest context that fits, at most what the model was trained on; None where none fits."""
+    """Largest context that fits, at most the training context; None if none fits."""
     draft: Model | None = None
     known: Known = field(default_factory=Known)
-    """What was measured of the model's cache kinds."""
+    """Measured quality of the model's K/V types."""
     speed: ModelSpeed | None = None
-    """How fast the model runs in kvchat on this machine, with the settings it was measured with."""
+    """Speed measured in kvchat on this machine, with the settings of the measurement."""
     bound: SpeedBound | None = None
-    """The most that memory lets it run; None where a bandwidth is not known."""
+    """Upper bound of the speed by memory bandwidth; None if a bandwidth is unknown."""
     unused_gpus: tuple[str, ...] = ()
     """GPUs of this machine that kvchat's build of llama.cpp cannot use."""
 
     @property
     def types(self) -> KVTypes:
-        """Its cache types: of the keys and of the values."""
+        """The K/V types."""
         return self.setup.configuration.kv_types
 
     @property
     def quality(self) -> Standing:
-        """What is known of the quality of its cache types."""
+        """Measured quality of the K/V types."""
         return self.known.standing(self.types)
 
     @property
@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def verdict(self) -> FitVerdict:
-        """The worst answer among the devices."""
+        """The worst verdict among the devices."""
         return verdict_of(self.estimate, self.setup.margin_bytes)
 
     @property
@@ -101,18 +101,18 @@ class Plan:
 
     @property
     def shortages(self) -> tuple[str, ...]:
-        """What each device lacks that makes the verdict, in words; empty where the plan fits."""
+        """How much memory each short device lacks, as text; empty if the plan fits."""
         return shortages(self.estimate, self.setup.margin_bytes)
 
     @property
     def is_limited_by_training(self) -> bool:
-        """Whether more context would fit than the model was trained on."""
+        """Whether the training context, not memory, limits the context."""
         limit = n_ctx_limit(self.model, self.setup)
         return self.max_n_ctx is not None and self.max_n_ctx >= limit
 
     @property
     def exported(self) -> Configuration:
-        """The configuration for other programs: no layers on a GPU if no device is one."""
+        """The configuration to export, without GPU layers if the machine has no GPU."""
         now = self.setup.configuration
         if now.rpc_workers or any(each.device.kind == "gpu" for each in self.estimate.devices):
             return now
@@ -131,17 +131,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ModelSources:
-    """Where models are looked for by name."""
+    """Where models are looked up by name."""
 
     folders: Callable[[], Sequence[Path]] = tuple
-    """The folders of this machine's models; called when a name is looked up."""
+    """Returns the model folders; called when a name is looked up."""
     headers_dir: Path | None = None
-    """Cache folder of headers of models on other machines; None caches none."""
+    """Cache folder for remote headers; None disables the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The model and the GPUs of a setup, which its options depend on."""
+    """The model and GPUs that a setup's options depend on."""
 
     model: Model
     gpus: tuple[Device, ...]
@@ -165,11 +165,11 @@ class Planner:
 
         Args:
             sources: Where models are looked for by name.
-            loaded: What this process's engine has allocated: another load would free it.
-            quality: What was measured of a model's cache kinds; asked once for each model.
-            speeds: How fast a model runs on this machine; asked once for each model.
-            bandwidths: Memory bandwidth of a device; for RAM, that of this machine.
-            here: The devices of this machine; None looks for them.
+            loaded: Buffers of the loaded engine, which another load would free.
+            quality: Returns the measured quality of a model's K/V types; called once a model.
+            speeds: Returns the measured speed of a model; called once a model.
+            bandwidths: Returns the memory bandwidth of a device of this machine.
+            here: Devices of this machine; None detects them.
             remembers: Whether estimates are cached, for a screen with a table.
         """
         self.sources = sources or ModelSources()
@@ -206,9 +206,9 @@ class Planner:
         return Plan(setup, model, found, largest, draft, known, speed, bound, unused)
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
-        """How fast the memory of a machine's devices is read.
+        """The memory bandwidth of a machine's devices, as a function.
 
-        RAM of a typed size is of another machine: its bandwidth is a typical one.
+        RAM of a typed size belongs to another machine and gets a typical bandwidth.
         """
         unified = machine.unified_card
 
@@ -222,7 +222,7 @@ class Planner:
         return of
 
     def known(self, model_path: Path, machine: PlannedMachine) -> Known:
-        """What was measured of a model's cache kinds; rates count on the machine they are from.
+        """Measured quality of a model's K/V types; measured speeds count on this machine only.
 
         Raises:
             ModelFileError: the model cannot be read.
@@ -233,7 +233,7 @@ class Planner:
         return replace(found, has_rates=found.has_rates and machine.is_here)
 
     def estimator(self, setup: Setup) -> Estimator:
-        """The cost of other configurations for the same program and machine.
+        """The estimator for other configurations of the same program and machine.
 
         Raises:
             ModelFileError: a header of the setup cannot be read.
@@ -276,7 +276,7 @@ class Planner:
         return file
 
     def add(self, model: Model) -> Path:
-        """Take a model that is no file here, and return the path that it is known by."""
+        """Add a model that is not a local file; returns the path to request it by."""
         self._models[model.file.path] = model
         return model.file.path
 
@@ -295,7 +295,7 @@ class Planner:
         return self._models[path]
 
     def take_headers(self, other: "Planner") -> None:
-        """Know what another planner has read."""
+        """Copy the headers that another planner has read."""
         self._models |= other._models
         self._files |= other._files
 
@@ -349,7 +349,7 @@ class Planner:
 
 
 def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The devices with GPUs of one name numbered: an estimate adds up by device."""
+    """Number GPUs that share a name, so that an estimate can distinguish them."""
     names = [device.name for device in found]
     return tuple(
         replace(device, name=f"GPU {index} · {device.name}")
@@ -362,7 +362,7 @@ def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:
 def with_loaded_freed(
     found: tuple[Device, ...], loaded: Iterable[BufferSize], own: Set[str]
 ) -> tuple[Device, ...]:
-    """The devices with what the engine has allocated on this machine's own counted as free.
+    """Count what the loaded engine has allocated on this machine's devices as free.
 
     Weights that are pages of the file count as free already.
     """
@@ -381,19 +381,19 @@ def with_loaded_freed(
 
 
 def device_index(buffer: BufferSize) -> int | None:
-    """The number of a buffer's GPU in llama.cpp's own order; None is the CPU."""
+    """The GPU number of a buffer in llama.cpp's order; None for the CPU."""
     if buffer.device.startswith(("CPU", "AMX")) or buffer.device.endswith("_Host"):
         return None
     return int("".join(filter(str.isdigit, buffer.device)) or 0)  # `Metal` is the only one
 
 
 def n_ctx_limit(model: Model, setup: Setup) -> int:
-    """The longest context that makes sense: training, for every slot."""
+    """The training context times the number of slots."""
     return model.architecture.n_ctx_train * setup.configuration.n_slots
 
 
 def warnings_of(plan: Plan) -> tuple[str, ...]:
-    """What the user should know about a plan before loading it."""
+    """Warnings about a plan, before it is loaded."""
     setup, own = plan.setup, [*_absences(plan), *plan.known.notes]
     is_llama_cpp = setup.configuration.backend == "llama.cpp"
     if setup.target == "kvchat" and not is_llama_cpp:
@@ -409,7 +409,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _torch_text(now: Configuration) -> str:
-    """What the command of llama-server lacks of a plan for the torch engine."""
+    """What llama-server's command cannot express of a plan for the torch engine."""
     lost = {name: getattr(now, name) for name in ("dtype", "kv_cache", "compile", "decode_plan")}
     texts = [
         f"{name} {value}" for name, value in lost.items() if value not in (None, "auto", "off")
@@ -422,7 +422,7 @@ def _torch_text(now: Configuration) -> str:
 
 
 def _absences(plan: Plan) -> Iterator[str]:
-    """Which files and workers the commands of a plan name that were not looked into."""
+    """Files and workers named in a plan's commands that were not checked."""
     file, now = plan.model.file, plan.setup.configuration
     if plan.unused_gpus:
         yield (

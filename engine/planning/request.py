@@ -1,6 +1,6 @@
 """From what a user asked for to a setup: preset, model, options and machine joined.
 
-The commands, the presets and the planner all start from here, so that one question has one answer.
+Used by the commands, the presets screen and the planner.
 """
 
 import re
@@ -28,7 +28,7 @@ from engine.presets.library import preset_of
 from engine.presets.preset import Preset, SamplingRules
 
 Progress = Callable[[str, int], None]
-"""Takes the name of a remote file and how many bytes of its header have come."""
+"""Called with a remote file's name and the number of header bytes received."""
 PLACED = frozenset(("n_gpu_layers", "n_cpu_moe"))
 """Fields of a configuration that place the layers."""
 
@@ -55,7 +55,7 @@ def setup_of(
     *,
     progress: Progress | None = None,
 ) -> Setup:
-    """The setup of a request; where nothing fits, with a small context.
+    """Resolve a request to a setup; if nothing fits, with a small context.
 
     The preset has the options that the request lacks (None: the defaults). Raises `PresetError` if
     no model is named or llama.cpp refuses the combination, `ModelFileError` if one cannot be read.
@@ -80,9 +80,10 @@ def setup_of(
 def suit_to_machine(
     setup: Setup, planner: Planner, *, fixed: frozenset[str] = frozenset()
 ) -> Setup:
-    """The setup with the context and the layers that `kvchat plan` chooses for its machine.
+    """Choose context and layers for the setup's machine, as `kvchat plan` does.
 
-    `fixed` are those that stay, of `n_ctx`, `n_gpu_layers` and `n_cpu_moe`; so do other options.
+    `fixed` names fields of `n_ctx`, `n_gpu_layers` and `n_cpu_moe` to leave alone; other options
+    stay too.
     """
     now = setup.configuration
     rules = preset_of(now, "default").model_copy(
@@ -111,7 +112,7 @@ def _resolved(
     draft: Model | None,
     known: Known | None = None,
 ) -> Configuration:
-    """The configuration of rules; where nothing fits, with a small context."""
+    """Resolve rules; if nothing fits, with a small context."""
     try:
         return resolve(rules, model, devices, target=target, draft=draft, known=known)
     except DoesNotFitError:
@@ -135,7 +136,7 @@ def _model_name(rules: Preset, request: PlanRequest, preset: Preset | None) -> s
 
 
 def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
-    """A preset with what was asked for put over it.
+    """Apply the request's options to a preset.
 
     A smaller batch lowers the ubatch of the preset. A draft model is used beside the text of the
     chat, unless the preset names a predictor.
@@ -154,11 +155,11 @@ def _with_rules(preset: Preset, request: PlanRequest) -> Preset:
 
 
 def take_model(name: str, planner: Planner, progress: Progress | None = None) -> Path:
-    """The path by which a planner knows the model of a name from now on.
+    """Find a model by name and add it to the planner; returns its path there.
 
     A path and a name of the library come first, then the catalogue, whose names may have a
-    quantisation after a colon; a URL or an `hf:` name means that file. What is not on this machine
-    has a bare file name as its path and an `origin` in its header. Raises `ModelFileError`.
+    quantisation after a colon; a URL or an `hf:` name means that file. A model that is not on this
+    machine gets a bare file name as path and an `origin`. Raises `ModelFileError`.
     """
     if is_remote(name):
         folder = planner.sources.headers_dir
@@ -175,7 +176,7 @@ def take_model(name: str, planner: Planner, progress: Progress | None = None) ->
 def usual_configuration(
     model: str, draft: str | None, planner: Planner, progress: Progress | None = None
 ) -> Configuration:
-    """The configuration that a search starts from: a model, and one that may draft for it."""
+    """The start of a search: a model, and optionally a draft model."""
     path = take_model(model, planner, progress)
     drafts = None if draft is None else take_model(draft, planner, progress)
     return Configuration(

@@ -59,7 +59,7 @@ AUTO_N_CTX = 8192
 FALLBACK_N_CTX = 512
 CHANGES = ("a smaller quantisation", "fewer layers on the GPU", "a smaller margin")
 TABLE_SHARE = 1 / 32
-"""Most of the RAM that the table of scores may take."""
+"""Maximum share of RAM for the attention scores."""
 
 
 def resolve(
@@ -104,7 +104,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """The rules of a preset for a model on a machine."""
+    """Rules, model and machine of one resolution."""
 
     rules: Preset
     model: Model
@@ -116,13 +116,13 @@ class _Question:
 
     @property
     def usual_n_ctx(self) -> int:
-        """The context that is named, else the usual one: types and layers are chosen for it."""
+        """The requested or default context, for which types and layers are chosen."""
         if isinstance(self.rules.n_ctx, int):
             return self.rules.n_ctx
         return min(self.model.architecture.n_ctx_train, AUTO_N_CTX) * self.rules.n_slots
 
     def settle(self, start: Configuration, budget_bytes: int | None = None) -> Configuration:
-        """The configuration with its layers and its context; its cache types stay.
+        """Choose layers and context; the K/V types stay.
 
         Raises:
             DoesNotFitError: no context fits.
@@ -130,7 +130,7 @@ class _Question:
         return self._with_context(self._with_layers(start), budget_bytes)
 
     def with_types(self, start: Configuration, wanted: TypeRequest) -> Configuration:
-        """The best types with which the wanted context fits; else those with the longest one."""
+        """The best K/V types with which the context fits, else those that fit the longest."""
         usual = with_n_ctx(start, self.usual_n_ctx)
         kinds = kinds_for(wanted, usual, self.model, self.devices, self.target, self.known)
         found: list[Configuration] = []
@@ -149,7 +149,7 @@ class _Question:
         return max(found, key=lambda each: each.n_ctx)
 
     def _with_layers(self, now: Configuration) -> Configuration:
-        """The configuration with on the GPUs what fits beside the usual context, or the least."""
+        """Put as many layers on the GPUs as fit with the default context, or with the smallest."""
         match self.rules.n_gpu_layers:
             case "all":
                 return replace(now, n_gpu_layers=-1)
@@ -193,9 +193,9 @@ class _Question:
         return with_n_ctx(now, min(steps * PAD, limit))
 
     def by_goal(self, start: Configuration, goal: Goal, draft: Model | None) -> Configuration:
-        """The best configuration for a goal, with what the preset fixes left as it is.
+        """Search the best configuration for a goal; fields that the preset sets stay.
 
-        A fixed context is taken as it is, also where it does not fit.
+        A fixed context is used even if it does not fit.
 
         Raises:
             PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
@@ -246,7 +246,7 @@ class _Question:
 
 
 def _is_dense(model: Model) -> bool:
-    """Whether every layer keeps keys and values of all tokens."""
+    """Whether every layer caches all tokens."""
     architecture = model.architecture
     is_plain = architecture.has_flash_attention and not architecture.is_recurrent
     layers = architecture.layers.values()
@@ -255,14 +255,14 @@ def _is_dense(model: Model) -> bool:
 
 
 def as_written(rules: Preset, path: Path) -> Configuration:
-    """The configuration of a preset that leaves nothing to the machine, such as `preset_of` gives.
+    """The configuration of a preset without open values, such as one from `preset_of`.
 
     Args:
         rules: The preset.
         path: The model.
 
     Raises:
-        PresetError: a value is left open, each is named, or they contradict each other.
+        PresetError: values are open (the message lists them) or contradict each other.
     """
     is_open = {
         "goal": rules.goal is not None,
@@ -311,7 +311,7 @@ def _projector_path(rules: Preset) -> Path | None:
 
 
 def _with_projector_beside(rules: Preset, model: Model) -> Preset:
-    """The rules with the projector that lies beside a model's file, where they name none."""
+    """Add the projector next to the model file, unless the rules name one."""
     is_here = model.file.origin is None  # others have a bare name, which is no place to look at
     if rules.mmproj is not None or rules.backend != "llama.cpp" or not is_here:
         return rules
@@ -359,7 +359,7 @@ def _check(rules: Preset) -> None:
 
 
 def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """The devices that the rules leave: no GPU for no layers, and the memory they name."""
+    """The devices that the rules allow: no GPU if no layers, and the memory they set."""
     used = [d for d in devices if d.kind == "cpu" or rules.n_gpu_layers != 0]
     if rules.ram_gib is None:
         return tuple(used)
@@ -397,6 +397,6 @@ def _limits(rules: Preset, least: int | None, known: Known, *, has_draft: bool) 
 
 
 def _pair(rules: Preset) -> KVTypes:
-    """The types of a preset, f16 where they are open."""
+    """The K/V types of a preset; f16 if open."""
     type_k, type_v = rules.type_k, rules.type_v
     return KVTypes("f16" if type_k == "auto" else type_k, "f16" if type_v == "auto" else type_v)

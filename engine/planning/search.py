@@ -131,7 +131,7 @@ class Space:
     """All candidates of a search and their memory, each estimated once."""
 
     base: Configuration
-    """Fields that no candidate changes."""
+    """Fields that all candidates share."""
     cost: Estimator
     levels: tuple[OffloadLevel, ...]
     pairs: tuple[KVTypes, ...]
@@ -217,7 +217,7 @@ class Space:
         return None if found < low else found
 
     def near(self, first: int) -> tuple[int, int]:
-        """The offload levels from `first` on that are within 1.4 times its speed."""
+        """First and last offload level within 1.4 times the time of `first`."""
         fastest, last = self.levels[first].slowness, first
         while fastest and last < len(self.levels) - 1:
             if self.levels[last + 1].slowness > fastest + SPEED_TOLERANCE:
@@ -280,7 +280,7 @@ def best_of(space: Space, goal: Goal, offload: Offload) -> Point | None:
 def _best_near_fastest(
     space: Space, goal: Goal, choices: Sequence[Variant], steps: int
 ) -> Point | None:
-    """The best candidate on the offload levels near the fastest that fits a context."""
+    """The best candidate on levels about as fast as the fastest that fits a context."""
     first = space.all_levels[1] + 1
     for choice in reversed(choices):  # the smallest come last
         found = space.first_fitting(choice, steps, (0, first - 1)) if first else None
@@ -350,7 +350,7 @@ def best_split(
 
 
 def _is_worth_a_search(split: Space, now: Space, point: Point) -> bool:
-    """Whether a split fits more context than a candidate has, or the least at a faster level."""
+    """Whether a split allows more context, or the smallest context at a faster level."""
     choice, steps = point
     if steps < split.most and split.free(choice, steps + 1).least >= 0:
         return True
@@ -360,11 +360,10 @@ def _is_worth_a_search(split: Space, now: Space, point: Point) -> bool:
 
 
 def _splits(space: Space, model: Model, point: Point) -> Iterator[tuple[float, ...]]:
-    """The splits to try at a candidate: the even one, and those with one layer elsewhere.
+    """The splits to try at a candidate: the even one, and those with one layer moved.
 
-    And the even split at the fastest level before it that fits with one. With experts in RAM the
-    first layers are small: llama.cpp's split leaves their GPU nearly empty, and a faster level fits
-    with another split only.
+    Also the even split at a faster level: with experts in RAM the first layers are small, so
+    llama.cpp's split leaves their GPU nearly empty.
     """
     if even := _split_at(space, model, point):
         yield even
@@ -425,7 +424,7 @@ def search(
     limits: SearchLimits | None = None,
     known: Known | None = None,
 ) -> Optimum:
-    """The best candidate for a goal that fits, with the space that it was chosen from.
+    """Find the best candidate for a goal that fits, with its search space.
 
     Args:
         model: The model.
@@ -435,7 +434,7 @@ def search(
         margin_bytes: Bytes that stay free on each device.
         cost: Memory of a configuration; needed if `base` names other files.
         draft: A model that can draft.
-        base: Fields that the search leaves alone.
+        base: Fields that the search does not change.
         limits: Bounds of the search.
         known: Measured quality of the K/V types of the model; types that failed are left out.
 
@@ -480,7 +479,7 @@ def search(
 def _pairs(
     model: Model, start: Configuration, devices: tuple[Device, ...], known: Known
 ) -> tuple[KVTypes, ...]:
-    """The K/V types of a search: no quantised one without a CUDA kernel on CUDA."""
+    """The K/V types of a search, on CUDA only those with a kernel."""
     whole = start.kv_types if start.kv_types == KVTypes("bf16", "bf16") else WHOLE
     has_gpu = any(device.kind == "gpu" for device in devices)
     if any(gpu.runs_cuda for gpu in devices) and without_cuda_kernel(model.architecture):

@@ -1,8 +1,8 @@
-"""Tokens per second before anything is loaded: the bound that memory sets.
+"""Upper bound of tokens per second by memory bandwidth, before a model is loaded.
 
-Each token reads the weights that it uses and the cache once: bytes over bandwidth is the least time
-it takes, and no program is faster without drafts. Only a measurement shows how far below it a model
-stays: small models and processors compute longer than they read.
+A token reads its weights and the cache once, so bytes over bandwidth is its minimum time without
+drafts. Only a measurement shows the real speed: small models and CPUs compute longer than they
+read.
 """
 
 from collections import defaultdict
@@ -26,17 +26,17 @@ BandwidthOf = Callable[[Device], Bandwidth | None]
 
 @dataclass(frozen=True, slots=True)
 class DeviceReads:
-    """What a token reads of one device's memory, in bytes."""
+    """Bytes that one token reads from one device's memory."""
 
     device: str
     weight_bytes: int
     cache_bytes: int
-    """Of the cache of one chat when its context is full, with its recurrent state."""
+    """Cache and recurrent state of one chat with a full context."""
     bandwidth: Bandwidth | None
     """None where it is not known."""
 
     def seconds(self, cache_share: float) -> float | None:
-        """The time to read the weights and a share of the cache; None where that is not known."""
+        """Time to read the weights and a share of the cache; None if the bandwidth is unknown."""
         if self.bandwidth is None:
             return None
         return (self.weight_bytes + cache_share * self.cache_bytes) / self.bandwidth.bytes_per_s
@@ -44,13 +44,13 @@ class DeviceReads:
 
 @dataclass(frozen=True, slots=True)
 class SpeedBound:
-    """The most tokens per second without drafts; each figure is None where that is not known."""
+    """Upper bounds of tokens per second without drafts; None if a bandwidth is unknown."""
 
     reads: tuple[DeviceReads, ...]
     n_ctx: int
     """Tokens of a chat's full context."""
     least_tps: float = 0.0
-    """What a measurement reached with the same settings: a bound below that would be wrong."""
+    """Measured speed with the same settings; the bound is never lower."""
 
     @property
     def is_estimate(self) -> bool:
@@ -60,29 +60,29 @@ class SpeedBound:
 
     @property
     def doubt(self) -> str:
-        """Why there is no figure; empty where there is one."""
+        """Why the speed is unknown; empty if it is known."""
         unknown = [each.device for each in self.reads if each.bandwidth is None]
         return f"the bandwidth of {' and '.join(unknown)} is unknown" if unknown else ""
 
     @property
     def tps(self) -> float | None:
-        """At the beginning of a chat."""
+        """Speed at the beginning of a chat."""
         found = self._rate(1, 0.0)
         return None if found is None else max(found, self.least_tps)
 
     @property
     def full_tps(self) -> float | None:
-        """With a full context."""
+        """Speed with a full context."""
         return self._rate(1, 1.0)
 
     def at_depth(self, n_tokens: int) -> float | None:
-        """With so many tokens in the context."""
+        """Speed with `n_tokens` in the context."""
         return self._rate(1, min(n_tokens / max(self.n_ctx, 1), 1.0))
 
     def together(self, n_chats: int, n_tokens: int) -> float | None:
-        """Of chats that decode in one batch, each with the same number of tokens.
+        """Total speed of `n_chats` decoded in one batch, each with `n_tokens` in its context.
 
-        The weights are read once for all, each cache for its own.
+        The weights are read once for all of them.
         """
         return self._rate(n_chats, n_chats * min(n_tokens / max(self.n_ctx, 1), 1.0))
 
@@ -93,21 +93,21 @@ class SpeedBound:
 
     @property
     def weight_bytes(self) -> int:
-        """Weights that a token reads, of all devices."""
+        """Bytes of weights that a token reads on all devices."""
         return sum(each.weight_bytes for each in self.reads)
 
 
 def speed_bound(
     model: Model, cost: Estimate, bandwidth_of: BandwidthOf, measured: ModelSpeed | None = None
 ) -> SpeedBound | None:
-    """The bound of a configuration; None where nothing is read.
+    """The speed bound of a configuration; None if it reads nothing.
 
     Args:
         model: The model of the estimate.
-        cost: What the configuration holds, and where.
-        bandwidth_of: The bandwidth of a device, None where it is not known.
-        measured: What the model reached here. It counts where there is no GPU: elsewhere layers
-            may have been placed otherwise.
+        cost: Estimate of the configuration.
+        bandwidth_of: Bandwidth of a device; None if unknown.
+        measured: Measured speed on this machine; used without a GPU only, since layers may be
+            placed differently.
     """
     weights = _weight_reads(model, cost)
     n_slots = max(cost.configuration.n_slots, 1)
@@ -127,7 +127,7 @@ def speed_bound(
 
 
 def _weight_reads(model: Model, cost: Estimate) -> dict[Device, float]:
-    """Bytes of weights that a token reads on each device; torch holds no type of the file."""
+    """Bytes of weights that a token reads on each device; torch stores them in its own type."""
     if cost.configuration.backend == "torch" and cost.target == "kvchat":
         n_read = sum(prod(tensor.shape) for tensor in read_tensors(model.file))
         n_held = sum(prod(tensor.shape) for tensor in model.file.tensors)

@@ -19,7 +19,7 @@ SHARE_STEPS = 30
 def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[float, ...] | None:
     """The number of layers of each GPU that fills the same share of its free memory.
 
-    None if the layers lie so already, there is one GPU, or a GPU has no free memory.
+    None if the split is even already, there is one GPU, or a GPU has no free memory.
     """
     gpus = _gpus_to_split(estimate)
     if not gpus or len(layers := _layers(model, estimate)) < len(gpus):
@@ -35,7 +35,7 @@ def even_split(model: Model, estimate: Estimate, margin_bytes: int) -> tuple[flo
 
 
 def splits_beside(model: Model, estimate: Estimate) -> Iterator[tuple[float, ...]]:
-    """The splits that differ from that of an estimate by one layer of neighbouring GPUs."""
+    """The splits with one layer moved between neighbouring GPUs."""
     if not (gpus := _gpus_to_split(estimate)):
         return
     present = _present(_layers(model, estimate), gpus)
@@ -76,7 +76,7 @@ def _layers(model: Model, estimate: Estimate) -> list[tuple[Device, int]]:
 
 
 def _apportioned(sizes: list[int], free: list[int]) -> list[int]:
-    """The number of layers of each GPU, in order, that fills the smallest common share."""
+    """Layers of each GPU, in order, so that the largest used share is smallest."""
 
     def counts_at(share: float) -> list[int] | None:
         counts, rest = [], deque(sizes)

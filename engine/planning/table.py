@@ -1,4 +1,4 @@
-"""A plan beside those of other KV types and contexts."""
+"""The memory of other K/V types and contexts, as a table."""
 
 from dataclasses import dataclass
 
@@ -25,17 +25,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class CacheTypeRow:
-    """One pair of types, or the cache kind of the torch backend."""
+    """One pair of K/V types, or a cache type of the torch backend."""
 
     types: KVTypes
     cells: tuple[Cell, ...]
     quality: Standing
-    """What is known of their quality on the model."""
+    """Measured quality of the types on the model."""
     kind: str | None = None
 
     @property
     def label(self) -> str:
-        """The kind, else the types, one name where they are the same."""
+        """The name of the cache type, or of both K/V types."""
         return self.kind or str(self.types)
 
 
@@ -57,9 +57,9 @@ class CostTable:
 def cost_table(
     plan: Plan, cost: Estimator, n_columns: int, *, shown: tuple[int, ...] = ()
 ) -> CostTable:
-    """What other types and contexts would cost, with the plan's own in the middle if possible.
+    """Estimate other types and contexts, with the plan's own in the middle if possible.
 
-    `shown` are the contexts of the previous table, which stay while the plan is among them.
+    `shown` are the contexts of the previous table, which stay while the plan's is one of them.
     """
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)

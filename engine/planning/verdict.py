@@ -15,7 +15,7 @@ class FitVerdict(StrEnum):
     FITS = "fits"
     """Every device keeps the margin free."""
     TIGHT = "tight"
-    """It goes into the free memory, and less than the margin stays."""
+    """It fits, but leaves less than the margin."""
     NO = "no"
     """A device lacks memory."""
 
@@ -28,7 +28,7 @@ def device_verdict(device: DeviceEstimate, margin_bytes: int) -> FitVerdict:
 
 
 def verdict_of(estimate: Estimate, margin_bytes: int) -> FitVerdict:
-    """The worst answer among the devices."""
+    """The worst verdict among the devices."""
     found = [device_verdict(device, margin_bytes) for device in estimate.devices]
     return max(found, key=list(FitVerdict).index)
 
@@ -45,7 +45,7 @@ def fullest_device(estimate: Estimate, margin_bytes: int) -> DeviceEstimate:
 
 
 def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
-    """What each device lacks that makes the verdict, in words; empty where all of it fits."""
+    """How much memory each short device lacks, as text; empty if all fits."""
     verdict = verdict_of(estimate, margin_bytes)
     return tuple(
         f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"
@@ -58,7 +58,7 @@ def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
 
 
 def does_not_fit(estimate: Estimate, margin_bytes: int, changes: Sequence[str]) -> str:
-    """That a configuration does not fit: what is short on which device, and what could change."""
+    """The message for a configuration that does not fit: shortages and remedies."""
     now = estimate.configuration
     short = "; ".join(
         f"{each.device.name} needs {format_bytes(each.total_bytes + each.shared_bytes)} but "

@@ -1,8 +1,8 @@
-"""Other machines that compute layers for llama-server: workers of llama.cpp's RPC.
+"""Other machines that compute layers for llama-server through llama.cpp's RPC.
 
-A worker is `ggml-rpc-server` of llama.cpp 0c1e57098 (`tools/rpc`); what goes over the net is what
-its client sends (`ggml/src/ggml-rpc/ggml-rpc.cpp`): all of it passes the machine with llama-server,
-and what one worker hands to another passes it twice.
+A worker is `ggml-rpc-server` of llama.cpp 0c1e57098 (`tools/rpc`); its client
+(`ggml/src/ggml-rpc/ggml-rpc.cpp`) sends everything through the machine with llama-server, so data
+from one worker to another crosses its network twice.
 """
 
 import shlex
@@ -25,7 +25,7 @@ PLACE_BYTES = 8
 MESSAGE_BYTES = 320
 """A tensor's description with its command: 296 bytes of `rpc_tensor` and some lengths."""
 N_INPUTS = 5
-"""Small inputs that each device is sent for a step: places, cells, mask, rows of output."""
+"""Small inputs sent to each device for a step: positions, cells, mask, output rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class RpcWorker:
     endpoint: str
     """`host:port`."""
     vram_bytes: tuple[int, ...] = ()
-    """Memory of each of its GPUs; of a worker without GPU, the RAM that it may use."""
+    """Memory of each GPU; without GPU, the RAM that the worker may use."""
     cards: tuple[str, ...] = ()
-    """Its GPUs by name, after those."""
+    """Its GPUs by name, after those of `vram_bytes`."""
 
     @property
     def host(self) -> str:
@@ -87,7 +87,7 @@ def workers_of(typed: Iterable[TypedGpu]) -> tuple[RpcWorker, ...]:
 def with_workers(
     configuration: Configuration, model: Model, devices: tuple[Device, ...]
 ) -> Configuration:
-    """The configuration with the workers among some devices and a fixed split of the layers.
+    """Add the workers among `devices` and a fixed split of the layers.
 
     A fixed share does not depend on the free memory of a worker when llama-server starts.
     """
@@ -102,29 +102,29 @@ def with_workers(
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What goes over the net of the machine with llama-server, in bytes."""
+    """Network traffic of the machine with llama-server, in bytes."""
 
     load_bytes: int
-    """Weights, once: a worker keeps those that it was sent with `--cache`."""
+    """Weights, sent once: a worker started with `--cache` stores them."""
     token_bytes: int
     """Each decoded token, at a full context."""
     prompt_bytes: int
     """Each token of a prompt."""
     n_waits: int
-    """Answers of workers that a token waits for: each costs the delay of the net."""
+    """Round trips that a token waits for, each with the network's latency."""
 
     def token_s(self, gbps: float) -> float:
-        """The time of a token on a net of so many 10^9 bits a second, its delay left out."""
+        """Transfer time of a token at `gbps` 10^9 bits per second, without latency."""
         return seconds_of(self.token_bytes, gbps)
 
 
 def seconds_of(nbytes: int, gbps: float) -> float:
-    """How long bytes take on a net of so many 10^9 bits a second."""
+    """Transfer time of bytes at `gbps` 10^9 bits per second."""
     return nbytes * 8 / (gbps * 1e9)
 
 
 def traffic(model: Model, cost: Estimate) -> Traffic | None:
-    """What a plan sends over the net; None where no worker has a part of it."""
+    """The network traffic of a plan; None without workers."""
     now, devices = cost.configuration, tuple(each.device for each in cost.devices)
     held = {each.device: each.term(TermKind.WEIGHTS).nbytes for each in cost.devices}
     load_bytes = sum(nbytes for device, nbytes in held.items() if device.worker)
@@ -149,13 +149,13 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
 
 
 def _crossings(where: Placement) -> Iterator[tuple[Device, Device]]:
-    """Where hidden states go from one device to another."""
+    """Pairs of devices between which hidden states are sent."""
     path = (where.cpu, *where.layer_devices, where.output_device)
     return ((before, after) for before, after in pairwise(path) if before != after)
 
 
 def _times(before: Device, after: Device) -> int:
-    """How often what goes from one device to another passes the net."""
+    """How often data from one device to another crosses the network."""
     if before.worker == after.worker:
         return 0  # a worker copies among its own GPUs
     return bool(before.worker) + bool(after.worker)

@@ -15,7 +15,7 @@ from engine.presets.preset import Preset, made_preset, read_preset
 PACKAGED = Path(__file__).resolve().parent / "_builtin"
 CHECKOUT = Path(__file__).resolve().parent.parent.parent / "presets"
 STEM_BYTES = 100
-"""Most bytes of a file's name before its suffix: some file systems allow 143 in all."""
+"""Maximum bytes of a file name without suffix; some file systems allow 143 in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def delete_preset(path: Path, user_dir: Path) -> None:
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
-    """A preset that resolves to a configuration again, with the values that are no default."""
+    """The preset of a configuration, with its values other than the defaults."""
     full = made_preset({**nested(settings_of(configuration)), "name": name})
     return made_preset({"name": name, **full.model_dump(exclude_defaults=True)})
 

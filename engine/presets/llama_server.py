@@ -1,8 +1,8 @@
 """llama-server: a configuration as its arguments, and its arguments as a preset.
 
-Every planned value is written, `--parallel` among them, so that nothing depends on `--fit` or on a
-default that changed. A flag that is absent has llama-server's default in the preset. Values that
-llama-server would split raise `ExportError`, texts without a setting `ImportedFileError`.
+Every planned value is written, even defaults, so that nothing depends on `--fit` or on a changed
+default. A flag that is absent has llama-server's default in the preset. Values that llama-server
+would split raise `ExportError`, texts without a setting `ImportedFileError`.
 """
 
 import csv
@@ -47,7 +47,7 @@ class Flag:
     off: str = ""
     """Names that switch it off."""
     takes: Literal["value", "switch", "maybe"] = "value"
-    """Whether it takes a value, is a switch, or takes a value in newer builds only."""
+    """Whether it needs a value, is a switch, or needs a value in newer builds only."""
     read: Callable[[str], Any] = str
 
     def has_value(self, name: str) -> bool:
@@ -165,7 +165,7 @@ _DEFAULTS: Fields = {
     "sampling.top_k": 40, "sampling.top_p": 0.95, "sampling.min_p": 0.05,
     "speculation.predictor": "off",
 }  # fmt: skip
-"""What llama-server does without a flag (`common/common.h`)."""
+"""llama-server's defaults (`common/common.h`)."""
 
 
 # --- from a configuration to words ---
@@ -203,7 +203,7 @@ def differences(request: ExportRequest) -> tuple[str, ...]:
 
 
 def _conditions(request: ExportRequest) -> Iterator[str]:
-    """What must hold for llama-server to do what is planned."""
+    """Conditions under which llama-server follows the plan."""
     configuration, model = request.configuration, request.model
     grammar, n_mtp_draft = configuration.sampling.grammar, configuration.n_mtp_draft
     if n_mtp_draft and model is not None and not model.architecture.head_layers:
@@ -224,7 +224,7 @@ def _conditions(request: ExportRequest) -> Iterator[str]:
 
 
 def _texts(configuration: Configuration) -> dict[str, str]:
-    """The text of each flag that is written, but for speculation."""
+    """The text of each written flag, except speculation."""
     values = fields.settings_of(configuration)
     texts = {"fit": "off"} | {
         key: _text(values[key])
@@ -417,7 +417,7 @@ class _Given:
             del self.texts[key]
 
     def _combined(self) -> Fields:
-        """The fields that more than one flag decides."""
+        """Fields that several flags set together."""
         found: Fields = {}
         texts = self.texts
         texts.pop("fit", None)

@@ -26,7 +26,7 @@ _DRAFT_MODEL, _DRAFT_MAX = f"{_DRAFT}draftModel", f"{_DRAFT}draftMaxTokens"
 
 
 def _boxed(field: str, key: str, off: object) -> FieldRow:
-    """A value with a box to check; `off` is the value without the check, and of unknown types."""
+    """A value with a checkbox; `off` is the value if it is unchecked or has an unknown type."""
 
     def write(value: object) -> Fields:
         known = off if isinstance(value, str) and value not in KV_TYPES else value
@@ -69,7 +69,7 @@ LENGTHS = (
 
 
 def _shares(n_layers: int | None) -> tuple[FieldRow, ...]:
-    """Numbers of layers, which LM Studio has as shares of all layers."""
+    """Numbers of layers, which LM Studio stores as shares of all layers."""
     keys = {
         "n_gpu_layers": f"{_LLAMA}acceleration.offloadRatio",
         "n_cpu_moe": "llm.load.numCpuExpertLayersRatio",

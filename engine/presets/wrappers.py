@@ -281,7 +281,7 @@ def _ini_value(text: str) -> str:
 
 
 def _is_ini(request: ImportRequest) -> bool:
-    """Whether the first line with content is a section of no unit, or the version."""
+    """Whether the text begins with an INI section that is not systemd's, or with the version."""
     lines = (line.strip() for line in request.text.splitlines())
     first = next((line for line in lines if line and line[0] not in ";#"), "")
     header = r"\[(?!(?:Unit|Service|Install)\])[^]]+\]\s*([;#].*)?"
@@ -349,7 +349,7 @@ def _macros(value: object) -> dict[str, str]:
 
 
 def _expanded(text: str, macros: Mapping[str, str]) -> str:
-    """The text with its macros, which may hold others."""
+    """Expand macros, also nested ones."""
     for _ in range(MAX_MACRO_DEPTH):
         parts = re.split(r"\$\{([^{}]*)\}", text)
         parts[1::2] = [macros.get(name, f"${{{name}}}") for name in parts[1::2]]
