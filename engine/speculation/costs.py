@@ -1,7 +1,7 @@
 """Measured costs in plain steps: of the rows of a batch, and of a source's drafts."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -11,11 +11,11 @@ from typing import Annotated
 from engine.configuration import MAX_DRAFT, Bounds
 
 MAX_ROWS = 1 + MAX_DRAFT
-RECENT = 7
-"""Batches per median: seven tolerate three stalled ones."""
+RECENT, FEW = 7, 2
+"""Batches per median: seven tolerate three stalled ones; of few the cheapest counts."""
 RECENT_PLAIN = 5
 """Plain steps per median: few, because other programs use the machine too."""
-TRUSTED = 2
+TRUSTED = 3
 """Number of batches that a cost of an earlier run counts as."""
 
 FIRST_SLOPE = 0.1
@@ -35,7 +35,7 @@ DEVIATIONS = 15
 SPREAD_SHARE = 0.8
 """Share of the last `DEVIATIONS` plain steps within `PlainStep.spread`."""
 
-MIN_POINTS = 3
+MIN_POINTS = 2
 """Measured sizes needed to save costs."""
 MAX_STEPS = 1000
 Steps = Annotated[float, Bounds(ge=0, lt=MAX_STEPS)]
@@ -150,13 +150,14 @@ class RowCosts:
 
     @property
     def points(self) -> Points:
-        """The measured sizes and their costs, one row first."""
-        return tuple((n_rows, self.steps(n_rows)) for n_rows in (1, *sorted(self._ratios)))
+        """The sizes with a median cost, one row first; a few batches may all have stalled."""
+        often = (n_rows for n_rows, ratios in self._ratios.items() if len(ratios) > FEW)
+        return tuple((n_rows, self.steps(n_rows)) for n_rows in (1, *sorted(often)))
 
     def _curve(self) -> list[float]:
         points = [(1, 1.0)]
         for n_rows, ratios in sorted(self._ratios.items()):
-            typical = median(ratios) if len(ratios) > 2 else min(ratios)
+            typical = median(ratios) if len(ratios) > FEW else min(ratios)
             points.append((n_rows, max(typical, 1.0)))
         curve = [1.0]
         for (left, low), (right, high) in pairwise(points):
@@ -195,10 +196,10 @@ class DraftCost:
             self._drafts.append((n_drafted, n_steps))
         else:
             self._silent.append(n_steps)
-            self.ask = median(self._silent)
+            self.ask = _typical(self._silent)
         if self._drafts:
             steps = [max(t - self.ask, 0.0) / n for n, t in self._drafts]
-            self.step = median(steps) if len(steps) > FEW_DRAFTS else min(steps)
+            self.step = _typical(steps)
 
     @property
     def is_known(self) -> bool:
@@ -213,3 +214,7 @@ class DraftCost:
     def steps(self, n_drafted: int) -> float:
         """Plain steps of a draft of that length; 0 if nothing is drafted."""
         return self.ask + self.step * n_drafted if n_drafted else 0.0
+
+
+def _typical(steps: Sequence[float]) -> float:
+    return median(steps) if len(steps) > FEW_DRAFTS else min(steps)
