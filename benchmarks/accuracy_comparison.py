@@ -173,7 +173,7 @@ def errors_of(row: Row) -> list[str]:
 
 
 def refusal(row: Row) -> str:
-    """Say who alone refuses a case, and why."""
+    """Report which side alone refuses a case, and why."""
     side = errors_of(row)[0]
     who = {"formula": "the planner", "truth": "llama.cpp"}[side]
     return f"{row['model']}, {row['case']}: {who} alone refuses: {part_of(row, side)['error']}"

@@ -268,7 +268,7 @@ def _spread(found: list[Comparison]) -> str:
 
 
 def _left(rows: list[Row], found: list[Comparison], placed: list[Comparison]) -> Iterator[str]:
-    """Say what is left: wrong bytes by model, compute furthest off by architecture, refusals."""
+    """Report the errors: wrong bytes by model, compute furthest off by architecture, refusals."""
     yield "## What is left"
     yield ""
     yield REASONS

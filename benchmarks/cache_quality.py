@@ -8,7 +8,6 @@ none. Rounds alternate, and times and memory are those of whole processes.
 `--library` makes kvchat load llama.cpp from a folder, so that both run the very same build.
 
     python benchmarks/cache_quality.py compare MODEL --tool .../llama-perplexity --library .../bin
-    python benchmarks/cache_quality.py page FIRST.json SECOND.json ...
 """
 
 import argparse
@@ -26,28 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from app.format import counted
 from engine.backends.base import Forward, Vocabulary
 from engine.backends.base import Sequence as Line
 from engine.configuration import KVTypes
-from engine.quality.records import (
-    Answers,
-    Breakdown,
-    Figure,
-    Measurement,
-    Report,
-    n_right,
-    read_report,
-)
 from engine.quality.texts import Document
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = {
-    "llama.cpp": ROOT / "docs" / "cache-quality.md",
-    "torch": ROOT / "docs" / "torch-caches.md",
-}
-"""By the backend that a report is of."""
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 KINDS = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
 FIGURES = {
     "mean": re.compile(r"^Mean\s+KLD:\s+(-?[\d.]+)", re.MULTILINE),
@@ -91,8 +73,6 @@ def main() -> None:
             own(options)
         case "decode":
             decode(options)
-        case "page":
-            write_pages([read_report(path) for path in options.reports])
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -361,95 +341,6 @@ def _kind(name: str) -> KVTypes:
     return KVTypes(type_k, type_v or type_k)
 
 
-# --- the page ---
-
-
-def write_pages(reports: Sequence[Report]) -> None:
-    """Put the tables of reports into the page of their backend, those of one model together."""
-    by_page: dict[Path, dict[str, list[Report]]] = {}
-    for report in reports:
-        page = PAGES[report.subject.settings.get("backend", "llama.cpp")]
-        by_page.setdefault(page, {}).setdefault(report.subject.model, []).append(report)
-    for page, by_model in by_page.items():
-        before, rest = page.read_text().split(BEGIN)
-        after = rest.split(END)[1]
-        lines = [line for same in by_model.values() for line in _model_lines(same)]
-        page.write_text(f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}")
-
-
-def _model_lines(reports: Sequence[Report]) -> Iterator[str]:
-    first = reports[0]
-    subject = first.subject
-    build = subject.build.partition("@")[0]
-    program = build if build.startswith("torch") else f"llama-cpp-python {build}"
-    chunks = ", ".join(dict.fromkeys(str(each.subject.n_chunk) for each in reports))
-    yield f"### {subject.model}\n"
-    yield (
-        f"{subject.device}, {counted(subject.n_threads, 'thread')}, {program}; "
-        f"{first.n_tokens:,} tokens of {len(first.texts)} texts "
-        f"in contexts of {subject.n_ctx:,}, batches of {chunks}; reference "
-        f"{subject.reference}. Runs stand one below the other.\n"
-    )
-    yield (
-        "| K/V | run | loss | 95 % | KL mean | KL median | KL p99 | KL p99.9 | same top | needles "
-        "| bytes/token | tok/s | tok/s deep | prefill |"
-    )
-    yield "|---|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
-    for row in first.measurements:
-        for number, report in enumerate(reports, 1):
-            same = [(each.role, each.kind) == (row.role, row.kind) for each in report.measurements]
-            if any(same):
-                yield _line(report.measurements[same.index(True)], number)
-    yield ""
-    yield "KL mean by kind of text and by position, first run:\n"
-    names = [part.name for part in _parts(first.measurements[0])]
-    yield f"| K/V | {' | '.join(names)} |"
-    yield f"|---|{'--:|' * len(names)}"
-    for row in first.measurements[1:]:
-        values = (part.scores.kl_mean.value for part in _parts(row))
-        yield f"| {_name(row)} | {' | '.join(f'{value:.4f}' for value in values)} |"
-    yield ""
-
-
-def _parts(row: Measurement) -> tuple[Breakdown, ...]:
-    return (*row.by_text, *row.by_position)
-
-
-def _line(row: Measurement, number: int) -> str:
-    scores, cost = row.scores, row.cost
-    cells = [
-        _name(row),
-        str(number),
-        f"{scores.nll_delta.value:+.4f}",
-        _interval(scores.nll_delta),
-        *(
-            f"{each.value:.5f}"
-            for each in (scores.kl_mean, scores.kl_median, scores.kl_p99, scores.kl_p999)
-        ),
-        f"{100 * scores.same_top.value:.2f} %",
-        _answered(row.needle),
-    ]
-    if cost is None:
-        cells += [""] * 4
-    else:
-        cells.append(f"{cost.kv_bytes_per_token:,.0f}")
-        cells += [f"{rate:.1f}" for rate in (cost.shallow_tps, cost.deep_tps, cost.prefill_tps)]
-    return f"| {' | '.join(cells)} |"
-
-
-def _answered(answers: Sequence[Answers]) -> str:
-    right, asked = n_right(answers)
-    return f"{right}/{asked}" if asked else ""
-
-
-def _name(row: Measurement) -> str:
-    return str(row.kind) if row.role == "candidate" else f"{row.kind} ({row.role})"
-
-
-def _interval(figure: Figure) -> str:
-    return "" if figure.low is None else f"{figure.low:+.4f} to {figure.high:+.4f}"
-
-
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -468,7 +359,6 @@ def _options() -> argparse.Namespace:
             one.add_argument("--library", type=Path, help="folder with the tool's libllama.so")
             one.add_argument("--rounds", type=int, default=3)
             one.add_argument("--scratch", type=Path, help="folder for the file of logits")
-    commands.add_parser("page").add_argument("reports", nargs="+", type=Path)
     return parser.parse_args()
 
 

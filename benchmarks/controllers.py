@@ -2,7 +2,7 @@
 
     ../.venv/bin/python controllers.py [--seeds 4] [--workers 2] [--page results/controllers.md]
 
-The worlds are those of `tests/support/speculation_simulator.py`; the controller is told neither
+The worlds are those of `tests/support/speculation_simulator.py`; the controller knows neither
 machine nor text nor source. No clock is read, so the table is the same on every machine.
 """
 
@@ -64,7 +64,7 @@ def copying(seed: int) -> tuple[float, ...]:
     """Prose and copied passages, look-up: speed over plain, and of the slowest 300 tokens."""
     worlds = (_copying(curve, every, seed) for curve in CURVES for every in (20, 60))
     played = [sim.play_auto(world, N_TOKENS) for world in worlds]
-    return mean(each.speed for each in played), min(each.worst_stretch(300) for each in played)
+    return mean(each.speed for each in played), min(each.slowest_part(300) for each in played)
 
 
 def draft_models(seed: int) -> tuple[float, ...]:
@@ -78,20 +78,20 @@ def draft_models(seed: int) -> tuple[float, ...]:
 
 
 def sure(seed: int) -> tuple[float, ...]:
-    """Copied passages, a source that says how sure it is: speed over plain."""
-    world = _copying(sim.TWO_CORES, 20, seed, tells=True)
+    """Copied passages, a source with true confidence: speed over plain."""
+    world = _copying(sim.TWO_CORES, 20, seed, has_confidence=True)
     return (sim.play_auto(world, N_TOKENS).speed,)
 
 
 def shared_machine(seed: int) -> tuple[float, ...]:
     """Copied passages on a machine that others slow down for a while: speed over plain."""
-    slowness = partial(_slowed, spells=(1.0, 1.6, 1.0, 2.4))
+    slowness = partial(_slowed, phases=(1.0, 1.6, 1.0, 2.4))
     worlds = (_copying(curve, 60, seed, slowness=slowness) for curve in CURVES)
     return (mean(sim.play_auto(world, N_TOKENS).speed for world in worlds),)
 
 
-def _slowed(place: int, spells: tuple[float, ...]) -> float:
-    return spells[place // 300 % len(spells)]
+def _slowed(place: int, phases: tuple[float, ...]) -> float:
+    return phases[place // 300 % len(phases)]
 
 
 def long_prompt(seed: int) -> tuple[float, ...]:
@@ -146,7 +146,7 @@ def busy_chat(seed: int) -> tuple[float, ...]:
 
 
 def turning(seed: int) -> tuple[float, ...]:
-    """Text that is guessed well for 2,000 tokens and badly from then on: speed behind the turn."""
+    """Text that is guessed well for 2,000 tokens and then badly: speed of the second part."""
     found = []
     for curve, source in product((sim.TWO_CORES, sim.GPU), (sim.LOOKUP, sim.SMALL_DRAFT)):
         world = sim.World(curve, lambda _, place: 0.8 if place < 2000 else 0.45, source, seed=seed)
@@ -168,7 +168,7 @@ MEASURES: dict[Callable[[int], tuple[float, ...]], tuple[str, ...]] = {
     hopeless: ("hopeless",),
     copying: ("copying", "slowest 300"),
     draft_models: ("draft models", "their least"),
-    sure: ("says how sure",),
+    sure: ("true confidence",),
     shared_machine: ("shared machine",),
     long_prompt: ("long prompt",),
     first_reply: ("first 64", "first 128", "first 512"),

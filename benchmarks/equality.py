@@ -49,7 +49,7 @@ EAGER = SpeculationSettings(
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """Where a reply with drafts leaves plain decoding's, and by how little."""
 
     prompt: str
@@ -73,7 +73,7 @@ class Case:
     n_accepted: int = 0
     n_near_ties: int = 0
     decode_s: float = 0.0
-    divergences: list[Parting] = field(default_factory=list)
+    divergences: list[Divergence] = field(default_factory=list)
 
     @property
     def n_same(self) -> int:
@@ -199,7 +199,7 @@ def run_all(
                 at = first_divergence(plain.token_ids, drafted.token_ids)
                 if at is not None:
                     margin = machine.margin(request, plain, at)
-                    case.divergences.append(Parting(prompt.name, request.seed or 0, at, margin))
+                    case.divergences.append(Divergence(prompt.name, request.seed or 0, at, margin))
     return list(cases.values())
 
 
@@ -251,7 +251,7 @@ def print_cases(cases: list[Case]) -> None:
         print(summary([case for case in drafting if case.drawing == drawing]))
 
 
-def placed(divergences: list[Parting]) -> str:
+def placed(divergences: list[Divergence]) -> str:
     return " ".join(f"{each.at} ({formatted(each.margin)})" for each in divergences)
 
 

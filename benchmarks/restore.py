@@ -86,7 +86,7 @@ def main() -> None:
     for name, number in {"tokens": 2000, "rows": 64, "threads": 2, "pairs": 5}.items():
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
-    tables = {"equality": tell_equality, "times": tell_times, "resume": tell_resume}
+    tables = {"equality": print_equality, "times": print_times, "resume": print_resume}
     parser.add_argument("--only", nargs="+", choices=tables, default=list(tables))
     options = parser.parse_args()
     for model in options.models:
@@ -107,11 +107,11 @@ def read(sequence: Sequence, tokens: list[int]) -> None:
 
 
 def rows(sequence: Sequence, n: int) -> Rows:
-    """The logits behind n more tokens, decoded one by one."""
+    """The logits of n more tokens, decoded one by one."""
     return np.stack([sequence.decode(token).logits[0].copy() for token in line(n, 1)])
 
 
-def tell_equality(model: Path, options: argparse.Namespace) -> None:
+def print_equality(model: Path, options: argparse.Namespace) -> None:
     print(f"\nequality of {options.rows} rows")
     print("  K/V   flash  cells     " + "  ".join(f"{name:>8}" for name in COLUMNS))
     for kind, flash_attention in KINDS:
@@ -119,8 +119,8 @@ def tell_equality(model: Path, options: argparse.Namespace) -> None:
             case = Case(model, kind, flash_attention, options.tokens, options.threads, n_sequences)
             found = dict(compare(case, options.rows))
             cells = "alone" if n_sequences == 1 else f"1 of {n_sequences}"
-            told = "  ".join(f"{found.get(name, '-'):>8}" for name in COLUMNS)
-            print(f"  {kind:5} {flash_attention:5}  {cells:8}  {told}", flush=True)
+            cells_text = "  ".join(f"{found.get(name, '-'):>8}" for name in COLUMNS)
+            print(f"  {kind:5} {flash_attention:5}  {cells:8}  {cells_text}", flush=True)
 
 
 COLUMNS = ("whole", "segments", "branch", "restart")
@@ -194,7 +194,7 @@ def verdict(expected: Rows, found: Rows) -> str:
     return "equal" if not differ else f"row {differ[0]}"
 
 
-def tell_times(model: Path, options: argparse.Namespace) -> None:
+def print_times(model: Path, options: argparse.Namespace) -> None:
     print("\n  tokens  K/V   flash       bytes    get ms  end ms  parts ms  set ms")
     for kind, flash_attention in KINDS:
         case = Case(model, kind, flash_attention, options.tokens, options.threads)
@@ -202,8 +202,8 @@ def tell_times(model: Path, options: argparse.Namespace) -> None:
         sequence = backend.open()
         for n_tokens in sorted({min(600, case.n_tokens), case.n_tokens}):
             read(sequence, line(case.n_tokens)[:n_tokens])
-            told = times(backend, sequence)
-            print(f"  {n_tokens:6}  {kind:5} {flash_attention:5}  {told}", flush=True)
+            timed = times(backend, sequence)
+            print(f"  {n_tokens:6}  {kind:5} {flash_attention:5}  {timed}", flush=True)
         backend.close()
 
 
@@ -233,7 +233,7 @@ Timed = tuple[float, PromptReady, Finished]
 """Time to the first token, where the prompt's tokens came from, and the reply."""
 
 
-def tell_resume(model: Path, options: argparse.Namespace) -> None:
+def print_resume(model: Path, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="kvchat-resume-") as folder:
         bench = Bench(model, options, Path(folder))
         pairs = [bench.pair(number) for number in range(options.pairs)]
@@ -273,11 +273,13 @@ class Bench:
         """The replies of one new chat from each place."""
         chat = f"chat:{number}"
         n_sentences = self._options.tokens // TOKENS_OF_SENTENCE
-        told = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
-        timed = {"nothing": self._ask(chat, told)}
+        question = Message("user", f"Log number {number}. " + SENTENCE * n_sentences)
+        timed = {"nothing": self._ask(chat, question)}
         first = timed["nothing"][2]
         answer = Message("assistant", first.text, first.token_ids, first.vocabulary_id)
-        turns = [(told, answer, Message("user", f"{season} came: what now?")) for season in SEASONS]
+        turns = [
+            (question, answer, Message("user", f"{season} came: what now?")) for season in SEASONS
+        ]
         timed["hot"] = self._ask(chat, *turns[0])
         self._ask(f"other:{number}", Message("user", f"Number {number}: name three colours."))
         timed["warm"] = self._ask(chat, *turns[1])

@@ -7,8 +7,8 @@
 `logits` compares distributions at every position of the texts that the laboratory has. MODEL, whose
 weights torch dequantises, is held against llama.cpp on MODEL itself, where it rounds activations to
 8 bits, and on a float32 file that its own quantiser makes of MODEL: the very same weights.
-`compiled` decodes by turns with the compiled step and without, and says how long compiling took.
-`bandwidth` says which share of the memory's bandwidth, as a copy of a gigabyte measures it, a
+`compiled` decodes by turns with the compiled step and without, and prints the compile time.
+`bandwidth` prints which share of the memory's bandwidth, as a copy of a gigabyte measures it, a
 decode step reaches; on a GPU where torch finds one.
 """
 
@@ -39,8 +39,8 @@ from engine.quality.texts import own_texts
 
 WINDOW = 512
 """Tokens of a text that are scored together."""
-N_BEHIND = 100
-"""Tokens behind which single ones are decoded."""
+DEPTH = 100
+"""Depths at which single tokens are decoded."""
 ALL_F32 = 0
 """llama.cpp's `LLAMA_FTYPE_ALL_F32`."""
 Rows = NDArray[np.float32]
@@ -99,7 +99,7 @@ def logits(model: Path, positions: int, threads: int, dtype: str) -> None:
 def compiled(
     model: Path, rounds: int, tokens: int, sizes: Sequence[int], threads: int, dtypes: Sequence[str]
 ) -> None:
-    """A decode step compiled and as it is, by turns, behind 100 tokens in contexts of --ctx."""
+    """A decode step compiled and as it is, by turns, at depth 100 in contexts of --ctx."""
     print("| dtype | context | compiling, s | compiled, tokens/s | as it is | ratio |")
     print("|---|--:|--:|--:|--:|--:|")
     for dtype in dtypes:
@@ -158,7 +158,7 @@ def bandwidth(
 
 
 def copied_bytes_per_s(backend: TorchBackend) -> float:
-    """Bytes read and written a second by the quickest of ten copies of a gigabyte."""
+    """Bytes read and written a second by the fastest of ten copies of a gigabyte."""
     source = torch.ones(1 << 28, device=backend.model.device)
     target = torch.empty_like(source)
     best = math.inf
@@ -179,7 +179,7 @@ def read_bytes(backend: TorchBackend, n_ctx: int) -> int:
     model = backend.model
     is_tied = model.embeddings.data_ptr() == model.output.weight.data_ptr()
     weights = model.nbytes - (0 if is_tied else model.embeddings.nbytes)
-    return weights + backend.kv_bytes * N_BEHIND // n_ctx
+    return weights + backend.kv_bytes * DEPTH // n_ctx
 
 
 def settled(backend: TorchBackend) -> None:
@@ -190,20 +190,20 @@ def settled(backend: TorchBackend) -> None:
 
 
 def steps_taken(backend: TorchBackend, rounds: int, tokens: int) -> dict[Mode, list[float]]:
-    """Seconds of a step behind 100 tokens by each way, of several rounds by turns."""
+    """Seconds of a step at depth 100 by each way, of several rounds by turns."""
     steps, sequence = backend.fixed, backend.open()
     if steps is None or steps.mode != "compiled":
         sys.exit(backend.notes[0])
     is_cuda = backend.model.device.type == "cuda"
     ways: tuple[Mode, ...] = ("plain", "captured", "compiled") if is_cuda else ("plain", "compiled")
     taken: dict[Mode, list[float]] = {mode: [] for mode in ways}
-    sequence.prefill([5] * N_BEHIND)
+    sequence.prefill([5] * DEPTH)
     for number in range(rounds + 1):
         for steps.mode in ways:
             watch = Stopwatch()
             for _ in range(tokens):
                 sequence.decode(5)
-            sequence.crop(N_BEHIND)
+            sequence.crop(DEPTH)
             if number:  # the first warm all up
                 taken[steps.mode].append(watch.total() / tokens)
     return taken
@@ -222,7 +222,7 @@ def write_f32(model: Path, path: Path) -> None:
 
 
 def token_windows(model: Path, n_positions: int, log: NativeLog) -> list[list[int]]:
-    """Stretches of texts, each of at most `WINDOW` tokens, that have so many positions together."""
+    """Windows of texts, each of at most `WINDOW` tokens, that have so many positions together."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), log)
     windows: list[list[int]] = []
     for text in own_texts():
@@ -239,7 +239,7 @@ def token_windows(model: Path, n_positions: int, log: NativeLog) -> list[list[in
 def torch_rows(
     path: Path, windows: Sequence[list[int]], dtype: str, n_threads: int, log: NativeLog
 ) -> list[Rows]:
-    """The logits behind every token of each window."""
+    """The logits after every token of each window."""
     backend = TorchBackend(_configuration(path, n_threads, "torch", dtype), log)
     rows = [_rows(backend, window) for window in windows]
     backend.close()

@@ -95,8 +95,9 @@ def texts_of(path: Path) -> Iterator[str]:
 
 
 def pages(root: Path) -> list[Path]:
-    """README, pages and presets."""
-    return sorted({*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("presets/*.toml")})
+    """README, pages, results of benchmarks and presets."""
+    patterns = ("*.md", "docs/*.md", "benchmarks/**/*.md", "presets/*.toml")
+    return sorted(path for pattern in patterns for path in root.glob(pattern))
 
 
 def words_of_code(path: Path) -> Iterator[str]:

@@ -191,7 +191,7 @@ def last_line(log: IO[bytes]) -> str:
 
 
 def shared_with(binary: Path, environment: dict[str, str], folders: tuple[Path, ...]) -> str:
-    """Say whether the program computes with the files of the given folders or with its own."""
+    """Report whether the program uses the libraries of the given folders."""
     done = subprocess.run(
         ("ldd", str(binary)), env=environment, capture_output=True, text=True, check=False
     )

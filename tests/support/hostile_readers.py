@@ -289,7 +289,7 @@ def _batch(data: bytes) -> Iterator[str]:
 
 
 def _attachment(data: bytes) -> Iterator[str]:
-    """A file that goes with a message, and the files of a message that was kept."""
+    """A file that goes with a message, and the files of a saved message."""
     yield read_file(_file(data, "notes.md").name, _folder()).text
     text, files = attached_to(data.decode("utf-8", "replace"))
     yield from (text, *(file.name for file in files))
@@ -583,7 +583,7 @@ READERS = [
     _texts("LM Studio's file that an export joins", _merged, LM_STUDIO.encode()),
     _texts("log of a server, compared", _log, *LOG_TEXTS),
     _texts("amounts, addresses", _amounts, *AMOUNTS),
-    _texts("chats: JSON lines, kept", _history, _jsonl),
+    _texts("chats: JSON lines, saved", _history, _jsonl),
     _texts("requests of a batch", _batch, BATCH),
     _texts("file that goes with a message", _attachment, ATTACHED),
     _texts(
@@ -604,9 +604,9 @@ READERS = [
     _texts("measured speeds, favourites", _measured, *map(_seed, range(2))),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("digests of models", _digests, b'{"version": 1, "digests": {"a": "b"}}'),
-    _texts("kept header of a remote model", _remote, _remote_seed),
+    _texts("cached header of a remote model", _remote, _remote_seed),
     *([_texts("state of a torch cache", _saved_torch, _saved_torch_seed)] * HAS_TORCH),
-    _texts("table of kept states", _table_of_states, _table_seed, share=0.1),
+    _texts("table of saved states", _table_of_states, _table_seed, share=0.1),
     _texts("answers of a language server", _served, MODELS, STREAM, share=0.3),
     _texts("listings of a hub", _listing, TREE_OF_HUB, FOUND_IN_HUB, share=0.3),
     _texts("answer of a server", _answered, ANSWER, REDIRECT, CHUNKED, share=0.3),

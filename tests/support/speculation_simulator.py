@@ -77,7 +77,7 @@ class World:
     """Share of the rounds in which the source has anything to say."""
     goes_on: float = 1.0
     """Share of the guesses behind which it has another one."""
-    tells: bool = False
+    has_confidence: bool = False
     """Whether the confidence is the share of right guesses, or says nothing."""
     slowness: Callable[[int], float] = lambda _: 1.0
     """Times as long as at first that everything takes at a place: others use the machine too."""
@@ -122,7 +122,7 @@ class Played:
         """Tokens in the time of a plain step."""
         return self.n_tokens / self.steps
 
-    def worst_stretch(self, n_tokens: int) -> float:
+    def slowest_part(self, n_tokens: int) -> float:
         """Give the lowest speed over any stretch of about that many tokens."""
         worst, start = float("inf"), 0
         for end in range(len(self.marks)):
@@ -247,7 +247,7 @@ def _pulled(world: World, controller: Controller, place: int) -> tuple[list[Draf
     is_silent = world.rng.random() >= world.proposes
     was_asked = controller.wants("simulated")
     while was_asked and not is_silent and len(guesses) < MAX_DRAFT:
-        share = world.text(world.rng, place + len(guesses)) if world.tells else 0.8
+        share = world.text(world.rng, place + len(guesses)) if world.has_confidence else 0.8
         guesses.append(DraftToken(1, share))
         if not controller.wants_another(guesses):
             break

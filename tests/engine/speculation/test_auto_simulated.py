@@ -62,7 +62,7 @@ def test_on_text_that_copies_by_turns_it_beats_every_fixed_length_or_nearly(
     for seed in MANY_SEEDS:
         played = play_auto(make(seed=seed), N_TOKENS)
         shares.append(played.speed / best_fixed(partial(make, seed=seed), N_TOKENS))
-        assert played.worst_stretch(300) >= 0.94
+        assert played.slowest_part(300) >= 0.94
     assert mean(shares) >= 0.97
 
 
@@ -100,7 +100,7 @@ def test_a_draft_model_that_was_off_comes_back_in_a_later_reply() -> None:
 
 def test_confidence_that_tells_is_used() -> None:
     make = partial(World, TWO_CORES, switching(0.1, 0.92, 20), seed=101)
-    assert play_auto(make(tells=True), N_TOKENS).speed > 1.03 * play_auto(make(), N_TOKENS).speed
+    assert play_auto(make(has_confidence=True), N_TOKENS).speed > 1.03 * play_auto(make(), N_TOKENS).speed
 
 
 def test_a_second_reply_starts_with_what_the_first_one_learned() -> None:
