@@ -35,7 +35,7 @@ def real_model(name: str) -> Path:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep every test out of the folders of whoever runs it."""
+    """Keep every test out of the folders of the user who runs it."""
     folder = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         for kind in ("DATA", "CONFIG", "STATE", "CACHE"):

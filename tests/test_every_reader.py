@@ -12,14 +12,14 @@ BY_NAME = {reader.name: reader for reader in READERS}
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_nothing_that_a_file_says_hurts_its_reader(name: str) -> None:
+def test_no_content_of_a_file_hurts_its_reader(name: str) -> None:
     reader = BY_NAME[name]
     check(reader, n_inputs=round((len(BOMBS) + 150) * min(reader.share, 1)), most=MOST)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BY_NAME)
-def test_nothing_large_that_a_file_says_hurts_its_reader(name: str) -> None:
+def test_no_large_content_of_a_file_hurts_its_reader(name: str) -> None:
     check(BY_NAME[name], n_inputs=len(BOMBS), most=10 * MOST)
 
 

@@ -31,7 +31,7 @@ def commands_of(block: str) -> str:
     return "\n".join(commands)
 
 
-def test_commands_are_told_from_their_output() -> None:
+def test_commands_are_separated_from_their_output() -> None:
     block = "$ a \\\n  --b\nout\n$ cat > f <<'EOF'\nx\nEOF\nout\n$ c\n"
     assert commands_of(block) == "a \\\n  --b\ncat > f <<'EOF'\nx\nEOF\nc"
 

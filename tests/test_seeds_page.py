@@ -35,8 +35,8 @@ def rows() -> list[tuple[int, str, str, str]]:
 
 def section(title: str) -> list[str]:
     """The rows of a section's table, without its head."""
-    _, _, behind = PAGE.read_text().partition(f"## {title}\n")
-    body, _, _ = behind.partition("\n## ")
+    _, _, after = PAGE.read_text().partition(f"## {title}\n")
+    body, _, _ = after.partition("\n## ")
     return [line for line in body.splitlines() if line.startswith("| ")][1:]
 
 
@@ -45,7 +45,7 @@ def left_out() -> list[str]:
 
 
 def spans() -> list[str]:
-    """All that the page says of kvchat in code: places, proofs and reasons."""
+    """All code of the page: places, proofs and reasons."""
     cells = [cell for _, _, where, shown in rows() for cell in (where, shown)]
     return [
         span for cell in (*cells, *left_out(), *section("Not built")) for span in CODE.findall(cell)
@@ -163,7 +163,7 @@ def test_what_the_page_names_is_there(span: str) -> None:
     assert fault(span) is None
 
 
-def test_each_row_says_where_it_lives_and_what_shows_it() -> None:
+def test_each_row_has_its_place_and_its_proof() -> None:
     for number, feature, where, shown in rows():
         assert feature.strip(), number
         assert where.strip(), number

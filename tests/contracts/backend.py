@@ -111,9 +111,9 @@ class BackendContract:
         sequence = backend.open()
         self.prefill_all(backend, sequence, line[:20])
         other = [*line[:12], line[13], *line[13:20]]
-        kept = rewind(sequence, other)
-        assert kept == common_prefix(line[:20], other)
-        assert list(sequence.tokens) == other[:kept]
+        length = rewind(sequence, other)
+        assert length == common_prefix(line[:20], other)
+        assert list(sequence.tokens) == other[:length]
 
     def test_more_rows_than_reserved_are_refused_and_nothing_is_decoded(
         self, backend: Backend, line: list[int]
@@ -148,12 +148,12 @@ class BackendContract:
         sequence.prefill(line[4:8])
         assert list(sequence.tokens) == line[:8]
 
-    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
+    def test_pieces_join_to_the_tokenised_text(self, backend: Backend) -> None:
         vocabulary = backend.vocabulary
         text = "Grüße, 世界! 3 < 4\n"
         tokens = vocabulary.tokenize(text, add_special=False, parse_special=False)
-        spelled = b"".join(vocabulary.piece(token) for token in tokens).decode()
-        assert spelled.strip() == text.strip()
+        text_again = b"".join(vocabulary.piece(token) for token in tokens).decode()
+        assert text_again.strip() == text.strip()
 
 
 class BatchContract:
@@ -225,7 +225,7 @@ class BatchContract:
         again = between.decode(line[7]).logits
         assert np.abs(again - untouched).max() <= (0 if self.is_apart else self.tolerance)
 
-    def test_a_batch_without_room_for_one_of_its_steps_decodes_none(
+    def test_a_batch_that_exceeds_the_cells_of_one_step_decodes_none(
         self, backend: Backend, line: list[int], sequences: list[Sequence]
     ) -> None:
         full, other, _ = sequences
@@ -342,7 +342,7 @@ class SeveralSequencesContract:
             sequence.prefill(tokens[start : start + backend.n_batch])
         return sequence
 
-    def test_as_many_are_open_as_there_is_room_for_and_a_closed_one_makes_room(
+    def test_at_most_n_sequences_are_open_and_a_closed_one_can_be_replaced(
         self, backend: Backend, line: list[int]
     ) -> None:
         sequences = [self.open(backend, line[:5]) for _ in range(backend.n_sequences)]

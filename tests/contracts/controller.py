@@ -15,9 +15,9 @@ class ControllerContract:
     """Whether the first round drafts already, or measures."""
 
     def make(self) -> Controller:
-        raise AssertionError("a subclass says which controller")
+        raise AssertionError("a subclass defines the controller")
 
-    def test_a_fresh_controller_says_what_it_does_and_why(self) -> None:
+    def test_a_fresh_controller_has_a_length_and_a_reason(self) -> None:
         controller = self.make()
         assert (controller.length > 0) == self.drafts_at_once
         assert controller.wants("s") == self.drafts_at_once

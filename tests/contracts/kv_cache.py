@@ -93,7 +93,7 @@ def restore(cache: KVCache, saved: bytes | memoryview) -> None:
 
 
 def with_length(saved: bytes, length: int) -> bytes:
-    """Saved tensors that say another number of tokens."""
+    """Saved tensors with another number of tokens."""
     return save(load(saved) | {LENGTH: torch.tensor(length)})
 
 
@@ -112,7 +112,7 @@ class KVCacheContract:
             for one, other in zip(alone, append(make(), rows, sizes), strict=True):
                 assert_same(one, other)
 
-    def test_a_query_sees_nothing_behind_itself_and_always_itself(self, make: Make) -> None:
+    def test_a_query_sees_nothing_after_itself_and_always_itself(self, make: Make) -> None:
         for query, (positions, keys, values) in enumerate(append(make(), new_rows(130), [50, 80])):
             assert positions.max() == query
             assert len(positions.unique()) == len(positions)
@@ -167,9 +167,9 @@ class KVCacheContract:
             n_accepted = turn % 4
             n_drafted = min(CONFIG.n_back - 1, n_accepted + turn % 7, 139 - length)
             n_accepted = min(n_accepted, n_drafted)
-            kept = slice(length, length + 1 + n_accepted)
+            committed = slice(length, length + 1 + n_accepted)
             batch = [
-                torch.cat((right[:, :, kept], wrong[:, :, : n_drafted - n_accepted]), 2)
+                torch.cat((right[:, :, committed], wrong[:, :, : n_drafted - n_accepted]), 2)
                 for right, wrong in zip(rows, refuted, strict=True)
             ]
             state = cache.update(batch[0], batch[1])
@@ -200,7 +200,7 @@ class KVCacheContract:
         append(cache, new_rows(1), [1])
         assert cache.length == CONFIG.n_ctx
 
-    def test_bytes_told_are_bytes_held(self, make: Make) -> None:
+    def test_reported_bytes_are_the_allocated_ones(self, make: Make) -> None:
         cache = make()
         for n_tokens in (0, 3, 100):
             if n_tokens:

@@ -11,7 +11,7 @@ class PredictorContract:
     def test_it_has_a_name(self, predictor: Predictor) -> None:
         assert predictor.name
 
-    def test_nothing_is_proposed_behind_an_empty_line(self, predictor: Predictor) -> None:
+    def test_nothing_is_proposed_after_an_empty_sequence(self, predictor: Predictor) -> None:
         predictor.reset(())
         assert list(islice(predictor.propose(), 3)) == []
 

@@ -24,7 +24,7 @@ def forgotten(row: Family) -> Iterator[str]:
         ("indexer", row.indexer_layers != "named" or row.needs_top_k, row.indexer),
         ("window", row.sharing, row.window),
     )
-    return (name for name, is_said, other in pairs if is_said and not other)
+    return (name for name, is_named, other in pairs if is_named and not other)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,4 +1,4 @@
-"""A new name of a closed set has its place in every table, or a test says which forgets it."""
+"""A new name of a closed set is in every table, or a test names the table that lacks it."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -40,17 +40,19 @@ def test_every_kv_type_is_in_every_table(table: str, known: Collection[str]) -> 
 
 
 def exported(format_name: str, configuration: Configuration) -> tuple[str, tuple[str, ...]]:
-    """What the program gets, without comments, and what is said of the rest."""
+    """What the program gets, without comments, and the reported differences."""
     found: Exported = FORMATS[format_name].render(ExportRequest(configuration))
     texts = (found.text, *found.companions.values())
     lines = (line for text in texts for line in text.splitlines())
-    said = "\n".join(line for line in lines if not line.lstrip().startswith(("#", ";", "//")))
-    return said, found.differences
+    text = "\n".join(line for line in lines if not line.lstrip().startswith(("#", ";", "//")))
+    return text, found.differences
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("kv_type", NAMES)
-def test_every_kv_type_reaches_every_program_or_is_said_not_to(name: str, kv_type: str) -> None:
+def test_every_kv_type_reaches_every_program_or_is_reported_as_missing(
+    name: str, kv_type: str
+) -> None:
     assert kv_type in KV_TYPES
     values = {"type_k": kv_type, "type_v": kv_type}
     typed = replace(CONFIGURATION, **values)  # type: ignore[arg-type]  # a name of the set
@@ -61,7 +63,7 @@ def test_every_kv_type_reaches_every_program_or_is_said_not_to(name: str, kv_typ
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_nothing_is_said_of_drafts_where_nothing_drafts(name: str) -> None:
+def test_no_difference_of_drafts_is_reported_without_a_predictor(name: str) -> None:
     _, remarks = exported(name, drafting(PredictorName.OFF))
     assert not any("draft" in remark or "predictor" in remark for remark in remarks)
 
@@ -74,14 +76,14 @@ def drafting(predictor: PredictorName) -> Configuration:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("predictor", [each for each in PredictorName if each != "off"])
-def test_every_predictor_reaches_every_program_or_is_said_not_to(
+def test_every_predictor_reaches_every_program_or_is_reported_as_missing(
     name: str, predictor: PredictorName
 ) -> None:
     assert exported(name, drafting(predictor)) != exported(name, drafting(PredictorName.OFF))
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_where_nothing_drafts_nothing_is_said_of_drafts(name: str) -> None:
+def test_an_export_without_a_predictor_has_no_draft_settings(name: str) -> None:
     _, remarks = exported(name, drafting(PredictorName.OFF))
     assert not [remark for remark in remarks if "in every round" in remark]
 

@@ -16,7 +16,7 @@ def failing() -> None:
     raise ValueError("no such thing")
 
 
-def test_a_fault_is_reported_and_then_told_to_the_owner(thread_faults: list[ThreadFault]) -> None:
+def test_a_fault_is_reported_and_then_passed_to_the_owner(thread_faults: list[ThreadFault]) -> None:
     owner: list[ThreadFault] = []
     start_thread(failing, name="worker", on_fault=owner.append).join(WAIT_S)
     (fault,) = thread_faults
@@ -62,11 +62,11 @@ def test_an_owner_that_fails_too_does_not_keep_the_body_from_going_on(
     monkeypatch.setattr(threading, "excepthook", lambda args: printed.append(str(args.exc_value)))
 
     def raises(fault: ThreadFault) -> None:
-        raise RuntimeError(f"cannot tell of {fault.thread}")
+        raise RuntimeError(f"cannot report {fault.thread}")
 
     start_thread(failing, name="worker", on_fault=raises, pauses_s=(0.0,)).join(WAIT_S)
     assert len(thread_faults) == 2
-    assert printed == ["cannot tell of worker"] * 2
+    assert printed == ["cannot report worker"] * 2
 
 
 def test_every_thread_of_the_engine_is_started_by_it() -> None:

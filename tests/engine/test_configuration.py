@@ -23,7 +23,7 @@ from engine.presets.preset import Preset
     ("n_batch", "n_ubatch", "expected"),
     [(2048, 512, 512), (256, 512, 256), (2048, 1, 1 + MAX_DRAFT), (8, 8, 1 + MAX_DRAFT)],
 )
-def test_the_longest_draft_fits_a_batch_however_small_micro_batches_are(
+def test_the_longest_draft_fits_a_batch_however_small_ubatches_are(
     tmp_path: Path, n_batch: int, n_ubatch: int, expected: int
 ) -> None:
     model = tmp_path / "model.gguf"
@@ -53,7 +53,7 @@ def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"temperature": 10.5}, "temperature is 10.5, allowed: 0.0 to 10.0"),
         ({"top_p": 0.0}, "top_p is 0.0, allowed: above 0.0, to 1.0"),
@@ -63,10 +63,10 @@ def test_the_draft_has_one_sequence_however_many_chats_the_target_holds(tmp_path
     ],
 )
 def test_a_value_outside_its_bounds_is_refused_with_them(
-    changes: dict[str, float], told: str
+    changes: dict[str, float], message: str
 ) -> None:
     check_settings(usual := SamplingSettings())
-    with pytest.raises(PresetError, match=f"^{re.escape(told)}"):
+    with pytest.raises(PresetError, match=f"^{re.escape(message)}"):
         check_settings(replace(usual, **changes))  # type: ignore[arg-type]  # by name
 
 

@@ -32,13 +32,13 @@ def test_another_round_and_another_use_draw_afresh(
     assert abs(same - N / 64) < 4 * (N / 64) ** 0.5
 
 
-def test_it_accepts_as_often_as_it_is_told() -> None:
+def test_it_accepts_with_the_given_probability() -> None:
     for probability in (0.0, 0.1, 0.7, 1.0):
         yes = sum(Dice(5, at).accepts(probability, at + 1) for at in range(N))
         assert abs(yes - probability * N) <= 4 * (N * probability * (1 - probability)) ** 0.5
 
 
-def test_accepting_tells_nothing_about_what_was_drafted() -> None:
+def test_acceptance_is_independent_of_the_draft() -> None:
     table = np.zeros((2, 2))
     half = Distribution(np.arange(2), np.full(2, 0.5))
     for at in range(N):
@@ -55,7 +55,7 @@ def test_uniform_numbers_are_inside_the_unit_and_even() -> None:
 
 
 def test_probabilities_of_cut_tokens_are_zero() -> None:
-    law = Distribution(np.array([7, 2]), np.array([0.75, 0.25]))
-    assert law.probabilities(np.array([0, 2, 7, 900])).tolist() == [0.0, 0.25, 0.75, 0.0]
-    assert law.probability(7) == 0.75
-    assert law.probability(3) == 0.0
+    found = Distribution(np.array([7, 2]), np.array([0.75, 0.25]))
+    assert found.probabilities(np.array([0, 2, 7, 900])).tolist() == [0.0, 0.25, 0.75, 0.0]
+    assert found.probability(7) == 0.75
+    assert found.probability(3) == 0.0

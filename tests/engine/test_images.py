@@ -48,7 +48,7 @@ def half_red(mode: str = "RGB") -> Picture:
 
 
 def turned(orientation: int) -> bytes:
-    """A JPEG of `half_red` whose EXIF says so."""
+    """A JPEG of `half_red` with that EXIF orientation."""
     exif = Exif()
     exif[0x112] = orientation
     return encoded("JPEG", half_red(), exif=exif, quality=100, subsampling=0)
@@ -159,27 +159,27 @@ def test_a_file_that_is_no_image_is_refused_in_a_sentence(tmp_path: Path) -> Non
         r"not a supported image \(PNG, .*as PNG": b"\x7fELF" + bytes(40),
         "not a supported image": encoded("TIFF", half_red()),
     }
-    for said, data in cases.items():
-        with pytest.raises(ImageError, match=said):
+    for message, data in cases.items():
+        with pytest.raises(ImageError, match=message):
             attached(tmp_path / "b.png", data)
-    for path, said in (
+    for path, message in (
         (tmp_path, "cannot be read"),
         (tmp_path / "no.png", "check the path"),
         (Path("/dev/zero"), "cannot be read"),
     ):
-        with pytest.raises(ImageError, match=said):
+        with pytest.raises(ImageError, match=message):
             read_image(path, "x")
 
 
 @pytest.mark.parametrize(
-    ("width", "said"), [(12_000, "12,000 x 8,000 pixels"), (60_000, "far more pixels")]
+    ("width", "message"), [(12_000, "12,000 x 8,000 pixels"), (60_000, "far more pixels")]
 )
 def test_too_many_pixels_are_refused_before_any_is_decoded(
-    width: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    width: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BmpImageFile, "load", lambda _: pytest.fail("decoded"))
     header = struct.pack("<2sIIIIiiHH24x", b"BM", 99, 0, 54, 40, width, 8_000, 1, 24)
-    with pytest.raises(ImageError, match=said):
+    with pytest.raises(ImageError, match=message):
         attached(tmp_path / "a.bmp", header)
 
 
@@ -213,7 +213,7 @@ def test_tokens_of_an_image_are_none_of_a_vocabulary(seed: str, n_tokens: int) -
 
 
 @given(st.lists(st.integers(0, 4), max_size=8), st.data())
-def test_a_place_within_a_stretch_moves_to_its_ends(sizes: list[int], data: st.DataObject) -> None:
+def test_an_index_within_a_segment_moves_to_its_ends(sizes: list[int], data: st.DataObject) -> None:
     line, ends = [7], {0, 1}
     for index, size in enumerate(sizes):
         line += image_tokens(str(index), size) if size else (index,)

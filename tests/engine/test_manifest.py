@@ -74,7 +74,7 @@ def made(configuration: Configuration = FULL, **changes: object) -> Manifest:
     return made_manifest(configuration, **values)  # type: ignore[arg-type]  # by name
 
 
-def kept(manifest: Manifest, tmp_path: Path) -> Manifest:
+def written(manifest: Manifest, tmp_path: Path) -> Manifest:
     path = tmp_path / "run.toml"
     write_manifest(manifest, path)
     return read_manifest(path)
@@ -84,14 +84,14 @@ def kept(manifest: Manifest, tmp_path: Path) -> Manifest:
 def test_the_configuration_comes_back_as_it_was(
     configuration: Configuration, tmp_path: Path
 ) -> None:
-    again = kept(made(configuration), tmp_path).configuration(Path)
+    again = written(made(configuration), tmp_path).configuration(Path)
     assert again == configuration.without_drafts
 
 
 def test_the_request_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert kept(made(), tmp_path).requests == (REQUEST,)
+    assert written(made(), tmp_path).requests == (REQUEST,)
     raw = replace(REQUEST, messages=(), raw_prompt="Hello", max_tokens=None)
-    assert kept(made(request=raw, system=""), tmp_path).requests == (raw,)
+    assert written(made(request=raw, system=""), tmp_path).requests == (raw,)
 
 
 @given(
@@ -103,7 +103,7 @@ def test_any_text_comes_back_as_it_was(
 ) -> None:
     folder = tmp_path_factory.mktemp("texts")
     asked = replace(REQUEST, stop=tuple(stop))
-    again = kept(made(prompts=tuple(prompts), request=asked), folder)
+    again = written(made(prompts=tuple(prompts), request=asked), folder)
     assert again.prompts == tuple(prompts)
     assert again.stop == tuple(stop)
 
@@ -134,7 +134,7 @@ def damaged(tmp_path: Path, old: str, new: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("version = 1", "version = 2", "version is 2"),
         ("seed = 9223372036854775807", "seed = -1", "seed is -1"),
@@ -146,8 +146,8 @@ def damaged(tmp_path: Path, old: str, new: str) -> Path:
         ("version = 1", "version = [", "not valid TOML"),
     ],
 )
-def test_a_fault_is_named_with_its_key(old: str, new: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=said):
+def test_a_fault_is_named_with_its_key(old: str, new: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=message):
         read_manifest(damaged(tmp_path, old, new))
 
 
@@ -162,7 +162,7 @@ def test_what_is_left_to_the_machine_is_refused(old: str, new: str, tmp_path: Pa
         manifest.configuration(Path)
 
 
-def test_a_missing_file_and_one_that_is_none_are_said(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="cannot be read"):
         read_manifest(tmp_path / "none.toml")
     with pytest.raises(ManifestError, match="cannot be read"):
@@ -172,9 +172,9 @@ def test_a_missing_file_and_one_that_is_none_are_said(tmp_path: Path) -> None:
 def test_replies_are_as_many_as_prompts_or_none(tmp_path: Path) -> None:
     reply = RecordedReply(finish_reason="end", token_ids=(1, 2))
     one = made().model_copy(update={"replies": (reply,)})
-    assert kept(one, tmp_path).replies == (reply,)
+    assert written(one, tmp_path).replies == (reply,)
     with pytest.raises(ManifestError, match="1 prompts and 2 replies"):
-        kept(one.model_copy(update={"replies": (reply, reply)}), tmp_path)
+        written(one.model_copy(update={"replies": (reply, reply)}), tmp_path)
 
 
 def test_a_model_with_other_content_is_refused_and_a_copy_is_not(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from tests.support.sessions import DRAFT, make_session, request, run
 
 
 @pytest.fixture
-def told() -> tuple[Metrics, list[Finished]]:
+def observed() -> tuple[Metrics, list[Finished]]:
     session, metrics, ends = make_session(DRAFT), Metrics(), []
     for text in ("abcabcabc", "abcabcabd"):
         for event in run(session, request(text)):
@@ -50,10 +50,10 @@ def told() -> tuple[Metrics, list[Finished]]:
     return metrics, ends
 
 
-def test_counters_are_the_sums_that_sessions_tell_at_the_end(
-    told: tuple[Metrics, list[Finished]],
+def test_counters_are_the_sums_that_sessions_report_at_the_end(
+    observed: tuple[Metrics, list[Finished]],
 ) -> None:
-    metrics, ends = told
+    metrics, ends = observed
     stats = [end.stats for end in ends]
     sums = {
         PROMPT_TOKENS: sum(each.n_prompt for each in stats),
@@ -74,7 +74,7 @@ def test_counters_are_the_sums_that_sessions_tell_at_the_end(
     assert metrics.value(CELLS_USED) == ends[-1].n_used
 
 
-def test_the_engine_tells_its_buffers_threads_tiers_and_faults() -> None:
+def test_the_engine_reports_its_buffers_threads_tiers_and_faults() -> None:
     metrics = Metrics()
     metrics.observe(loaded(CONFIGURATION))
     counts = CacheCounts(n_hits=3, n_evictions=1, saved_s=2.5)
@@ -104,9 +104,9 @@ def parsed(text: str) -> Iterator[tuple[str, str, float]]:
 
 
 def test_the_text_has_each_series_once_under_its_help_and_type(
-    told: tuple[Metrics, list[Finished]],
+    observed: tuple[Metrics, list[Finished]],
 ) -> None:
-    metrics, _ = told
+    metrics, _ = observed
     metrics.observe(loaded(CONFIGURATION))
     text = metrics.prometheus()
     found = list(parsed(text))

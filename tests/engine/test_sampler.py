@@ -46,9 +46,9 @@ def test_top_k_is_exact_in_vocabularies_of_any_size(n_vocab: int, k: int) -> Non
     sampler = Sampler(replace(PLAIN, top_k=k), seed=1)
     for scale in (0.0, 1.0, 30.0):
         logits = (scale * random.normal(size=n_vocab)).astype(np.float32)
-        kept = sampler.distribution(logits, ()).tokens
-        assert len(set(kept.tolist())) == k
-        assert sorted(logits[kept]) == sorted(np.sort(logits)[-k:])
+        top = sampler.distribution(logits, ()).tokens
+        assert len(set(top.tolist())) == k
+        assert sorted(logits[top]) == sorted(np.sort(logits)[-k:])
     at_the_end = np.arange(n_vocab, dtype=np.float32)
     assert set(sampler.distribution(at_the_end, ()).tokens) == set(range(n_vocab - k, n_vocab))
 
@@ -96,9 +96,9 @@ def test_drawn_tokens_follow_the_distribution() -> None:
     drawn = np.bincount([sampler.pick(distribution, at).token for at in range(n)], minlength=5)
     expected = np.zeros(5)
     expected[distribution.tokens] = distribution.probs * n
-    kept = expected > 0
-    assert drawn[~kept].sum() == 0
-    chi_square = float(((drawn[kept] - expected[kept]) ** 2 / expected[kept]).sum())
+    top = expected > 0
+    assert drawn[~top].sum() == 0
+    chi_square = float(((drawn[top] - expected[top]) ** 2 / expected[top]).sum())
     assert chi_square < 16.3, "p < 0.001 at 3 degrees of freedom"
 
 
@@ -161,7 +161,7 @@ def test_a_mask_that_forbids_everything_is_an_error() -> None:
         Sampler(PLAIN, seed=1, mask=lambda history: only()).sample(LOGITS, (), 0)
 
 
-def test_the_margin_is_how_much_a_row_may_be_off_and_say_the_same() -> None:
+def test_the_margin_is_the_error_of_a_row_that_leaves_the_token() -> None:
     greedy = SamplingSettings()
     assert Sampler(greedy, seed=1).choose(LOGITS, (), 0).margin == pytest.approx(1.0)
     penalised = Sampler(replace(greedy, repetition_penalty=2.0), seed=1)
@@ -176,8 +176,8 @@ def test_the_margin_is_how_much_a_row_may_be_off_and_say_the_same() -> None:
             for factor, stays in ((0.99, True), (1.01, False)):
                 shifted = LOGITS.astype(np.float64)
                 shifted[chosen] -= factor * margin
-                kept = sampler.sample(shifted.astype(np.float32), (), position) == chosen
-                assert kept == stays
+                top = sampler.sample(shifted.astype(np.float32), (), position) == chosen
+                assert top == stays
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ LONG = "Count from one to two hundred in words, and leave nothing out."
 
 
 def figure(screen: str, name: str) -> int:
-    """The figure of a reply behind its name on the screen."""
+    """The figure of a reply after its name on the screen."""
     found = re.search(rf"{name} +([\d,]+)", screen)
     assert found is not None, screen
     return int(found[1].replace(",", ""))
@@ -37,7 +37,7 @@ def test_a_first_start_without_a_model_leads_to_one(tmp_path: Path, starter_path
         user.sees("1 model")
         user.press("enter")
         user.opened()
-        user.asks("Say hello.")
+        user.asks("Write hello.")
         user.answered(1)
         user.quits()
     finally:

@@ -20,16 +20,16 @@ def q8_file(path: Path, file_type: int = 7) -> str:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "snapshots.json.gz"
     path.write_bytes(catalogue.pack({"phi-2": catalog.find_entry("phi-2")}))
     monkeypatch.setattr(catalogue, "SNAPSHOTS_PATH", path)
     return path
 
 
-def test_a_header_is_kept_beside_those_of_other_models(kept: Path, tmp_path: Path) -> None:
+def test_a_header_is_saved_with_those_of_other_models(saved: Path, tmp_path: Path) -> None:
     catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf"))
-    found = catalog.unpack(kept.read_bytes())
+    found = catalog.unpack(saved.read_bytes())
     assert sorted(found) == ["llama-2-7b", "phi-2"]
     assert found["phi-2"].kinds == catalog.find_entry("phi-2").kinds
     assert [tensor.name for tensor in found["llama-2-7b"].tensors()] == [
@@ -48,11 +48,11 @@ def test_a_snapshot_of_a_file_is_packed_and_read_again(starter_path: Path) -> No
 
 
 def test_another_quantisation_and_a_name_without_an_entry_are_refused(
-    kept: Path, tmp_path: Path
+    saved: Path, tmp_path: Path
 ) -> None:
-    before = kept.read_bytes()
+    before = saved.read_bytes()
     with pytest.raises(ModelFileError, match="is Q4_K_M: name the model's Q8_0 file"):
         catalogue.main("llama-2-7b", q8_file(tmp_path / "m.gguf", 15))
     with pytest.raises(ModelFileError, match="has no 'new-model': write its entry first"):
         catalogue.main("new-model", q8_file(tmp_path / "m.gguf"))
-    assert kept.read_bytes() == before
+    assert saved.read_bytes() == before

@@ -1,4 +1,4 @@
-"""The pages: written as the commands say, and checked for links and options that are none."""
+"""The pages: checked for links and options that do not exist."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 
 def test_every_link_and_command_of_the_pages_is_right() -> None:
-    # In a process of its own: click keeps the help option of whoever asked first.
+    # In a process of its own: click caches the help option of the first caller.
     command = [sys.executable, "scripts/pages.py"]
     done = subprocess.run(command, cwd=pages.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

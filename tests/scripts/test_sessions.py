@@ -15,7 +15,7 @@ def test_random_sessions_find_nothing(n_sessions: int, tmp_path: Path) -> None:
     assert run_sessions(n_sessions, 1000, tmp_path) == []
 
 
-def test_a_sequence_that_holds_other_tokens_than_it_says_is_found(
+def test_a_sequence_that_holds_other_tokens_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crop = FakeSequence.crop

@@ -25,16 +25,16 @@ def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     del sys.modules["setup"]
 
 
-@pytest.mark.parametrize(("options", "is_kept"), [([], True), (["--this-python"], False)])
+@pytest.mark.parametrize(("options", "is_reused"), [([], True), (["--this-python"], False)])
 def test_an_environment_of_another_python_is_replaced_only_where_a_python_is_named(
-    setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], is_kept: bool
+    setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], is_reused: bool
 ) -> None:
     (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
     monkeypatch.setattr(platform, "python_version", lambda: "3.13.0")
     monkeypatch.setattr(sys, "argv", ["setup.py", *options])
     monkeypatch.setattr(setup, "make_environment", lambda: tmp_path.mkdir(exist_ok=True))
     setup.main()
-    assert (tmp_path / "pyvenv.cfg").is_file() is is_kept
+    assert (tmp_path / "pyvenv.cfg").is_file() is is_reused
 
 
 def test_an_old_python_is_refused_in_one_sentence() -> None:

@@ -11,7 +11,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 class Chances:
-    """Answers along one path of choices; `law_of` walks all of them."""
+    """Answers along one path of choices; `distribution_of` walks all of them."""
 
     def __init__(self, path: list[int]) -> None:
         self.path = path
@@ -30,19 +30,19 @@ class Chances:
         return chosen
 
 
-def law_of(program: Callable[[Chances], Outcome]) -> dict[Outcome, float]:
+def distribution_of(program: Callable[[Chances], Outcome]) -> dict[Outcome, float]:
     """Run a program along each path of its chances; gives the probability of each outcome."""
-    law: defaultdict[Outcome, float] = defaultdict(float)
+    found: defaultdict[Outcome, float] = defaultdict(float)
     path: list[int] = []
     while True:
         chances = Chances(path)
         outcome = program(chances)
-        law[outcome] += chances.probability
+        found[outcome] += chances.probability
         path = chances.path
         while path and path[-1] + 1 == chances.n_options[len(path) - 1]:
             path.pop()
         if not path:
-            return dict(law)
+            return dict(found)
         path[-1] += 1
 
 
@@ -64,7 +64,7 @@ class EnumeratedSampler(Sampler):
     """A sampler whose draws are chances.
 
     Draft and target draw apart from each other, which is one of the couplings that shared noise
-    might be: what the target says must not depend on which.
+    might be: the target must not depend on which.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ def drafting_model(
         path: Where to; folders are made.
         n_layers: What a step reads, nearly: the embeddings weigh as much as one layer and a half.
         tokens: The vocabulary.
-        changes: Further keys behind `tokenizer.ggml.`.
+        changes: Further keys after `tokenizer.ggml.`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors: list[tuple[str, tuple[int, ...], int, int]] = [

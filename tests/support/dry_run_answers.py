@@ -79,12 +79,12 @@ def key_of(path: Path, request: Request, n_gpus: int) -> str:
 
 def _key(parts: list[Any]) -> str:
     *header, request, n_gpus, version = parts
-    told = {
+    request_values = {
         name: value
         for name, value in request["configuration"].items()
         if name in USUAL and name not in NO_MATTER and value != USUAL[name]
     }
-    asked = {**request, "configuration": told}
+    asked = {**request, "configuration": request_values}
     return json.dumps([*header, asked, n_gpus, version], sort_keys=True)
 
 

@@ -29,7 +29,7 @@ SIZE_LINE = re.compile(
 
 
 class Node(ctypes.Structure):
-    """A node of the red-black tree behind `std::map<buffer type, sizes>`."""
+    """A node of the red-black tree of `std::map<buffer type, sizes>`."""
 
 
 Node._fields_ = [
@@ -106,7 +106,7 @@ class Truth(DryRunner):
         total = sum(part["context"] for part in sizes.values())
         n_caches = len([match for match in lines if match])
         if abs(sum(caches.values()) - total) > ROUNDING_BYTES * max(n_caches, 1) + padding(sizes):
-            raise WorkerError(f"the breakdown says {total} bytes of context, the log {caches}")
+            raise WorkerError(f"the breakdown has {total} bytes of context, the log {caches}")
         return {
             "buffers": sizes,
             "kv_logged": caches["llama_kv_cache"],

@@ -25,7 +25,7 @@ NARROW = (80, 24)
 
 
 OPENED: list[ChatStore] = []
-"""Stores that a test has opened; they are closed behind it."""
+"""Stores that a test has opened; they are closed after it."""
 
 
 def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services:

@@ -36,7 +36,7 @@ from engine.requests import GenerationRequest, Message
 CONFIGURATION = Configuration(model_path=Path("Tiny-Instruct.Q4_1.gguf"), n_ctx=8192)
 PIECE = re.compile(r"\s?\S{1,6}|\s")
 VOCABULARY: list[str] = []
-"""Every piece that was ever said; a token's id is 100 and its place."""
+"""Every piece of all replies; a token's id is 100 and its place."""
 FIRST_ID = 100
 PLAIN_STEP_S = 0.014
 
@@ -164,11 +164,11 @@ class ScriptedClient:
         self._events.append(SpeculationChanged(settings.predictor, settings.controller))
 
     def hurry(self) -> None:
-        """Say all the rest of this reply and the next ones at once."""
+        """Send the rest of this reply and the next ones at once."""
         self._clock = lambda: math.inf
 
     def emit(self, event: Event) -> None:
-        """Say something out of turn, of the reply that was asked for last if one runs."""
+        """Send an event out of turn, of the reply that was asked for last if one runs."""
         is_own = isinstance(event, Loaded | WorkerStopped) or not self._running
         self._events.append(event if is_own else _of(self._running[-1].number, event))
 
@@ -215,7 +215,7 @@ class ScriptedClient:
         yield [PromptReady(n_prompt, n_hot=120, elapsed_s=self.script.prefill_s)]
         pieces = PIECE.findall(text)
         ids = list(request.continues)
-        if spelled(ids) != request.continues_text:
+        if text_of_ids(ids) != request.continues_text:
             ids = [token_of(piece) for piece in PIECE.findall(request.continues_text)]
         n_tokens = n_rounds = n_accepted = 0
         for i, group in enumerate(_groups(pieces)):
@@ -248,7 +248,7 @@ def token_of(piece: str) -> int:
     return FIRST_ID + VOCABULARY.index(piece)
 
 
-def spelled(token_ids: Sequence[int]) -> str:
+def text_of_ids(token_ids: Sequence[int]) -> str:
     return "".join(VOCABULARY[token - FIRST_ID] for token in token_ids)
 
 
@@ -342,7 +342,7 @@ def _finished(
         predictor="lookup",
         controller="fixed",
     )
-    return Finished(reason, spelled(ids), tuple(ids), "tiny", 42, stats, 200 + n_tokens, 8192)
+    return Finished(reason, text_of_ids(ids), tuple(ids), "tiny", 42, stats, 200 + n_tokens, 8192)
 
 
 def _of(reply_id: int, event: Event) -> Event:

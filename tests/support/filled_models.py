@@ -84,7 +84,7 @@ SHAPES: Mapping[str, Mapping[str, Value]] = {
         "attention.iclr_lora_rank": 16,
         "attention.value_residual_mix_lora_rank": 16,
         "attention.gate_lora_rank": 16,
-        "wkv.head_size": 64,  # llama.cpp with AVX-512 writes behind the end of smaller heads
+        "wkv.head_size": 64,  # llama.cpp with AVX-512 writes beyond the end of smaller heads
     },
     "qwen35": {
         **ATTENTION,

@@ -90,7 +90,7 @@ class _Recorder(HeaderReader):
 
 
 def seed(name: str, values: dict[str, object], tensors: list[Row], data_bytes: int) -> Seed:
-    """Give a seed of a header and the bytes behind it."""
+    """A seed of a header and the bytes after it."""
     data = header(values, tensors)
     nbytes = -(-len(data) // 32) * 32 + data_bytes
     recorder = _Recorder(data, nbytes)
@@ -158,7 +158,7 @@ def outcome(case: Case) -> str:
 
 
 def _given(data: bytes, start: int, stop: int) -> bytes:
-    # Behind the header lies a hole of zeros, as in a sparse file.
+    # After the header lies a hole of zeros, as in a sparse file.
     return data[start:stop] + bytes(max(0, stop - max(start, len(data))))
 
 
@@ -234,7 +234,7 @@ def _huge(data: bytearray, seed: Seed, other: Seed, rng: random.Random) -> int:
 
 
 def _values(data: bytearray, seed: Seed, other: Seed, rng: random.Random) -> int:
-    """A whole header whose keys say what no model's do."""
+    """A whole header with keys that no model has."""
     values = dict(seed.values)
     if len(values["tokenizer.ggml.tokens"]) > 1000:  # type: ignore[arg-type]
         return _numbers(data, seed, other, rng)

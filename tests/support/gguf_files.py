@@ -53,7 +53,7 @@ def header(
 
 
 def write(path: Path, data: bytes, *, data_bytes: int = 0) -> Path:
-    """Write a header and a sparse data section behind it."""
+    """Write a header and a sparse data section after it."""
     start = -(-len(data) // 32) * 32
     with path.open("wb") as file:
         file.write(data)

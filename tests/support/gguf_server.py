@@ -1,4 +1,4 @@
-"""A web server on this machine that gives files in pieces, and misbehaves as it is told."""
+"""A web server on this machine that gives files in pieces, and misbehaves on request."""
 
 import contextlib
 import re
@@ -56,7 +56,7 @@ def running(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
     """Run a server on a free port of this machine; gives its address."""
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     httpd.daemon_threads = True
-    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are told
+    httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients that leave are reported
     thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -119,8 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Length", str(length))
         if content_range:
-            told = self.server_state.content_range
-            self.send_header("Content-Range", content_range if told is None else told)
+            declared = self.server_state.content_range
+            self.send_header("Content-Range", content_range if declared is None else declared)
         if self.server_state.etag:
             self.send_header("ETag", self.server_state.etag)
         self.end_headers()
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def dripping(start: bytes = b"") -> Iterator[str]:
-    """The address of a server that answers one byte after the other, behind a start."""
+    """The address of a server that answers one byte after the other, after a start."""
     left = threading.Event()
 
     def drip() -> None:

@@ -57,7 +57,7 @@ class LanguageServer:
     n_cut: int = 0
     """Connections that the client ended before the reply was whole."""
     is_at_work: bool = False
-    """What a llama-server says of its slot."""
+    """A llama-server's report of its slot."""
     sees_images: bool = False
     metrics: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class LanguageServer:
     numbers: dict[str, object] = field(default_factory=dict)
     """Counts and times that take the place of the right ones, wherever they are sent."""
     is_released: threading.Event = field(default_factory=threading.Event)
-    """Lets what hangs end, so that a test leaves nothing behind."""
+    """Lets what hangs end, so that a test leaves nothing running."""
 
 
 def own_certificate(folder: Path, name: str = "IP:127.0.0.1") -> Path:
@@ -92,7 +92,7 @@ def serving(
 ) -> Iterator[LanguageServer]:
     """Run one; its address is `url`."""
     server = LanguageServer(kind=kind)
-    handler = type("Handler", (_Handler,), {"told": server})
+    handler = type("Handler", (_Handler,), {"server_state": server})
     httpd = ThreadingHTTPServer(("127.0.0.1", port), handler)
     httpd.daemon_threads = True
     httpd.handle_error = lambda *_: None  # type: ignore[method-assign]  # clients may leave
@@ -115,7 +115,7 @@ def serving(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    told: LanguageServer
+    server_state: LanguageServer
     """Number of the user whose chat it is."""
     protocol_version = "HTTP/1.1"
 
@@ -126,30 +126,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._asked({})
         if not self._is_let_in():
             return
-        told = self.told
+        state = self.server_state
         owners = {"llama-server": "llamacpp", "vLLM": "vllm", "SGLang": "sglang"}
-        entry: dict[str, object] = {"id": told.model, "owned_by": owners.get(told.kind, "somebody")}
-        if told.kind in ("vLLM", "SGLang"):
+        entry: dict[str, object] = {
+            "id": state.model,
+            "owned_by": owners.get(state.kind, "somebody"),
+        }
+        if state.kind in ("vLLM", "SGLang"):
             entry["max_model_len"] = 512
-        if told.kind == "llama-server":
+        if state.kind == "llama-server":
             entry["meta"] = {"n_vocab": 100, "n_ctx_train": 2048}
-        if told.sees_images:
+        if state.sees_images:
             entry["architecture"] = {"input_modalities": ["text", "image"]}
         props = {
             "default_generation_settings": {"n_ctx": 1024},
             "total_slots": 2,
-            "build_info": told.key if told.misdeed == "names key" else "b1-test",
+            "build_info": state.key if state.misdeed == "names key" else "b1-test",
             "chat_template": "x",
             "endpoint_slots": True,
-            "endpoint_metrics": bool(told.metrics),
-            "modalities": {"vision": told.sees_images},
+            "endpoint_metrics": bool(state.metrics),
+            "modalities": {"vision": state.sees_images},
             "media_marker": "<here>",
         }
         own: Mapping[Kind, Mapping[str, object]] = {
             "llama-server": {
                 "/props": props,
                 "/health": {"status": "ok"},
-                "/slots": [{"id": 0, "speculative": True, "is_processing": told.is_at_work}],
+                "/slots": [{"id": 0, "speculative": True, "is_processing": state.is_at_work}],
             },
             "Ollama": {"/api/version": {"version": "0.12.0"}},
             "vLLM": {"/version": {"version": "0.32.0"}},
@@ -160,26 +163,26 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if self.path == "/v1/models":
             self._answer(
-                json.dumps({"object": "list", "data": [entry]}).encode(), 200, told.headers
+                json.dumps({"object": "list", "data": [entry]}).encode(), 200, state.headers
             )
-        elif self.path in own[told.kind]:
-            self._answer(json.dumps(own[told.kind][self.path]).encode())
-        elif self.path == "/metrics" and told.misdeed == "slow counters":
-            told.is_released.wait(30)
-        elif self.path == "/metrics" and told.metrics:
-            self._answer(told.metrics.encode())
+        elif self.path in own[state.kind]:
+            self._answer(json.dumps(own[state.kind][self.path]).encode())
+        elif self.path == "/metrics" and state.misdeed == "slow counters":
+            state.is_released.wait(30)
+        elif self.path == "/metrics" and state.metrics:
+            self._answer(state.metrics.encode())
         else:
             self._answer(b'{"error": {"message": "not here"}}', 404)
 
     def _misbehaves_at_once(self) -> bool:
         """Whether what is asked is answered otherwise than by what it is."""
-        match self.told.misdeed:
+        match self.server_state.misdeed:
             case misdeed if misdeed in DRIPS:
                 self._drip(misdeed)
             case "busy":
                 self._answer(b'{"error": {"message": "Loading model"}}', 503)
             case "no address":
-                self._answer(b"", 302, {"Location": self.told.elsewhere})
+                self._answer(b"", 302, {"Location": self.server_state.elsewhere})
             case "no json":
                 self._answer(b"<html>It works!</html>")
             case "packed":
@@ -195,11 +198,11 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_let_in():
             return
         if self.path == "/apply-template":
-            said = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
-            self._answer(json.dumps({"prompt": f"{said}<assistant>"}).encode())
+            value = "".join(f"<{each['role']}>{each['content']}" for each in body["messages"])
+            self._answer(json.dumps({"prompt": f"{value}<assistant>"}).encode())
         elif self.path == "/detokenize":
             self._answer(json.dumps({"content": "".join(map(_word, body["tokens"]))}).encode())
-        elif self.path == "/tokenize" and self.told.misdeed == "no tokenizer":
+        elif self.path == "/tokenize" and self.server_state.misdeed == "no tokenizer":
             self._answer(b'{"error": {"message": "Loading model"}}', 503)
         elif self.path == "/tokenize":
             self._answer(json.dumps({"tokens": [*map(ord, body["content"])]}).encode())
@@ -208,23 +211,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asked(self, body: dict[str, object]) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self.told.asked.append((self.path, headers, body))
+        self.server_state.asked.append((self.path, headers, body))
 
     def _is_let_in(self) -> bool:
-        told = self.told
-        if told.is_released.is_set():  # it is gone: who kept the connection has to notice
+        state = self.server_state
+        if state.is_released.is_set():  # it is gone: a client with an open connection has to notice
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return False
-        if told.misdeed == "elsewhere" and told.elsewhere:
-            self._answer(b"", 307, {"Location": f"{told.elsewhere}{self.path}"})
+        if state.misdeed == "elsewhere" and state.elsewhere:
+            self._answer(b"", 307, {"Location": f"{state.elsewhere}{self.path}"})
             return False
         sent = self.headers.get("authorization")
-        if told.misdeed == "echoes key":
-            said = json.dumps({"error": {"message": f"the key {sent} is wrong"}})
-            self._answer(said.encode(), 400)
+        if state.misdeed == "echoes key":
+            value = json.dumps({"error": {"message": f"the key {sent} is wrong"}})
+            self._answer(value.encode(), 400)
             return False
-        if told.key is not None and sent != f"Bearer {told.key}":
+        if state.key is not None and sent != f"Bearer {state.key}":
             self._answer(b'{"error": {"message": "Invalid API Key"}}', 401)
             return False
         return True
@@ -240,26 +243,26 @@ class _Handler(BaseHTTPRequestHandler):
     # --- replies ---
 
     def _reply(self, body: Mapping[str, object]) -> None:
-        told, misdeed = self.told, self.told.misdeed
+        state, misdeed = self.server_state, self.server_state.misdeed
         if misdeed in DRIPS:
             self._drip(misdeed)
         elif misdeed == "no address":
-            self._answer(b"", 307, {"Location": self.told.elsewhere})
+            self._answer(b"", 307, {"Location": self.server_state.elsewhere})
         elif misdeed == "gone model":
             self._answer(b'{"error": {"message": "model tiny not found"}}', 404)
         elif misdeed == "too long":
-            said = {"message": "the request exceeds the available context size", "type":
+            value = {"message": "the request exceeds the available context size", "type":
                     "exceed_context_size_error"}  # fmt: skip
-            self._answer(json.dumps({"error": said}).encode(), 400)
+            self._answer(json.dumps({"error": value}).encode(), 400)
         elif misdeed == "busy once":
-            told.misdeed = "none"
+            state.misdeed = "none"
             self._answer(b'{"error": {"message": "Loading model"}}', 503)
         elif misdeed == "reset once":
-            told.misdeed = "none"
+            state.misdeed = "none"
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
         elif misdeed == "slow":
-            told.is_released.wait(30)
+            state.is_released.wait(30)
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
         else:
@@ -281,17 +284,17 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._words(misdeed)
         except OSError:
-            self.told.n_cut += 1
+            self.server_state.n_cut += 1
 
     def _words(self, misdeed: Misdeed) -> None:
         for number, word in enumerate(WORDS):
-            self._event(self._said(word, number))
+            self._event(self._chunk(word, number))
             if number == 2 and misdeed not in FINE:
                 self._misbehave(misdeed)
                 return
         for last in self._ends() if misdeed != "no reason" else ():
             self._event(last)
-        if self.told.kind not in ("llama-server", "Ollama"):
+        if self.server_state.kind not in ("llama-server", "Ollama"):
             self._write(b"data: [DONE]\n\n")
 
     def _misbehave(self, misdeed: Misdeed) -> None:
@@ -304,9 +307,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self._write(b"data: ")
                 self._write_on(lambda: self._write(CHUNK))
             case "endless text":
-                self._write_on(lambda: self._event(self._said("z" * 500_000, 3)))
+                self._write_on(lambda: self._event(self._chunk("z" * 500_000, 3)))
             case "silence":
-                self.told.is_released.wait(30)
+                self.server_state.is_released.wait(30)
             case "comments":
                 self._write_on(lambda: self._write(b": still here\n\n"), 0.02)
             case "gives up":
@@ -315,11 +318,11 @@ class _Handler(BaseHTTPRequestHandler):
                 return
 
     def _write_on(self, write: Callable[[], None], pause_s: float = 0.0) -> None:
-        while not self.told.is_released.wait(pause_s):
+        while not self.server_state.is_released.wait(pause_s):
             write()
 
-    def _said(self, word: str, number: int) -> dict[str, object]:
-        match self.told.kind:
+    def _chunk(self, word: str, number: int) -> dict[str, object]:
+        match self.server_state.kind:
             case "llama-server":
                 return {
                     "content": word,
@@ -335,19 +338,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _ends(self) -> list[dict[str, object]]:
         n = len(WORDS)
-        match self.told.kind:
+        match self.server_state.kind:
             case "llama-server":
                 return [{"stop_type": "word", "timings": _timings(n)}]
             case _:
                 usage = {"prompt_tokens": 9, "completion_tokens": n,
                          "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip
                 last: dict[str, object] = {"choices": [{"delta": {}, "finish_reason": "stop"}]}
-                if self.told.misdeed == "usage beside choices":
+                if self.server_state.misdeed == "usage beside choices":
                     return [{**last, "usage": usage}]
                 return [last, {"choices": [], "usage": usage}]
 
-    def _event(self, said: Mapping[str, object]) -> None:
-        data = json.dumps(_with(said, self.told.numbers)).encode()
+    def _event(self, value: Mapping[str, object]) -> None:
+        data = json.dumps(_with(value, self.server_state.numbers)).encode()
         self._write(b"data: " + data + b"\n\n")
 
     def _write(self, data: bytes) -> None:
@@ -355,15 +358,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-def _with(said: object, numbers: Mapping[str, object]) -> object:
-    """What is said, with other numbers."""
-    match said:
+def _with(value: object, numbers: Mapping[str, object]) -> object:
+    """What is value, with other numbers."""
+    match value:
         case dict():
-            return {name: numbers.get(name, _with(each, numbers)) for name, each in said.items()}
+            return {name: numbers.get(name, _with(each, numbers)) for name, each in value.items()}
         case list():
-            return [_with(each, numbers) for each in said]
+            return [_with(each, numbers) for each in value]
         case _:
-            return said
+            return value
 
 
 def _word(token: int) -> str:

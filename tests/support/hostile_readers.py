@@ -490,7 +490,7 @@ def _listing(data: bytes) -> Iterator[str]:
 
 
 def _answered(data: bytes) -> Iterator[str]:
-    """A whole answer, from its first line on; whoever comes again finds nobody."""
+    """A whole answer, from its first line on; a second connection is refused."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_answer, args=(server, data))
         thread.start()

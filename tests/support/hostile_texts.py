@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-MOST_BYTES = 300_000
+MAX_BYTES = 300_000
 """Of one input: a little more than the largest settings file that is read."""
 NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
 WORD = re.compile(rb"[A-Za-z_][\w.-]{2,}")
@@ -37,7 +37,7 @@ def damaged_texts(seeds: Sequence[bytes], n: int, random_seed: int) -> Iterator[
             text = rng.choice(DAMAGES)(text, rng.choice(seeds), rng)
         if rng.random() < 0.002:
             text = rng.choice(GROWTHS)(text, rng.choice(seeds), rng)
-        yield text[:MOST_BYTES]
+        yield text[:MAX_BYTES]
 
 
 def _put(text: bytes, at: int, what: bytes) -> bytes:
@@ -100,7 +100,7 @@ def _run(text: bytes, _: bytes, rng: random.Random) -> bytes:
 def _lines(text: bytes, _: bytes, rng: random.Random) -> bytes:
     """One line very often, each a little different."""
     line = rng.choice(text.split(b"\n") or [b"x"])[:200]
-    count = rng.choice((300, MOST_BYTES // (len(line) + 8)))
+    count = rng.choice((300, MAX_BYTES // (len(line) + 8)))
     return text + b"".join(b"\n%s%d" % (line, n) for n in range(count))
 
 
@@ -115,8 +115,8 @@ BOMBS = (
     b"",
     b"\0",
     b"\xff\xfe",
-    b" " * MOST_BYTES,
-    b"\n" * MOST_BYTES,
+    b" " * MAX_BYTES,
+    b"\n" * MAX_BYTES,
     b"[" * 200_000,
     b"{" * 200_000,
     b'{"a":' * 50_000,

@@ -116,8 +116,8 @@ class _Handler(BaseHTTPRequestHandler):
         start = int(match[1]) if match else 0
         stop = min(int(match[2]) + 1, len(data)) if match and match[2] else len(data)
         sent = self.hub.content_range or f"bytes {start}-{stop - 1}/{len(data)}"
-        told = {"Content-Range": sent} if match else {}
-        self._answer(206 if match else 200, data[start:stop], told)
+        headers = {"Content-Range": sent} if match else {}
+        self._answer(206 if match else 200, data[start:stop], headers)
 
     def _json(self, value: object, headers: dict[str, str] | None = None) -> None:
         self._answer(200, json.dumps(value).encode(), headers or {})

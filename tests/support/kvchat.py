@@ -66,10 +66,10 @@ class Kvchat:
     @property
     def environment(self) -> Mapping[str, str]:
         """The variables of everything that is started."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
         kinds = ("CONFIG", "DATA", "STATE", "CACHE")
         return {
-            **kept,
+            **inherited,
             **{f"XDG_{kind}_HOME": str(self.folder / kind.lower()) for kind in kinds},
             "HOME": str(self.folder),
             "KVCHAT_MODELS": str(self.models),

@@ -39,10 +39,10 @@ class Outcome:
     failure: str | None
     """Traceback of what is no error for a person."""
     elapsed_s: float
-    """Of the processor: on a busy machine the clock says how long others ran."""
+    """Of the processor: on a busy machine the clock measures the others too."""
     grown_bytes: int
     n_controls: int
-    """Characters that would move the cursor of a terminal, behind the door."""
+    """Characters that would move the cursor of a terminal."""
 
 
 def measured(reader: Reader, given: object) -> Outcome:
@@ -67,7 +67,7 @@ def _n_controls(texts: Iterable[str]) -> int:
 
 
 def _reset_peak() -> int:
-    """Let the peak of this process begin anew, and give what it holds now."""
+    """Let the peak of this process begin again, and give what it holds now."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
     return _peak_bytes()

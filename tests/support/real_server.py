@@ -12,7 +12,7 @@ from engine.process.server_process import ServerProcess, find_llama_server, free
 
 @contextmanager
 def llama_server(
-    model: Path, log_path: Path, *options: str, tell: Callable[[str], None] = lambda _: None
+    model: Path, log_path: Path, *options: str, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[ServerProcess]:
     """Run one that has loaded a model; the test is skipped where there is none."""
     try:
@@ -22,7 +22,7 @@ def llama_server(
     host, port = "127.0.0.1", free_port("127.0.0.1")
     command = (str(program), "--model", str(model), "--host", host, "--port", str(port), *options)
     url = f"http://{host}:{port}"
-    process = ServerProcess(command, url=url, log_path=log_path, report=tell, pauses_s=(0.1,))
+    process = ServerProcess(command, url=url, log_path=log_path, report=report, pauses_s=(0.1,))
     process.start(loading_s=120)
     try:
         yield process

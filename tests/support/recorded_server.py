@@ -47,12 +47,12 @@ def replaying(name: str) -> Iterator[Replay]:
         def _answer(self, method: str, body: dict[str, object]) -> None:
             replay.asked.append((self.path, body))
             known = answers[method, self.path]
-            told = known[0] if known else {"status": "404", "type": "text/plain", "body": ""}
+            recorded = known[0] if known else {"status": "404", "type": "text/plain", "body": ""}
             if len(known) > 1:
                 known.pop(0)
-            data = str(told["body"]).encode()
-            self.send_response(int(told["status"]))
-            self.send_header("Content-Type", str(told["type"]))
+            data = str(recorded["body"]).encode()
+            self.send_response(int(recorded["status"]))
+            self.send_header("Content-Type", str(recorded["type"]))
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

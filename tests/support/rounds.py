@@ -1,4 +1,4 @@
-"""Rounds as a loop counts them, for whoever learns from them."""
+"""Rounds as the loop counts them."""
 
 from engine.events import RoundFinished
 
@@ -13,7 +13,7 @@ def a_round(
     draft_s: float = 0.0,
     verify_s: float | None = None,
 ) -> RoundFinished:
-    """A round of these counts; without `verify_s` its time says nothing of later ones."""
+    """A round of these counts; without `verify_s` its time is not used for later ones."""
     return RoundFinished(
         n_drafted=n_drafted,
         n_verified=n_verified,

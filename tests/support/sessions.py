@@ -61,7 +61,7 @@ def make_session(
 
 def request(text: str = "abcabcabc", **changes: object) -> GenerationRequest:
     base = GenerationRequest(messages=(Message("user", text),), max_tokens=60, seed=7)
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def run(session: Session, wanted: GenerationRequest) -> list[Event]:
@@ -82,8 +82,8 @@ def rounds(events: Sequence[Event]) -> list[RoundFinished]:
 
 
 def committed(events: Sequence[Event]) -> list[CommittedToken]:
-    told = (event.tokens for event in events if isinstance(event, TokensCommitted))
-    return [token for tokens in told for token in tokens]
+    committed_tokens = (event.tokens for event in events if isinstance(event, TokensCommitted))
+    return [token for tokens in committed_tokens for token in tokens]
 
 
 def as_message(reply: Finished) -> Message:

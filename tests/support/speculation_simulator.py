@@ -1,7 +1,7 @@
 """A machine, a text and a predictor made of numbers, to play controllers against each other.
 
-Time is counted in plain steps. The traps of such simulations: the controller must not be told
-the curve nor the shares, clocks stall, a draft model that rests falls behind and has to catch up,
+Time is counted in plain steps. The traps of such simulations: the controller must not know
+the curve nor the shares, clocks stall, a draft model that rests has to catch up,
 and comparing with one fixed length instead of the best in hindsight flatters.
 """
 
@@ -74,15 +74,15 @@ class World:
     noise: float = 0.03
     stalls: float = 0.002
     proposes: float = 1.0
-    """Share of the rounds in which the source has anything to say."""
+    """Share of the rounds in which the source proposes anything."""
     goes_on: float = 1.0
-    """Share of the guesses behind which it has another one."""
+    """Share of the guesses after which it has another one."""
     has_confidence: bool = False
-    """Whether the confidence is the share of right guesses, or says nothing."""
+    """Whether the confidence is the share of right guesses, or is constant."""
     slowness: Callable[[int], float] = lambda _: 1.0
     """Times as long as at first that everything takes at a place: others use the machine too."""
     switching: float = 0.0
-    """Plain steps that a plain step right behind a batch takes longer."""
+    """Plain steps that a plain step directly after a batch takes longer."""
     n_prompt: int = 0
     """Tokens that a draft model has not read when the reply begins."""
     in_part: float = 1.0
@@ -123,7 +123,7 @@ class Played:
         return self.n_tokens / self.steps
 
     def slowest_part(self, n_tokens: int) -> float:
-        """Give the lowest speed over any stretch of about that many tokens."""
+        """Give the lowest speed over any part of about that many tokens."""
         worst, start = float("inf"), 0
         for end in range(len(self.marks)):
             while self.marks[end][0] - self.marks[start][0] > n_tokens:
@@ -138,15 +138,15 @@ class Played:
 class _Reading:
     """How far a draft model has read the text."""
 
-    n_behind: int
+    n_unread: int
     is_first: bool = True
     is_in_part: bool = False
 
     def catch_up(self) -> int:
         """The tokens that it reads before its first guess of a round."""
-        n_read = self.n_behind if self.is_first else min(self.n_behind, MAX_MISSED)
-        self.is_in_part |= n_read < self.n_behind
-        self.is_first, self.n_behind = False, 0
+        n_read = self.n_unread if self.is_first else min(self.n_unread, MAX_MISSED)
+        self.is_in_part |= n_read < self.n_unread
+        self.is_first, self.n_unread = False, 0
         return n_read
 
 
@@ -164,10 +164,10 @@ def play(world: World, controller: Controller, n_tokens: int, costs: Costs | Non
         drafting = world.source.step * len(guesses) + world.source.fixed * was_asked
         if guesses:
             drafting += world.source.catch_up * reading.catch_up()
-        reading.n_behind += n_emitted
+        reading.n_unread += n_emitted
         verifying = world.verify_steps(1 + n_drafted)
-        is_behind_batch = bool(played.lengths) and played.lengths[-1] > 0
-        verifying += world.switching * (is_behind_batch and not n_drafted)
+        is_after_batch = bool(played.lengths) and played.lengths[-1] > 0
+        verifying += world.switching * (is_after_batch and not n_drafted)
         played.n_tokens += n_emitted
         played.steps += drafting + verifying
         played.n_drafted += n_drafted

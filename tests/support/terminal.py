@@ -56,12 +56,12 @@ class Screen:
         self.strange: list[str] = []
         """Sequences that no drawing needs."""
         self.strings: list[str] = []
-        """Application program commands: what the watched program says beside the picture."""
+        """Application program commands: messages of the watched program."""
         self.queries: list[bytes] = []
         """Answers that the terminal owes."""
 
     def resize(self, width: int, height: int) -> None:
-        """Have another size; what was shown is gone, as the program paints all of it anew."""
+        """Have another size; what was shown is gone, as the program repaints all of it."""
         self.width, self.height = width, height
         self._clear()
 

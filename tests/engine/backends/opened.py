@@ -15,7 +15,7 @@ def settings(path: Path, **changes: object) -> Configuration:
     base = Configuration(
         path, n_ctx=512, n_batch=N_BATCH, n_ubatch=N_BATCH, flash_attention="on", n_threads=1
     )
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 class Opened:

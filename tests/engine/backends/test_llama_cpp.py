@@ -1,4 +1,4 @@
-"""The contract on real models, with one row per micro-batch: there rows equal single decodes."""
+"""The contract on real models, with one row per ubatch, where rows equal single decodes."""
 
 import gc
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.model
 
 def settings(path: Path, **changes: object) -> Configuration:
     base = Configuration(path, n_ctx=256, n_batch=64, n_ubatch=1, flash_attention="on", n_threads=1)
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 class OnALineOfText:
@@ -62,9 +62,9 @@ class TestDenseModel(OnALineOfText, BackendContract):
     ) -> None:
         vocabulary = backend.vocabulary
         parsed = vocabulary.tokenize("<|im_end|>", add_special=False, parse_special=True)
-        spelled = vocabulary.tokenize("<|im_end|>", add_special=False, parse_special=False)
+        plain = vocabulary.tokenize("<|im_end|>", add_special=False, parse_special=False)
         assert parsed == [vocabulary.eos]
-        assert len(spelled) > 1
+        assert len(plain) > 1
         assert vocabulary.is_end(parsed[0])
         assert vocabulary.piece(parsed[0]) == b""
         assert vocabulary.piece(parsed[0], special=True) == b"<|im_end|>"

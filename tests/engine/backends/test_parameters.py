@@ -58,7 +58,7 @@ def write_adapter(path: Path, scale: float, architecture: str = "llama") -> Path
     return path
 
 
-def test_an_adapter_changes_what_the_model_says(starter_path: Path, tmp_path: Path) -> None:
+def test_an_adapter_changes_the_text(starter_path: Path, tmp_path: Path) -> None:
     adapter = write_adapter(tmp_path / "strong.gguf", scale=1.0)
     silent = write_adapter(tmp_path / "silent.gguf", scale=0.0)
     with opened(starter_path) as backend:
@@ -90,7 +90,7 @@ def test_a_file_that_is_no_adapter_is_refused_by_name_and_leaves_no_memory_taken
     assert freed == ["llama_free", "llama_model_free"]
 
 
-def test_tensors_can_be_sent_to_main_memory_and_nothing_else_changes(starter_path: Path) -> None:
+def test_tensors_can_be_moved_to_ram_and_nothing_else_changes(starter_path: Path) -> None:
     override = TensorOverride(r"ffn_(up|down)", "CPU")
     with opened(starter_path) as backend:
         plain = logits(backend)

@@ -86,14 +86,14 @@ def logits_of(backend: LlamaCppBackend, tokens: list[int]) -> Logits:
 
 
 def logits_of_libmtmd(backend: LlamaCppBackend, before: str, path: Path, after: str) -> Logits:
-    """What `mtmd_helper_eval_chunks` leaves behind the same text and image."""
+    """What `mtmd_helper_eval_chunks` computes for the same text and image."""
     assert backend.projector is not None
     own, context = backend.projector._native, backend.native
     data = path.read_bytes()
     buffer = (ctypes.c_ubyte * len(data)).from_buffer_copy(data)
     bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(own, buffer, len(data), False)
-    said = f"{before}<__media__>{after}".encode()
-    text = mtmd.mtmd_input_text(said, len(said), False, True)
+    marked = f"{before}<__media__>{after}".encode()
+    text = mtmd.mtmd_input_text(marked, len(marked), False, True)
     chunks = mtmd.mtmd_input_chunks_init()
     bitmaps = (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
     assert mtmd.mtmd_tokenize(own, chunks, ctypes.byref(text), bitmaps, 1) == 0
@@ -111,7 +111,7 @@ def logits_of_libmtmd(backend: LlamaCppBackend, before: str, path: Path, after: 
     return found
 
 
-def test_the_logits_behind_an_image_are_those_of_libmtmd(
+def test_the_logits_after_an_image_are_those_of_libmtmd(
     backend: LlamaCppBackend, picture: Image
 ) -> None:
     ours = logits_of(backend, line_of(backend, f"look: {picture.reference} and say what it is"))
@@ -143,14 +143,16 @@ def test_another_projector_has_other_tokens_of_an_image(tmp_path: Path, picture:
     assert not set(found[0]) & set(found[1])
 
 
-def test_a_stretch_is_held_whole_or_not_at_all(backend: LlamaCppBackend, picture: Image) -> None:
+def test_an_image_segment_is_cropped_whole_or_not_at_all(
+    backend: LlamaCppBackend, picture: Image
+) -> None:
     tokens = line_of(backend, f"a {picture.reference} b")
     whole = logits_of(backend, tokens)
     sequence = backend.open()
     sequence.prefill(tokens[:-1])
     start = next(n for n, token in enumerate(tokens) if starts_image(token))
-    parted = [*tokens[: start + 2], tokens[start + 2] - 2, *tokens[start + 3 :]]
-    assert rewind(sequence, parted) in (start, 0)
+    diverging = [*tokens[: start + 2], tokens[start + 2] - 2, *tokens[start + 3 :]]
+    assert rewind(sequence, diverging) in (start, 0)
     assert np.array_equal(logits_of(backend, tokens), whole)
 
 
@@ -170,9 +172,7 @@ def test_a_step_that_cannot_be_decoded_decodes_none_of_its_images(
         assert list(sequence.tokens) == [1, 2]
 
 
-def test_a_kept_state_of_an_image_goes_on_without_its_file(
-    backend: LlamaCppBackend, picture: Image
-) -> None:
+def test_a_saved_state_of_an_image_needs_no_file(backend: LlamaCppBackend, picture: Image) -> None:
     tokens = line_of(backend, f"a {picture.reference} b")
     sequence = backend.open()
     sequence.prefill(tokens[:-1])
@@ -218,7 +218,7 @@ def test_states_around_an_image_are_saved_and_gone_back_in(
 
 
 @pytest.mark.parametrize("text", ["a {} b", "a {}"])
-def test_a_stop_behind_an_image_leaves_what_was_decoded(
+def test_a_stop_after_an_image_leaves_the_decoded_tokens(
     text: str, tmp_path: Path, picture: Image
 ) -> None:
     backend = LlamaCppBackend(configured(tmp_path, "qwen2vl"), NativeLog())
@@ -264,7 +264,7 @@ def asked(session: Session, text: str, **changes: object) -> tuple[PromptReady, 
 
 
 @pytest.mark.parametrize("name", ["gemma3", "janus_pro", "qwen2vl", "qwen35"])
-def test_a_chat_with_an_image_says_the_same_with_any_predictor(
+def test_a_chat_with_an_image_has_the_same_text_with_any_predictor(
     name: str, tmp_path: Path, picture: Image
 ) -> None:
     question = f"as as as {picture.reference} as as as"
@@ -286,7 +286,7 @@ def test_a_chat_with_an_image_says_the_same_with_any_predictor(
 
 
 @pytest.mark.parametrize("name", ["idefics3", "qwen2vl"])
-def test_two_chats_with_images_at_once_say_what_each_says_alone(
+def test_parallel_chats_with_images_have_the_texts_that_each_has_alone(
     name: str, tmp_path: Path, picture: Image
 ) -> None:
     other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
@@ -304,12 +304,12 @@ def test_two_chats_with_images_at_once_say_what_each_says_alone(
         )
         for text in texts
     ]
-    told: list[list[object]] = [[], []]
+    reported: list[list[object]] = [[], []]
     while not all(each.is_over for each in both):
         session.step()
-        for each, events in zip(both, told, strict=True):
+        for each, events in zip(both, reported, strict=True):
             events.extend(each.take())
-    ends = [event for events in told for event in events if isinstance(event, Finished)]
+    ends = [event for events in reported for event in events if isinstance(event, Finished)]
     assert [end.token_ids for end in ends] == alone
     session.close()
 
@@ -324,12 +324,12 @@ def test_the_next_turn_reads_no_image_again_and_another_image_is_read(
     assert first.n_hot == 0
     assert again.n_hot > session.count_tokens(picture.reference)
     other = read_image(png(tmp_path / "b.png", seed=1, width=100, height=60), "b.png")
-    parted, _ = asked(session, f"{other.reference} what is it?")
-    assert parted.n_hot < again.n_hot - 10
+    diverging, _ = asked(session, f"{other.reference} what is it?")
+    assert diverging.n_hot < again.n_hot - 10
     session.close()
 
 
-def test_an_image_that_is_gone_is_told_unless_what_is_kept_serves(
+def test_a_missing_image_is_reported_unless_a_saved_state_has_it(
     tmp_path: Path, picture: Image
 ) -> None:
     session = load_session(configured(tmp_path, "janus_pro")).session
@@ -360,7 +360,7 @@ def test_a_changed_file_and_forged_sizes_are_refused(tmp_path: Path, picture: Im
 
 
 @pytest.mark.parametrize(
-    ("name", "changes", "said"),
+    ("name", "changes", "message"),
     [
         ("janus_pro", {"mmproj_path": None}, r"a picture\.png.*--mmproj"),
         ("gemma3", {"n_ubatch": 2}, "n_batch and n_ubatch"),
@@ -369,29 +369,27 @@ def test_a_changed_file_and_forged_sizes_are_refused(tmp_path: Path, picture: Im
     ids=["no projector", "small batches", "no words for images"],
 )
 def test_an_image_that_cannot_be_read_is_refused_with_what_lacks(
-    name: str, changes: dict[str, object], said: str, tmp_path: Path, picture: Image
+    name: str, changes: dict[str, object], message: str, tmp_path: Path, picture: Image
 ) -> None:
     if changes.get("model_path"):
         changes = {"model_path": filled_model(tmp_path / "wordless.gguf", "llama")}
     session = load_session(configured(tmp_path, name, **changes)).session
-    with pytest.raises(ImageError, match=said):
+    with pytest.raises(ImageError, match=message):
         asked(session, f"{picture.reference} what is it?")
     session.close()
 
 
-def test_a_projector_that_cannot_be_used_is_said_and_text_goes_on(
-    tmp_path: Path, picture: Image
-) -> None:
+def test_an_unusable_projector_is_reported_and_text_works(tmp_path: Path, picture: Image) -> None:
     configuration = configured(tmp_path, "janus_pro")
     wide = filled_projector(tmp_path / "wide.gguf", n_embd=256)
-    for changes, said in (
+    for changes, message in (
         ({"mmproj_path": wide}, r"wide\.gguf"),
         ({"mmproj_path": tmp_path / "no.gguf"}, r"no\.gguf"),
     ):
         backend = LlamaCppBackend(replace(configuration, **changes), NativeLog())
-        with pytest.raises(ImageError, match=rf"a picture\.png.*{said}"):
+        with pytest.raises(ImageError, match=rf"a picture\.png.*{message}"):
             backend.vocabulary.image_tokens(picture)
-        assert re.search(said, backend.notes[0])
+        assert re.search(message, backend.notes[0])
         assert backend.open().decode(5).logits.any()
         backend.close()
 
@@ -413,7 +411,7 @@ def test_images_of_odd_sizes_are_read_or_refused_and_end_nothing(
         line_of(backend, huge.reference)
 
 
-def test_its_memory_is_told(tmp_path: Path) -> None:
+def test_its_memory_is_reported(tmp_path: Path) -> None:
     loaded = load_session(configured(tmp_path, "janus_pro"))
     kinds = {buffer.kind for buffer in loaded.loaded.buffers if buffer.owner == "projector"}
     loaded.session.close()

@@ -19,7 +19,7 @@ F16, Q8_0 = 1, 8
 def made(
     positions: list[int], *, is_transposed: bool = False, n_streams: int = 1, n_layers: int = 2
 ) -> bytes:
-    """A state whose every row spells its position, tensor and place in the row."""
+    """A state whose every row encodes its position, tensor and place in the row."""
     order = np.array(positions, np.int32)
     state = MAGIC + struct.pack("<II", n_streams, len(order))
     state += np.stack([order, np.ones_like(order), np.zeros_like(order)], 1).tobytes()

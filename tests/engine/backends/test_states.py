@@ -121,7 +121,7 @@ def test_windows_and_recurrent_states_are_whole(opened: Opened, name: str) -> No
         sequence.save(10)
 
 
-def test_a_window_that_was_saved_does_not_go_back_behind_itself(opened: Opened) -> None:
+def test_a_saved_window_cannot_be_cropped_before_its_start(opened: Opened) -> None:
     for swa_full in (False, True):
         sequence = opened("gemma3", swa_full=swa_full).open()
         read(sequence, 200)
@@ -155,7 +155,7 @@ def test_states_of_other_settings_are_refused(opened: Opened) -> None:
         with pytest.raises(StateError):
             target.load(LINE[:60], [state])
         assert list(target.tokens) == []
-    # A cache of qwen2 has llama's very shape: what tells their states apart is the namespace.
+    # A cache of qwen2 has llama's shape: only the namespace distinguishes their states.
     for name in set(SHAPES) - {"llama", "qwen2"}:
         other = opened(name)
         other.warm_up()

@@ -68,8 +68,8 @@ class TestStates(BackendContract, StateContract):
     def line(cls) -> list[int]:
         return random_line(60)
 
-    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
-        pytest.skip("a made vocabulary spells no text; that of a real model does below")
+    def test_pieces_join_to_the_tokenised_text(self, backend: Backend) -> None:
+        pytest.skip("a made vocabulary has no text; a real one is tested below")
 
 
 class TestSeveralSequences(SeveralSequencesContract):
@@ -125,13 +125,15 @@ def test_an_architecture_without_code_is_named_with_those_there_are(
         TorchBackend(settings(path), log)
 
 
-def test_a_context_that_does_not_fit_says_which_would(tmp_path: Path, log: NativeLog) -> None:
+def test_a_context_that_does_not_fit_is_refused_with_one_that_fits(
+    tmp_path: Path, log: NativeLog
+) -> None:
     path = filled_model(tmp_path / "llama.gguf", "llama")
     with pytest.raises(ModelLoadError, match=r"context of \d+"):
         TorchBackend(settings(path, n_ctx=1 << 36), log)
 
 
-def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog) -> None:
+def test_weights_of_two_bytes_give_nearly_the_same_logits(tmp_path: Path, log: NativeLog) -> None:
     path, line = filled_model(tmp_path / "llama.gguf", "llama"), random_line(60)
     rows = {}
     for dtype in ("f32", "f16", "bf16"):
@@ -139,8 +141,8 @@ def test_weights_of_two_bytes_say_nearly_the_same(tmp_path: Path, log: NativeLog
         rows[dtype] = rows_of(backend, line)
         sequence = backend.open()
         sequence.prefill(line[:59])  # more rows than are multiplied one by one
-        behind = sequence.decode(line[59]).logits[0]
-        assert np.abs(behind - rows[dtype][59]).max() < 0.05 * np.abs(behind).max()
+        after = sequence.decode(line[59]).logits[0]
+        assert np.abs(after - rows[dtype][59]).max() < 0.05 * np.abs(after).max()
         backend.close()
     largest = np.abs(rows["f32"]).max()
     assert np.abs(rows["f16"] - rows["f32"]).max() < 0.01 * largest
@@ -153,7 +155,7 @@ def test_an_adapter_is_refused(tmp_path: Path, log: NativeLog) -> None:
         TorchBackend(settings(path, adapters=(Adapter(path),)), log)
 
 
-def test_a_state_space_has_llama_cpps_logits_and_goes_back_behind_a_draft(
+def test_a_state_space_has_llama_cpps_logits_and_is_cropped_after_a_draft(
     tmp_path: Path, log: NativeLog
 ) -> None:
     path, line = filled_model(tmp_path / "mamba.gguf", "mamba"), random_line(90)
@@ -175,7 +177,7 @@ def test_a_state_space_has_llama_cpps_logits_and_goes_back_behind_a_draft(
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16"])
-def test_states_of_recurrent_layers_are_kept_in_the_type_that_is_named(
+def test_recurrent_states_have_the_requested_type(
     tmp_path: Path, log: NativeLog, kind: str
 ) -> None:
     path, line = filled_model(tmp_path / "mamba.gguf", "mamba"), random_line(40)
@@ -186,7 +188,7 @@ def test_states_of_recurrent_layers_are_kept_in_the_type_that_is_named(
     together = sequence.verify(line[:17]).logits.copy()
     sequence.crop(0)
     single = np.stack([sequence.decode(token).logits[0].copy() for token in line[:17]])
-    assert np.abs(together - single).max() < 2e-2, "batches read what the cache kept"
+    assert np.abs(together - single).max() < 2e-2, "batches read the cache"
     far = np.abs(rows_of(exact, line) - rows_of(backend, line)).max()
     assert bool(far == 0) is (kind == "f32")
     exact.close()
@@ -229,7 +231,7 @@ def test_a_closed_backend_refuses_everything_in_words(llama: Path, log: NativeLo
     sequence.close()
 
 
-def test_torch_that_is_not_installed_is_told_with_the_command_that_installs_it(
+def test_missing_torch_is_reported_with_the_command_that_installs_it(
     tmp_path: Path,
 ) -> None:
     path = filled_model(tmp_path / "llama.gguf", "llama")

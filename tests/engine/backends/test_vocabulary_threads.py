@@ -33,16 +33,16 @@ def _hasty_switches() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_hasty_switches")
-def test_two_threads_spell_tokens_as_one_does(model: object) -> None:
+def test_two_threads_decode_tokens_as_one_does(model: object) -> None:
     alone = LlamaCppVocabulary(model)
     right = [alone.piece(token) for token in range(N_TOKENS)]
     for _ in range(ROUNDS):
         shared = LlamaCppVocabulary(model)
 
-        def spell(step: int, shared: LlamaCppVocabulary = shared) -> None:
+        def decode(step: int, shared: LlamaCppVocabulary = shared) -> None:
             for token in range(N_TOKENS)[::step]:
                 shared.piece(token)
 
         with ThreadPoolExecutor(2) as threads:
-            list(threads.map(spell, (1, -1)))
+            list(threads.map(decode, (1, -1)))
         assert [shared.piece(token) for token in range(N_TOKENS)] == right

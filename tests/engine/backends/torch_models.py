@@ -21,11 +21,11 @@ def settings(path: Path, **changes: object) -> Configuration:
         path, n_ctx=256, n_batch=64, n_ubatch=64, n_threads=1, type_k="f32", type_v="f32",
         backend="torch", dtype="f32", n_gpu_layers=N_GPU_LAYERS,
     )  # fmt: skip
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def rows_of(backend: Backend, tokens: Sequence[int]) -> Rows:
-    """The logits behind each token, `[n, n_vocab]`, computed in batches of a draft's rows."""
+    """The logits after each token, `[n, n_vocab]`, computed in batches of a draft's rows."""
     sequence = backend.open()
     parts = [
         sequence.verify(tokens[start : start + backend.n_rows]).logits.copy()
@@ -36,7 +36,7 @@ def rows_of(backend: Backend, tokens: Sequence[int]) -> Rows:
 
 
 def llama_cpp_rows(path: Path, tokens: Sequence[int], log: NativeLog, **changes: object) -> Rows:
-    """What llama.cpp says with float32 keys and values."""
+    """The logits of llama.cpp with float32 keys and values."""
     backend = LlamaCppBackend(settings(path, flash_attention="off", n_gpu_layers=0, **changes), log)
     try:
         return rows_of(backend, tokens)

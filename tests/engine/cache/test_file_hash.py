@@ -16,7 +16,7 @@ OLD_NS = time.time_ns() - 10**12
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that was changed long ago, as far as its disk's clock tells."""
+    """A file that was changed long ago, by its disk's clock."""
     path = tmp_path / "model.gguf"
     path.write_bytes(b"weights" * 1000)
     now = time.time_ns()

@@ -87,7 +87,7 @@ class AnsweringClient:
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         events, self._events = self._events, []
-        assert events, "waited for an engine that has nothing to say"
+        assert events, "waited for an engine without events"
         return events
 
     def process_memory_bytes(self) -> int | None:

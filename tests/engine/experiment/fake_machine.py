@@ -32,7 +32,7 @@ def as_ever(configuration: Configuration, workload: str) -> float:
 
 @dataclass
 class FakeMachine:
-    """Runs take what `speed` says, times noise and a drift."""
+    """Runs take the time of `speed`, with noise and a drift."""
 
     speed: Speed = as_ever
     slowness: float = 1.0
@@ -100,7 +100,7 @@ class FakeMachine:
 
 @dataclass
 class Recorded:
-    """What a tuner says and keeps."""
+    """The messages and results of a tuner."""
 
     steps: list[str] = field(default_factory=list)
     saved: list[Outcome] = field(default_factory=list)
@@ -140,5 +140,5 @@ def tuned(
 
 
 def result(outcome: Outcome, setting: str, label: str) -> Trial:
-    """What was said of a candidate."""
+    """The message about a candidate."""
     return next(each for each in outcome.compared if (each.setting, each.label) == (setting, label))

@@ -49,7 +49,7 @@ FIXED = SpeculationSettings(controller=ControllerName.FIXED, n_draft=3)
 
 
 def row(which: int, line: Sequence[int], n_vocab: int = N_VOCAB) -> Rows:
-    """Target (0) and draft (1) agree in part, behind the last two tokens."""
+    """Target (0) and draft (1) agree in part, by the last two tokens."""
     common = np.random.default_rng([5, *line[-2:]]).normal(size=n_vocab)
     own = np.random.default_rng([6 + which, *line[-2:]]).normal(size=n_vocab)
     logits: Rows = (2.0 * common + 0.7 * own).astype(np.float32)
@@ -132,14 +132,14 @@ def test_a_perfect_draft_takes_a_call_for_each_full_round_and_none_more() -> Non
     assert made.metrics.total(ROUNDS) == len(target.drafts)
 
 
-def test_it_tells_each_round_with_its_draft_and_verdict_and_the_end() -> None:
+def test_events_have_each_round_with_its_draft_and_verdict_and_the_end() -> None:
     events = list(decoder(drafting(1)).events(PROMPT, max_tokens=20))
-    told = [each for each in events if isinstance(each, RoundFinished)]
+    reported = [each for each in events if isinstance(each, RoundFinished)]
     tokens = [t.token for e in events if isinstance(e, TokensCommitted) for t in e.tokens]
     end = finished(events)
     assert tuple(tokens)[: len(end.token_ids)] == end.token_ids == own_text(GREEDY, 20)
-    assert sum(each.n_emitted for each in told) == len(tokens)
-    assert {each.source for each in told if each.n_verified} == {"callback"}
+    assert sum(each.n_emitted for each in reported) == len(tokens)
+    assert {each.source for each in reported if each.n_verified} == {"callback"}
     assert end.reason is (FinishReason.END if tokens[-1] == END else FinishReason.LENGTH)
 
 
@@ -246,10 +246,10 @@ def test_a_prompt_that_cannot_be_decoded_is_refused(
 # --- settings ---
 
 
-def test_a_change_of_settings_is_told_and_counts_from_the_next_round_on() -> None:
-    told: list[SettingsChanged] = []
+def test_a_change_of_settings_is_reported_and_applies_from_the_next_round_on() -> None:
+    reported: list[SettingsChanged] = []
     made = decoder(drafting(0), settings=replace(FIXED, n_draft=2))
-    stop = made.subscribe(told.append)
+    stop = made.subscribe(reported.append)
     lengths: list[int] = []
     for event in made.events(PROMPT, max_tokens=40):
         if isinstance(event, RoundFinished):
@@ -258,12 +258,12 @@ def test_a_change_of_settings_is_told_and_counts_from_the_next_round_on() -> Non
                 made.update_settings(n_draft=5)
     assert lengths[:3] == [0, 2, 2]
     assert max(lengths) == 5
-    assert [each.changed for each in told] == [("n_draft",)]
-    assert (told[0].before.n_draft, told[0].after.n_draft) == (2, 5)
+    assert [each.changed for each in reported] == [("n_draft",)]
+    assert (reported[0].before.n_draft, reported[0].after.n_draft) == (2, 5)
     made.update_settings(n_draft=5)
     stop()
     made.update_settings(n_draft=1)
-    assert len(told) == 1
+    assert len(reported) == 1
     assert made.settings.n_draft == 1
 
 
@@ -301,10 +301,10 @@ class Slow:
 async def test_asynchronous_functions_run_on_the_callers_loop_and_give_the_same_text() -> None:
     slow = Slow()
     made = decoder(slow.draft, slow.target)
-    told: list[int] = []
-    end = await made.generate(PROMPT, max_tokens=30, on_token=told.append)
+    reported: list[int] = []
+    end = await made.generate(PROMPT, max_tokens=30, on_token=reported.append)
     assert end.token_ids == own_text(GREEDY, 30)
-    assert tuple(told)[: len(end.token_ids)] == end.token_ids
+    assert tuple(reported)[: len(end.token_ids)] == end.token_ids
     assert slow.threads == {threading.get_ident()}
     assert slow.n_closed > 0
     assert made.metrics.total(ACCEPTED) > 0
@@ -316,13 +316,13 @@ async def test_a_coroutine_gives_a_whole_draft_and_on_token_is_awaited() -> None
 
     async def note(token: int) -> None:
         await asyncio.sleep(0)
-        told.append(token)
+        reported.append(token)
 
-    told: list[int] = []
+    reported: list[int] = []
     made = decoder(draft)
     end = await made.generate(PROMPT, max_tokens=9, on_token=note)
     assert end.token_ids == own_text(GREEDY, 9)
-    assert tuple(told)[: len(end.token_ids)] == end.token_ids
+    assert tuple(reported)[: len(end.token_ids)] == end.token_ids
     assert made.metrics.total(ACCEPTED) > 0
 
 
@@ -407,5 +407,5 @@ class TestCallbackBackend(BackendContract):
     def line(self) -> list[int]:
         return [(7 * n) % 251 for n in range(64)]
 
-    def test_pieces_spell_the_tokenised_text(self, backend: Backend) -> None:
+    def test_pieces_join_to_the_tokenised_text(self, backend: Backend) -> None:
         assert backend.vocabulary.piece(3) == b""  # numbers are all that a function knows

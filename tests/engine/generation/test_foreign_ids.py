@@ -25,8 +25,8 @@ FOREIGN = ((10**9,), (0, 31), (-1,), (7, -5, 2**31 - 1))
 
 
 def chat(ids: tuple[int, ...] | None, content: str = "hello") -> GenerationRequest:
-    said = Message("assistant", content, ids, LETTERS.identifier)
-    messages = (Message("user", "abc"), said, Message("user", "def"))
+    answer = Message("assistant", content, ids, LETTERS.identifier)
+    messages = (Message("user", "abc"), answer, Message("user", "def"))
     return GenerationRequest(messages=messages, max_tokens=4, seed=1)
 
 
@@ -42,8 +42,8 @@ def test_foreign_ids_of_a_message_are_ignored(
 ) -> None:
     plain = reply(make_session(template=template), chat(None, content))
     assert reply(make_session(template=template), chat(ids, content)).text == plain.text
-    told = make_session(template=template).prompt_tokens(chat(ids, content).messages)
-    assert told == make_session(template=template).prompt_tokens(chat(None, content).messages)
+    tokens = make_session(template=template).prompt_tokens(chat(ids, content).messages)
+    assert tokens == make_session(template=template).prompt_tokens(chat(None, content).messages)
 
 
 def test_ids_of_another_vocabulary_are_ignored_by_a_template_that_takes_thoughts() -> None:
@@ -78,8 +78,8 @@ def test_the_engine_outlives_a_chat_with_foreign_ids(tmp_path: Path, starter_pat
     engine = BlockingClient(client, limit_s=PATIENCE_S)
     loaded = engine.load(Configuration(model_path=starter_path, n_ctx=512, n_threads=1))
     for number in (10**9, 2**31 - 1, 49152, -7):
-        said = Message("assistant", "hello", (number,), loaded.vocabulary_id)
-        messages = (Message("user", "hi"), said, Message("user", "again"))
+        answer = Message("assistant", "hello", (number,), loaded.vocabulary_id)
+        messages = (Message("user", "hi"), answer, Message("user", "again"))
         client.prefetch(messages[:2])
         *_, last = engine.reply(GenerationRequest(messages=messages, max_tokens=2))
         assert isinstance(last, Finished)

@@ -97,7 +97,7 @@ class TestOnTorch(OnTheStarter):
         backend.close()
 
 
-def test_an_end_token_is_the_last_and_nothing_is_computed_behind_it() -> None:
+def test_an_end_token_is_the_last_and_nothing_is_computed_after_it() -> None:
     backend = FakeBackend(LETTERS, n_ctx=512, end_bias=8.0)
     sequence = backend.open()
     inferencer = Inferencer(backend)
@@ -120,7 +120,7 @@ def test_a_seed_draws_what_a_session_draws() -> None:
     assert (first, *out.token_ids) == finished(events).token_ids
 
 
-def test_a_model_without_an_end_token_says_so() -> None:
+def test_a_model_without_an_end_token_is_refused() -> None:
     vocabulary = FakeVocabulary()
     vocabulary.eos = None  # type: ignore[assignment]  # as a file may have it
     with pytest.raises(ModelFileError):

@@ -55,7 +55,7 @@ def test_the_second_prompt_starts_with_the_first_and_the_generated_ids() -> None
     assert second.note is None
 
 
-def test_ids_that_spell_the_reply_otherwise_are_kept_as_generated() -> None:
+def test_generated_ids_are_reused_even_if_the_tokenizer_would_choose_others() -> None:
     """A tokenizer would merge; the ids of a generation need not be the tokenizer's choice."""
 
     class Merging(FakeVocabulary):
@@ -74,7 +74,7 @@ def test_a_trimming_template_keeps_the_ids() -> None:
     assert prompt.note is None
 
 
-def test_an_edited_reply_keeps_ids_up_to_the_edit_and_says_so() -> None:
+def test_an_edited_reply_keeps_ids_up_to_the_edit_with_a_note() -> None:
     prompt = chat_prompt([USER, reply("help", list(b"hello")), NEXT], template(), VOCABULARY)
     assert (
         text_of(prompt.tokens) == "<bos><user>hi<end><assistant>help<end><user>and?<end><assistant>"
@@ -82,7 +82,7 @@ def test_an_edited_reply_keeps_ids_up_to_the_edit_and_says_so() -> None:
     assert "tokenised again" in (prompt.note or "")
 
 
-def test_a_template_that_rewrites_replies_is_tokenised_whole_and_says_so() -> None:
+def test_a_template_that_rewrites_replies_is_tokenised_whole_with_a_note() -> None:
     upper = template(TEMPLATE.replace("m.content", "m.content | upper"))
     prompt = chat_prompt([USER, reply("yes"), NEXT], upper, VOCABULARY)
     assert "YES<end>" in text_of(prompt.tokens)
@@ -90,9 +90,9 @@ def test_a_template_that_rewrites_replies_is_tokenised_whole_and_says_so() -> No
 
 
 def test_a_user_who_quotes_a_reply_does_not_confuse_the_cut() -> None:
-    quoting = Message("user", "you said yes")
+    quoting = Message("user", "you wrote yes")
     prompt = chat_prompt([quoting, reply("yes"), quoting], template(), VOCABULARY)
-    assert text_of(prompt.tokens).count("you said yes<end>") == 2
+    assert text_of(prompt.tokens).count("you wrote yes<end>") == 2
 
 
 def test_a_raw_prompt_is_not_templated() -> None:
@@ -130,8 +130,8 @@ PICTURE = Image("a.png", Path("/a.png"), "0" * 64, 4, 4)
 
 def test_an_image_stands_where_its_question_names_it_and_nowhere_else() -> None:
     seeing, named = SeeingVocabulary(), PICTURE.reference
-    question, said = Message("user", f"is {named} red?"), reply(f"I see {named}")
-    tokens = chat_prompt([question, said, NEXT], template(), seeing).tokens
+    question, answer = Message("user", f"is {named} red?"), reply(f"I see {named}")
+    tokens = chat_prompt([question, answer, NEXT], template(), seeing).tokens
     assert [token for token in tokens if token < 0] == [*image_tokens("0" * 64, 3)]
     assert text_of(tuple(token for token in tokens if token >= 0)) == (
         f"<bos><user>is  red?<end><assistant>I see {named}<end><user>and?<end><assistant>"

@@ -41,9 +41,9 @@ def session(template: str = PLAIN, backend: FakeBackend | None = None) -> Sessio
 def ask(
     one: Session, *messages: Message, owner: str = "chat:1", **changes: object
 ) -> tuple[PromptReady, Message]:
-    """What is told of a prompt, and the reply to it as a message."""
+    """The event of a prompt, and the reply to it as a message."""
     base = GenerationRequest(messages, seed=1, max_tokens=8, owner=owner)
-    wanted = replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    wanted = replace(base, **changes)  # type: ignore[arg-type]  # fields by name
     events = run(one, wanted)
     return ready_of(events), as_message(finished(events))
 
@@ -58,12 +58,14 @@ def test_the_first_prompt_of_a_chat_has_none_before_it() -> None:
 
 def test_a_prompt_that_goes_on_from_the_one_before_differs_in_nothing() -> None:
     one, question = session(), Message("user", LONG)
-    first, said = ask(one, question)
-    ready, _ = ask(one, question, said, Message("user", "and"))
+    first, answer = ask(one, question)
+    ready, _ = ask(one, question, answer, Message("user", "and"))
     assert (ready.cause, ready.miss_cause) == (None, None)
-    assert ready.n_common == ready.n_reused == first.n_prompt + len(said.token_ids or ()) - 1
+    assert ready.n_common == ready.n_reused == first.n_prompt + len(answer.token_ids or ()) - 1
     again, _ = ask(one, question)
-    assert (again.cause, again.miss_cause) == (None, None), "made anew, its prompt is all there"
+    assert (again.cause, again.miss_cause) == (None, None), (
+        "generated again, its prompt is all there"
+    )
     assert again.n_reused == again.n_prompt - 1
 
 
@@ -71,11 +73,11 @@ def test_a_prompt_that_goes_on_from_the_one_before_differs_in_nothing() -> None:
     ("edit", "place"),
     [(0, "the system prompt"), (1, "question 1"), (2, "reply 1"), (3, "question 2")],
 )
-def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) -> None:
+def test_an_edit_is_reported_with_its_place_and_both_texts(edit: int, place: str) -> None:
     one = session()
     system, question, more = Message("system", "be brief"), Message("user", LONG), "and then"
-    _, said = ask(one, system, question)
-    turns = [system, question, said, Message("user", more)]
+    _, answer = ask(one, system, question)
+    turns = [system, question, answer, Message("user", more)]
     ask(one, *turns)
     turns[edit] = Message(turns[edit].role, f"Now {turns[edit].content}")
     ready, _ = ask(one, *turns)
@@ -87,11 +89,11 @@ def test_an_edit_is_told_with_its_place_and_both_texts(edit: int, place: str) ->
     assert ready.miss_cause is None
 
 
-def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
+def test_a_reply_that_continues_another_text_was_changed() -> None:
     one, question = session(), Message("user", LONG)
-    _, said = ask(one, question)
-    ids = said.token_ids or ()
-    edited, changed = ask(one, question, continues=ids, continues_text=f"{said.content[:4]}XY")
+    _, answer = ask(one, question)
+    ids = answer.token_ids or ()
+    edited, changed = ask(one, question, continues=ids, continues_text=f"{answer.content[:4]}XY")
     assert (edited.cause, edited.changed) == (ReadCause.EDITED, "reply 1")
     assert edited.new_text == "XY"[: len(edited.new_text)]
     variant, _ = ask(one, question, continues=ids)
@@ -105,15 +107,15 @@ def test_a_reply_that_goes_on_behind_another_text_was_changed() -> None:
 
 def test_a_template_that_writes_the_same_messages_otherwise_is_named() -> None:
     one, question = session(DATED), Message("user", LONG)
-    _, said = ask(one, question)
-    ready, _ = ask(one, question, said, Message("user", "and"))
+    _, answer = ask(one, question)
+    ready, _ = ask(one, question, answer, Message("user", "and"))
     assert (ready.cause, ready.old_text[0], ready.new_text[0]) == (ReadCause.TEMPLATE, "1", "3")
 
 
 def test_thinking_that_the_template_leaves_out_is_named() -> None:
     one, question = session(STRIPS), Message("user", LONG)
-    _, said = ask(one, question)
-    thought = replace(said, content=f"{said.content}</think>yes", token_ids=None)
+    _, answer = ask(one, question)
+    thought = replace(answer, content=f"{answer.content}</think>yes", token_ids=None)
     one_more = session(STRIPS)
     line = ask(one_more, question, continues_text=thought.content, max_tokens=1)[1]
     ready, _ = ask(one_more, question, line, Message("user", "and"))
@@ -124,22 +126,22 @@ def test_thinking_that_the_template_leaves_out_is_named() -> None:
 
 def test_a_switch_of_thinking_is_another_setting() -> None:
     one, question = session(STRIPS), Message("user", LONG)
-    _, said = ask(one, question)
+    _, answer = ask(one, question)
     off = SamplingSettings(thinking="off")
     ready, _ = ask(one, question, sampling=off)
     assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking")
     ask(one, question)
     ready, _ = ask(one, question, sampling=off, continues_text="ZZ")
     assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking"), "before the reply"
-    turns = (question, replace(said, content="yes", token_ids=None), Message("user", "and"))
+    turns = (question, replace(answer, content="yes", token_ids=None), Message("user", "and"))
     assert ask(one, *turns, sampling=off)[0].cause is ReadCause.EDITED
 
 
 def test_what_another_chat_pushed_out_is_lost() -> None:
     one, question = session(), Message("user", LONG)
-    _, said = ask(one, question)
+    _, answer = ask(one, question)
     ask(one, Message("user", LONG[::-1]), owner="chat:2")
-    ready, _ = ask(one, question, said, Message("user", "and"))
+    ready, _ = ask(one, question, answer, Message("user", "and"))
     assert (ready.cause, ready.miss_cause) == (None, ReadCause.EVICTED)
     assert ready.n_common is not None
     assert ready.n_reused < ready.n_common

@@ -1,4 +1,4 @@
-"""Several replies at once: each says what it would have said alone, whatever the others do."""
+"""Several replies at once: each has the text that it has alone."""
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Tokens
@@ -42,12 +42,12 @@ def asked(index: int, **changes: object) -> GenerationRequest:
         seed=index,
         sampling=WARM,
     )
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def several(**changes: object) -> FakeBackend:
     named = {"sharpness": 2.0, "n_sequences": 3, **changes}
-    return FakeBackend(LETTERS, **named)  # type: ignore[arg-type]  # tests say fields by name
+    return FakeBackend(LETTERS, **named)  # type: ignore[arg-type]  # fields by name
 
 
 def alone(wanted: GenerationRequest, speculation: SpeculationSettings = OFF) -> Finished:
@@ -55,13 +55,13 @@ def alone(wanted: GenerationRequest, speculation: SpeculationSettings = OFF) -> 
 
 
 def serve(session: Session, generations: list[Generation]) -> list[list[Event]]:
-    """Take all of them to their ends; gives what each told."""
-    told: list[list[Event]] = [[] for _ in generations]
+    """Take all of them to their ends; returns the events of each."""
+    reported: list[list[Event]] = [[] for _ in generations]
     while not all(one.is_over and not one.events for one in generations):
         assert session.step() or any(one.events for one in generations)
-        for one, events in zip(generations, told, strict=True):
+        for one, events in zip(generations, reported, strict=True):
             events.extend(one.take())
-    return told
+    return reported
 
 
 def begin_all(session: Session, wanted: list[GenerationRequest]) -> list[Generation]:
@@ -75,8 +75,8 @@ def test_each_reply_of_a_batch_is_the_one_it_would_be_alone(
     wanted = [asked(index) for index in range(7)]
     backend = several()
     session = make_session(speculation, target=backend, costs=COSTS)
-    told = serve(session, begin_all(session, wanted))
-    for events, each in zip(told, wanted, strict=True):
+    reported = serve(session, begin_all(session, wanted))
+    for events, each in zip(reported, wanted, strict=True):
         expected, reply = alone(each), finished(events)
         assert (reply.text, reply.token_ids) == (expected.text, expected.token_ids)
         assert (reply.reason, reply.seed) == (expected.reason, expected.seed)
@@ -94,12 +94,12 @@ def test_generators_taken_by_any_turns_give_the_right_tokens(
     session = make_session(speculation, target=several())
     wanted = [asked(index) for index in range(3)]
     replies = [session.generate(each, Cancellation()) for each in wanted]
-    told: list[list[Event]] = [[], [], []]
+    reported: list[list[Event]] = [[], [], []]
     for turn in turns:
-        told[turn] += _next(replies[turn])
+        reported[turn] += _next(replies[turn])
     for turn, reply in enumerate(replies):
-        told[turn] += reply
-    assert [finished(events).token_ids for events in told] == [
+        reported[turn] += reply
+    assert [finished(events).token_ids for events in reported] == [
         alone(each).token_ids for each in wanted
     ]
 
@@ -121,7 +121,7 @@ def test_replies_join_and_leave_without_a_trace_in_the_others(
     session = make_session(LOOKUP, target=several(n_sequences=n_sequences))
     waiting = sorted(range(len(arrivals)), key=lambda index: arrivals[index])
     generations: dict[int, Generation] = {}
-    told: dict[int, list[Event]] = {index: [] for index in waiting}
+    reported: dict[int, list[Event]] = {index: [] for index in waiting}
     n_steps = 0
     while waiting or not all(one.is_over for one in generations.values()):
         while waiting and arrivals[waiting[0]] <= n_steps:
@@ -133,8 +133,8 @@ def test_replies_join_and_leave_without_a_trace_in_the_others(
         session.step()
         n_steps += 1
         for index, one in generations.items():
-            told[index] += one.take()
-    for index, events in told.items():
+            reported[index] += one.take()
+    for index, events in reported.items():
         expected, reply = alone(asked(index)), finished(events)
         if reply.reason is FinishReason.CANCELLED:
             assert index in cancelled
@@ -151,11 +151,11 @@ def test_a_reply_that_waits_is_cancelled_without_having_begun() -> None:
     first, second = begin_all(session, [asked(0), asked(1)])
     session.step()
     second.cancellation.cancel()
-    [told, cancelled] = serve(session, [first, second])
+    [reported, cancelled] = serve(session, [first, second])
     assert [type(event) for event in cancelled] == [Finished]
     assert finished(cancelled).reason is FinishReason.CANCELLED
     assert finished(cancelled).token_ids == ()
-    assert finished(told).token_ids == alone(asked(0)).token_ids
+    assert finished(reported).token_ids == alone(asked(0)).token_ids
 
 
 class FailsFor(FakeBackend):
@@ -176,8 +176,8 @@ def test_a_failure_ends_the_reply_that_it_is_of_and_no_other(failing: int) -> No
     session = make_session(OFF, target=backend)
     backend.line = session.prompt_tokens(wanted[failing].messages)
     generations = begin_all(session, wanted)
-    told = serve(session, generations)
-    for index, (one, events) in enumerate(zip(generations, told, strict=True)):
+    reported = serve(session, generations)
+    for index, (one, events) in enumerate(zip(generations, reported, strict=True)):
         if index == failing:
             assert isinstance(one.fault, DecodeError)
             text = "".join(event.text for event in events if isinstance(event, TokensCommitted))
@@ -191,10 +191,10 @@ def test_a_long_prompt_is_read_in_chunks_between_the_steps_of_others() -> None:
     backend = several(n_batch=64)
     session = make_session(OFF, target=backend)
     first = session.begin(asked(0, max_tokens=60), Cancellation())
-    told: list[Event] = []
-    while not any(isinstance(event, TokensCommitted) for event in told):
+    reported: list[Event] = []
+    while not any(isinstance(event, TokensCommitted) for event in reported):
         session.step()
-        told += first.take()
+        reported += first.take()
     long = session.begin(replace(asked(1), messages=(Message("user", "x" * 300),)), Cancellation())
     serve(session, [first, long])
     beside = [batch for batch in backend.batches if len(batch) == 2 and max(batch) > 1]
@@ -207,8 +207,8 @@ def test_drafts_share_the_rows_of_a_batch() -> None:
     backend = several(n_sequences=8, order=1)
     session = make_session(speculation, target=backend)
     wanted = [asked(3, seed=index, max_tokens=80, sampling=GREEDY) for index in range(8)]
-    told = serve(session, begin_all(session, wanted))
+    reported = serve(session, begin_all(session, wanted))
     single = make_session(OFF, target=several(order=1))
-    assert sum(finished(events).stats.n_accepted for events in told) > 100
-    for events, each in zip(told, wanted, strict=True):
+    assert sum(finished(events).stats.n_accepted for events in reported) > 100
+    for events, each in zip(reported, wanted, strict=True):
         assert finished(events).token_ids == finished(run(single, each)).token_ids

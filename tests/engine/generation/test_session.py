@@ -103,17 +103,17 @@ def test_the_cache_holds_everything_but_the_pending_token() -> None:
     assert len(line) == 60
 
 
-def test_counts_are_kept_apart_and_add_up() -> None:
+def test_counts_are_separate_and_add_up() -> None:
     events = run(make_session(DRAFT), request())
     stats = finished(events).stats
-    told = rounds(events)
-    assert stats.n_drafted == sum(r.n_drafted for r in told)
-    assert stats.n_emitted == sum(r.n_emitted for r in told)
+    reported = rounds(events)
+    assert stats.n_drafted == sum(r.n_drafted for r in reported)
+    assert stats.n_emitted == sum(r.n_emitted for r in reported)
     assert stats.n_accepted == stats.by_source["draft"].n_accepted
     assert stats.n_accepted <= stats.n_examined <= stats.n_verified <= stats.n_drafted
     assert len(finished(events).token_ids) == stats.n_emitted
-    for told_round in told:
-        assert sum(told_round.verdicts) == told_round.n_accepted
+    for each in reported:
+        assert sum(each.verdicts) == each.n_accepted
 
 
 def test_the_second_turn_prefills_only_what_is_new() -> None:
@@ -186,7 +186,7 @@ def test_an_end_token_inside_a_draft_ends_the_reply(settings: SpeculationSetting
 
 
 @pytest.mark.parametrize("settings", [LOOKUP, DRAFT], ids=["lookup", "draft"])
-def test_what_was_drafted_behind_the_end_of_a_reply_is_accepted_by_nobody(
+def test_tokens_drafted_after_the_end_of_a_reply_are_not_accepted(
     settings: SpeculationSettings,
 ) -> None:
     whole = finished(run(make_session(settings), request())).text
@@ -305,11 +305,11 @@ class Failing(FakeBackend):
 
 
 @pytest.mark.parametrize("settings", [OFF, LOOKUP])
-def test_a_reply_that_fails_in_the_middle_tells_all_that_it_committed(
+def test_a_reply_that_fails_reports_all_committed_tokens(
     settings: SpeculationSettings,
 ) -> None:
     whole = finished(run(make_session(settings), request())).text
-    told: list[Event] = []
+    reported: list[Event] = []
     for n_good in range(4, 20):
         target = Failing(LETTERS, sharpness=2.0)
         target.n_good = n_good
@@ -317,13 +317,13 @@ def test_a_reply_that_fails_in_the_middle_tells_all_that_it_committed(
         reply = make_session(settings, target=target).generate(
             request(stop=held_back), Cancellation()
         )
-        told = []
+        reported = []
         with pytest.raises(DecodeError):
-            told.extend(reply)
-        committed = [event for event in told if isinstance(event, TokensCommitted)]
+            reported.extend(reply)
+        committed = [event for event in reported if isinstance(event, TokensCommitted)]
         n_tokens = sum(len(event.tokens) for event in committed)
         assert "".join(event.text for event in committed) == whole[:n_tokens]
-        assert isinstance(told[-1], CacheChanged)
+        assert isinstance(reported[-1], CacheChanged)
     assert n_tokens > 1
 
 
@@ -361,7 +361,7 @@ def test_progress_counts_from_the_reused_prefix_to_the_whole_prompt() -> None:
     assert all(p.n_total == 54 for p in progress)
 
 
-def test_a_fresh_seed_is_drawn_and_told_and_repeats_the_text() -> None:
+def test_a_drawn_seed_is_reported_and_repeats_the_text() -> None:
     wanted = request(seed=None, sampling=WARM)
     first, other = (finished(run(make_session(OFF), wanted)) for _ in range(2))
     assert first.seed != other.seed
@@ -381,7 +381,7 @@ def cells(events: list[Event]) -> Iterator[CacheChanged]:
     return (event for event in events if isinstance(event, CacheChanged))
 
 
-def test_used_cells_are_told_each_round() -> None:
+def test_used_cells_are_reported_each_round() -> None:
     events = run(make_session(LOOKUP), request())
     used = [event.n_used for event in cells(events)]
     assert used[0] == len("BU" + "abcabcabc" + "EA")

@@ -70,7 +70,7 @@ def test_an_adapter_of_another_model_fails_its_reply_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spelled", "adapter"),
+    ("text", "adapter"),
     [
         ("a.gguf", Adapter(Path("a.gguf"))),
         ("a.gguf:0.5", Adapter(Path("a.gguf"), 0.5)),
@@ -80,6 +80,6 @@ def test_an_adapter_of_another_model_fails_its_reply_and_no_other() -> None:
         ("a:2:1.0", Adapter(Path("a:2"))),
     ],
 )
-def test_an_adapter_is_spelled_and_read_again(spelled: str, adapter: Adapter) -> None:
-    assert Adapter.read(spelled) == adapter
+def test_an_adapter_is_parsed_from_its_text(text: str, adapter: Adapter) -> None:
+    assert Adapter.read(text) == adapter
     assert Adapter.read(adapter.text) == adapter

@@ -1,4 +1,4 @@
-"""Replies under a grammar: whoever drafts, the text is that of plain decoding and fits."""
+"""Replies under a grammar: with any predictor the text is that of plain decoding and fits."""
 
 import json
 from collections.abc import Sequence
@@ -58,11 +58,11 @@ def request(**changes: object) -> GenerationRequest:
     base = GenerationRequest(
         messages=(Message("user", "give me json"),), max_tokens=200, seed=3, grammar=SCHEMA
     )
-    return replace(base, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    return replace(base, **changes)  # type: ignore[arg-type]  # fields by name
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), WARM])
-def test_the_text_fits_and_is_the_same_whoever_drafts(sampling: SamplingSettings) -> None:
+def test_the_text_fits_and_is_the_same_with_any_predictor(sampling: SamplingSettings) -> None:
     for seed in range(3):
         wanted = request(sampling=sampling, seed=seed)
         plain, _ = reply(OFF, wanted)
@@ -119,13 +119,13 @@ def test_no_token_is_verified_that_the_grammar_forbids() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1, 5])
-def test_a_reply_that_was_cut_says_that_it_does_not_fit(max_tokens: int) -> None:
+def test_a_truncated_reply_is_reported_as_not_fitting(max_tokens: int) -> None:
     cut, _ = reply(LOOKUP, request(max_tokens=max_tokens))
     assert cut.reason is FinishReason.LENGTH
     assert cut.fits_grammar is False
 
 
-def test_a_reply_without_a_grammar_says_nothing_of_one() -> None:
+def test_a_reply_without_a_grammar_has_no_verdict_on_one() -> None:
     assert reply(OFF, request(grammar=None, max_tokens=5))[0].fits_grammar is None
 
 
@@ -153,7 +153,7 @@ def test_a_stop_token_ends_the_reply_and_is_no_part_of_it() -> None:
 
 
 def test_a_system_prompt_that_was_read_before_is_not_read_again() -> None:
-    system = (Message("system", "be brief and say only what is asked"),)
+    system = (Message("system", "be brief and write only what is asked"),)
     session = make_session(target=FakeBackend(sharpness=2.0, seed=1))
     read = finished(list(session.preload(system, Cancellation())))
     assert (read.text, read.token_ids, read.reason) == ("", (), FinishReason.LENGTH)

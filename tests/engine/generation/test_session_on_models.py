@@ -1,4 +1,4 @@
-"""The loop on real models, with the reference kernels: one row per micro-batch."""
+"""The loop on real models, with the reference kernels: one row per ubatch."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -46,7 +46,7 @@ def log() -> NativeLog:
 
 @pytest.fixture(scope="module")
 def session(starter_path: Path, log: NativeLog) -> Iterator[Session]:
-    """The starter as its own draft: every draft token is what the target would say."""
+    """The starter as its own draft: every draft token is the target's own."""
     target = open_backend(starter_path, log)
     draft = open_backend(starter_path, log, "draft")
     template = ChatTemplate(read_gguf(starter_path).chat_template)

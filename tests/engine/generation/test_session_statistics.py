@@ -36,8 +36,8 @@ def test_a_reply_of_two_predictors_counts_each_token_under_its_own() -> None:
 
 
 def test_a_committed_token_names_who_drafted_it_or_what_it_replaces() -> None:
-    told = [event for event in played() if isinstance(event, TokensCommitted | RoundFinished)]
-    pairs = list(zip(told[::2], told[1::2], strict=True))
+    reported = [event for event in played() if isinstance(event, TokensCommitted | RoundFinished)]
+    pairs = list(zip(reported[::2], reported[1::2], strict=True))
     assert any(finished_round.n_verified for _, finished_round in pairs)
     for committed, finished_round in pairs:
         assert isinstance(committed, TokensCommitted)
@@ -49,5 +49,5 @@ def test_a_committed_token_names_who_drafted_it_or_what_it_replaces() -> None:
 
 
 def _committed(events: list[Event]) -> list[CommittedToken]:
-    told = (event.tokens for event in events if isinstance(event, TokensCommitted))
-    return list(chain.from_iterable(told))
+    reported = (event.tokens for event in events if isinstance(event, TokensCommitted))
+    return list(chain.from_iterable(reported))

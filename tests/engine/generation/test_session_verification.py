@@ -1,4 +1,4 @@
-"""The loop under every way to judge a draft."""
+"""The loop with every verification mode."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ MODES: tuple[Verification, ...] = get_args(Verification)
 COPYING = replace(LOOKUP, lookup_pattern_min=1)
 
 
-def judged(
+def verified_by(
     settings: SpeculationSettings, verification: Verification, *, bonus: bool = True
 ) -> SpeculationSettings:
     return replace(settings, verification=verification, bonus_token=bonus)
@@ -62,11 +62,11 @@ def plain(sampling: SamplingSettings, seed: int) -> Finished:
 @pytest.mark.parametrize("bonus", [True, False])
 @pytest.mark.parametrize("verification", MODES)
 @pytest.mark.parametrize("settings", [COPYING, DRAFT])
-def test_greedy_text_is_the_same_however_drafts_are_judged(
+def test_greedy_text_is_the_same_with_every_verification(
     settings: SpeculationSettings, verification: Verification, bonus: bool
 ) -> None:
     for sampling in (GREEDY, replace(GREEDY, repetition_penalty=1.3)):
-        session = make_session(judged(settings, verification, bonus=bonus))
+        session = make_session(verified_by(settings, verification, bonus=bonus))
         reply = finished(run(session, request(sampling=sampling)))
         assert reply.token_ids == plain(sampling, 7).token_ids
         assert reply.stats.n_drafted > 0
@@ -76,7 +76,7 @@ def test_greedy_text_is_the_same_however_drafts_are_judged(
 def test_a_seed_repeats_its_text_under_the_same_settings(settings: SpeculationSettings) -> None:
     first, again, other = (
         finished(
-            run(make_session(judged(settings, "rejection")), request(sampling=WARM, seed=seed))
+            run(make_session(verified_by(settings, "rejection")), request(sampling=WARM, seed=seed))
         )
         for seed in (3, 3, 4)
     )
@@ -93,11 +93,11 @@ def small_session(settings: SpeculationSettings) -> Session:
 
 
 @pytest.mark.slow
-def test_drawn_replies_follow_the_target_s_law() -> None:
+def test_sampled_replies_follow_the_target_s_distribution() -> None:
     """Three tokens over at least two rounds, so chances that two rounds share would show."""
     n = 1200
     sampling = SamplingSettings(temperature=1.0, top_k=3)
-    settings = judged(replace(DRAFT, n_draft=2), "rejection", bonus=False)
+    settings = verified_by(replace(DRAFT, n_draft=2), "rejection", bonus=False)
     session = small_session(settings)
     wanted = GenerationRequest(messages=(), raw_prompt="ab", sampling=sampling, max_tokens=4)
     found: Counter[tuple[int, ...]] = Counter()
@@ -120,10 +120,10 @@ def test_drawn_replies_follow_the_target_s_law() -> None:
 
 
 @pytest.mark.parametrize("verification", MODES)
-def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verification) -> None:
+def test_an_end_token_inside_a_draft_is_the_last_token(verification: Verification) -> None:
     for seed in range(8):
         target, draft = (FakeBackend(LETTERS, end_bias=4.5, sharpness=2.0) for _ in range(2))
-        session = make_session(judged(DRAFT, verification), target=target, draft=draft)
+        session = make_session(verified_by(DRAFT, verification), target=target, draft=draft)
         events = run(session, request(sampling=WARM, seed=seed, max_tokens=200))
         assert finished(events).reason is FinishReason.END
         tokens = [each.token for each in committed(events)]
@@ -132,7 +132,7 @@ def test_nothing_stands_behind_an_end_token_inside_a_draft(verification: Verific
 
 
 def drafting(events: list[Event]) -> list[RoundFinished]:
-    return [told for told in rounds(events) if told.n_drafted]
+    return [each for each in rounds(events) if each.n_drafted]
 
 
 @pytest.mark.parametrize("bonus", [True, False])
@@ -143,7 +143,7 @@ def test_a_draft_that_is_accepted_whole_saves_the_bonus_row_where_none_is_wanted
     target, twin = (FakeBackend(LETTERS, sharpness=2.0) for _ in range(2))
     sequence = target.open()
     target.open = lambda: sequence  # type: ignore[method-assign]  # to look into it
-    session = make_session(judged(DRAFT, verification, bonus=bonus), target=target, draft=twin)
+    session = make_session(verified_by(DRAFT, verification, bonus=bonus), target=target, draft=twin)
     sampling = WARM
     events: list[Event] = []
     line: list[int] = []
@@ -153,9 +153,9 @@ def test_a_draft_that_is_accepted_whole_saves_the_bonus_row_where_none_is_wanted
             line += [token.token for token in event.tokens]
         if isinstance(event, RoundFinished):
             assert list(sequence.tokens)[-len(line) + 1 :] == line[:-1] or len(line) == 1
-    for told in drafting(events):
-        assert told.n_accepted == told.n_drafted
-        assert told.n_emitted == told.n_drafted + bonus
+    for each in drafting(events):
+        assert each.n_accepted == each.n_drafted
+        assert each.n_emitted == each.n_drafted + bonus
     kinds = {each.kind for each in committed(events)}
     assert (TokenKind.BONUS in kinds) == bonus
     assert target.n_decoded == ready(events).n_prompt - 1 + len(line), "each token was decoded once"
@@ -197,7 +197,7 @@ def test_a_reply_counts_the_near_ties_of_its_batches() -> None:
     target = RoughBackend(LETTERS, sharpness=0.6)
     events = run(make_session(DRAFT, target=target), request())
     stats = finished(events).stats
-    assert stats.n_near_ties == sum(told.n_near_ties for told in rounds(events)) > 0
+    assert stats.n_near_ties == sum(each.n_near_ties for each in rounds(events)) > 0
 
 
 def test_a_reply_goes_on_where_a_window_cannot_go_back_over_its_draft() -> None:
@@ -210,7 +210,7 @@ def test_a_reply_goes_on_where_a_window_cannot_go_back_over_its_draft() -> None:
 
 
 @pytest.mark.parametrize("settings", [OFF, COPYING])
-def test_each_token_says_by_how_much_the_target_preferred_it(settings: SpeculationSettings) -> None:
+def test_each_token_has_its_margin(settings: SpeculationSettings) -> None:
     target = FakeBackend(LETTERS, sharpness=0.6)
     for sampling in (GREEDY, WARM):
         sampler = Sampler(sampling, 7)
@@ -225,7 +225,7 @@ def test_each_token_says_by_how_much_the_target_preferred_it(settings: Speculati
         assert len(line) > 60
 
 
-def test_no_margin_is_told_where_none_is_compared() -> None:
-    events = run(make_session(judged(DRAFT, "rejection")), request(sampling=WARM))
+def test_rejection_reports_no_margin() -> None:
+    events = run(make_session(verified_by(DRAFT, "rejection")), request(sampling=WARM))
     assert {each.margin for each in committed(events)} == {None}
     assert finished(events).stats.n_near_ties == 0

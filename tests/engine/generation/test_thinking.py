@@ -46,7 +46,7 @@ def asked(budget: int = 0, thinking: str = "auto", max_tokens: int = 60) -> Gene
     return GenerationRequest(ASKED.messages, sampling=sampling, seed=1, max_tokens=max_tokens)
 
 
-def test_a_reply_is_parted_at_its_markers() -> None:
+def test_a_reply_is_split_at_its_markers() -> None:
     assert Thought.of("<think>\nso\n</think>\n\nyes") == Thought("so", "yes", True)
     assert Thought.of("  [THINK]so") == Thought("so", "", False)
     assert Thought.of("yes, <think> is a tag </think>") is None
@@ -79,7 +79,7 @@ def test_the_answer_is_found_in_what_servers_send(reply: str) -> None:
     "reply",
     [
         "It is 4.",
-        "Write `</think>` behind it.",
+        "Write `</think>` after it.",
         "A tag such as </think> ends it.",
         "```\n<think>\nso\n</think>\n```\n",
         "",
@@ -116,23 +116,21 @@ def test_a_budget_closes_the_thinking_and_the_answer_goes_on(budget: int) -> Non
     thought = Thought.of(reply.text)
     assert thought is not None
     assert thought.is_over
-    told = [event for event in events if isinstance(event, Thinking)]
-    assert told[-1].note is not None
-    assert f"{budget} tokens" in told[-1].note
-    assert told[-2].n_tokens == budget if budget > 1 else True
+    reported = [event for event in events if isinstance(event, Thinking)]
+    assert reported[-1].note is not None
+    assert f"{budget} tokens" in reported[-1].note
+    assert reported[-2].n_tokens == budget if budget > 1 else True
     assert len(reply.token_ids) > budget
-    assert reply.stats.n_thinking == told[-1].n_tokens
+    assert reply.stats.n_thinking == reported[-1].n_tokens
 
 
 @pytest.mark.parametrize(("budget", "most"), [(8, 8), (8, 9), (5, 15), (5, 16), (5, 17)])
-def test_the_end_of_the_thinking_is_no_reason_to_say_more_than_was_asked_for(
-    budget: int, most: int
-) -> None:
+def test_closing_the_thinking_does_not_exceed_max_tokens(budget: int, most: int) -> None:
     reply, _ = made(session(), asked(budget, max_tokens=most))
     assert len(reply.token_ids) <= most
 
 
-def test_the_tokens_behind_a_closed_thinking_are_those_of_the_same_line_read_anew() -> None:
+def test_the_tokens_after_closed_thinking_are_those_of_a_new_prefill() -> None:
     reply, _ = made(session(), asked(5, max_tokens=40))
     closed = reply.text[: reply.text.index("</think>") + len("</think>\n\n")]
     rest = reply.text.removeprefix(closed)
@@ -151,7 +149,7 @@ def test_thinking_is_off_by_the_templates_switch_or_by_an_empty_block() -> None:
     assert closed.stats.n_thinking == 0
 
 
-def test_the_ids_of_an_answer_are_kept_where_the_thinking_before_it_is_stripped() -> None:
+def test_the_ids_of_an_answer_are_reused_if_its_thinking_is_stripped() -> None:
     for template in (STRIPS, FIELD):
         one = session(template)
         first, _ = made(one, asked(5, max_tokens=30))

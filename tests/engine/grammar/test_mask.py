@@ -1,4 +1,4 @@
-"""Masks of a line that grows and is cut back are those of a line that is read anew."""
+"""Masks of a sequence that grows and is cropped are those of a new one."""
 
 import json
 
@@ -46,7 +46,7 @@ def allowed(mask: GrammarMask, text: str) -> str:
     ("text", "following"),
     [("", "t"), ("the ", "gr"), ("the gre", "ey"), ("the red one", "s$"), ("the red ones", "$")],
 )
-def test_only_what_the_grammar_says_may_follow(text: str, following: str) -> None:
+def test_only_tokens_of_the_grammar_may_follow(text: str, following: str) -> None:
     assert allowed(fresh(), text) == following
 
 
@@ -59,7 +59,7 @@ def test_a_mask_has_an_entry_for_every_token_and_control_tokens_are_no_text() ->
     assert controls.tolist() == [END]
 
 
-def test_behind_the_end_only_an_end_may_follow() -> None:
+def test_after_the_end_only_an_end_token_may_follow() -> None:
     mask = fresh()
     ended = [*after("the red one"), END]
     assert np.flatnonzero(mask(ended)).tolist() == [END]
@@ -92,7 +92,7 @@ def test_forced_text_is_drafted_and_a_choice_is_not() -> None:
     assert bytes(fresh().forced_tokens(after("the r"))) == b"ed one"
 
 
-def test_a_reply_that_does_not_fit_is_an_error_that_says_where() -> None:
+def test_a_reply_that_does_not_fit_is_an_error_with_the_place() -> None:
     with pytest.raises(GrammarError, match="from token 5 on"):
         fresh()(after("the blue"))
     continued = GenerationRequest(grammar=COLOURS, continues=tuple(b"the blue"))

@@ -42,7 +42,7 @@ def test_a_schema_and_both_kinds_of_grammar_are_taken(text: str, is_schema: bool
         ("root ::= " + "(" * 5000, False, "nested too deep"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, is_schema: bool, reason: str) -> None:
+def test_a_fault_is_reported_with_its_place(text: str, is_schema: bool, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason):
         check_grammar(Grammar(text, is_schema=is_schema, name="mine"))
 

@@ -72,7 +72,7 @@ def test_compute_buffers_are_as_large_as_llama_cpp_s(model: Model, dry_run: DryR
         assert abs(formula - measured) <= 0.09 * measured + ROUNDING_BYTES, (target, configuration)
 
 
-def test_a_refusal_is_told_and_the_process_goes_on(starter_path: Path, dry_run: DryRun) -> None:
+def test_a_refusal_is_reported_and_the_process_goes_on(starter_path: Path, dry_run: DryRun) -> None:
     refused = Configuration(
         model_path=starter_path, n_ctx=512, type_v="q8_0", flash_attention="off"
     )
@@ -83,7 +83,7 @@ def test_a_refusal_is_told_and_the_process_goes_on(starter_path: Path, dry_run: 
     assert dry_run.measure(Configuration(model_path=starter_path, n_ctx=512))
 
 
-def test_a_dry_run_that_cannot_start_or_dies_says_so(starter_path: Path) -> None:
+def test_a_dry_run_that_cannot_start_or_dies_is_reported(starter_path: Path) -> None:
     configuration = Configuration(model_path=starter_path, n_ctx=512)
     with pytest.raises(WorkerError, match="could not be started"):
         DryRun(("no-such-program",)).measure(configuration)

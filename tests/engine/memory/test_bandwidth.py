@@ -31,13 +31,13 @@ def test_what_is_measured_is_a_speed_that_memory_has() -> None:
     assert 5e8 < measure_ram(0.05) < 2e12
 
 
-def test_the_best_of_the_first_processes_is_kept_and_then_nobody_measures(
+def test_the_best_of_the_first_measurements_is_cached_and_no_more_are_made(
     tmp_path: Path, passes: list[float]
 ) -> None:
     path = tmp_path / "bandwidths.json"
-    told = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
-    assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
-    assert {each.basis for each in told if each} == {"measured here"}
+    found = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
+    assert [each.bytes_per_s for each in found if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
+    assert {each.basis for each in found if each} == {"measured here"}
     assert passes == []
 
 
@@ -47,21 +47,21 @@ def test_on_a_busy_machine_nothing_is_settled(
     monkeypatch.setattr("os.getloadavg", lambda: (64.0, 64.0, 64.0))
     passes[:0] = [1e10] * N_MEASURES
     path = tmp_path / "bandwidths.json"
-    told = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
-    assert [each.bytes_per_s for each in told if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
+    found = [Bandwidths(path).of(CPU) for _ in range(N_MEASURES + 2)]
+    assert [each.bytes_per_s for each in found if each] == [2e10, 2e10, 3e10, 3e10, 3e10]
     assert len(passes) == 1, "each process measured"
-    assert {each.basis for each in told if each} == {"measured while busy"}
+    assert {each.basis for each in found if each} == {"measured while busy"}
 
 
 @pytest.mark.parametrize("entry", [None, "fast", [], [0, 3], [1e20, 3], [2e10, "3"], {"a": 1}])
-def test_a_kept_figure_that_cannot_be_is_measured_again(
+def test_an_impossible_cached_figure_is_measured_again(
     tmp_path: Path, passes: list[float], entry: object
 ) -> None:
     path = tmp_path / "bandwidths.json"
     Bandwidths(path).of(CPU)
-    kept = json.loads(path.read_text())
-    kept["bandwidths"] = dict.fromkeys(kept["bandwidths"], entry)
-    path.write_text(json.dumps(kept))
+    cached = json.loads(path.read_text())
+    cached["bandwidths"] = dict.fromkeys(cached["bandwidths"], entry)
+    path.write_text(json.dumps(cached))
     found = Bandwidths(path).of(CPU)
     assert found is not None
     assert found.bytes_per_s == 1e10

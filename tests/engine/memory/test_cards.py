@@ -49,7 +49,7 @@ def test_every_name_and_alias_leads_to_its_own_card() -> None:
             assert find_card(name) == card, name
 
 
-def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
+def test_a_machine_with_unified_memory_sets_the_ram() -> None:
     gpu, cpu = planned_devices(cards=("M4 Pro 48GB",))
     assert gpu.is_unified
     assert (gpu.total_bytes // GIB, cpu.total_bytes // GIB) == (36, 48)
@@ -59,7 +59,7 @@ def test_a_machine_with_one_memory_brings_its_main_memory() -> None:
         planned_devices(cards=("M4 Pro 48GB", "3090"))
 
 
-def test_the_processor_of_another_machine_is_that_of_the_machine_or_what_is_said() -> None:
+def test_the_processor_of_another_machine_is_that_of_the_machine_or_the_given_one() -> None:
     def cpu(**changes: object) -> Device:
         return planned_devices(**changes)[-1]  # type: ignore[arg-type]  # by name
 

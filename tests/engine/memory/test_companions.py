@@ -1,4 +1,4 @@
-"""A next-token head, as dry runs of llama.cpp laid it out, projectors and adapters."""
+"""MTP heads as in dry runs of llama.cpp, projectors and adapters."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,7 @@ def adapter(tmp_path: Path) -> GgufFile:
 
 def planned(companions: Companions, **changes: object) -> Estimate:
     model = find_entry("llama-3.1-8b").model()
-    now = replace(BASE, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    now = replace(BASE, **changes)  # type: ignore[arg-type]  # fields by name
     return estimate(model, now, (GPU, CPU), target="llama-server", companions=companions)
 
 

@@ -11,7 +11,7 @@ def sizes(text: str) -> list[int | None]:
     return [gpu.nbytes for gpu in parse_devices(text)]
 
 
-def test_sizes_of_gpus_are_gib_unless_a_unit_is_said() -> None:
+def test_sizes_of_gpus_are_gib_without_a_unit() -> None:
     assert sizes("8") == [8 * GIB]
     assert sizes("8GiB, 24 and 512 MiB") == [8 * GIB, 24 * GIB, 512 * MIB]
     assert sizes("2x24GiB; 8GiB+8GiB") == [24 * GIB, 24 * GIB, 8 * GIB, 8 * GIB]
@@ -36,7 +36,7 @@ def test_what_is_no_gpu_is_refused(text: str) -> None:
         parse_devices(text)
 
 
-def test_a_list_is_parted_where_no_size_is_cut() -> None:
+def test_a_list_is_split_between_sizes_only() -> None:
     assert sizes("1,024MiB") == [GIB]
     assert sizes("2x1,024MiB, 8GiB,24") == [GIB, GIB, 8 * GIB, 24 * GIB]
     for text in ("7,5GB", "8,24", "8GiB, 7,5GB"):

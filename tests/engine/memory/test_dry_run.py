@@ -78,10 +78,10 @@ def test_state_beyond_the_memory_limit_is_refused_and_the_process_goes_on(
     assert dry_run.measure(one, "llama-server")
 
 
-def test_a_crash_of_llama_cpp_is_told_as_one_and_the_next_question_is_answered(
+def test_a_crash_of_llama_cpp_is_reported_and_the_next_question_is_answered(
     tmp_path: Path,
 ) -> None:
-    """The stand-in crashes at its first question and answers behind it."""
+    """The stand-in crashes at its first question and answers the next."""
     flag = tmp_path / "crashed"
     answer = '{"buffers": [{"device": "CPU", "kind": "compute", "nbytes": 5}]}'
     script = f"read line; [ -e {flag} ] || {{ touch {flag}; kill -ABRT $$; }}; echo '{answer}'"
@@ -140,12 +140,12 @@ def test_graphs_lie_on_the_device_of_their_number_and_the_rest_on_the_cpu(
     assert all(device.term(TermKind.COMPUTE).source is Source.MEASURED for device in found)
 
 
-def test_a_cache_over_two_cards_is_shared_as_the_formula_says(starter_path: Path) -> None:
+def test_a_cache_over_two_cards_is_shared_as_in_the_formula(starter_path: Path) -> None:
     before = planned(starter_path, *CARDS)
     same = with_measured(before, (BufferSize("", "KV", 45 * MIB),))
     double = with_measured(before, (BufferSize("", "KV", 90 * MIB),))
-    for old, kept, new in zip(before.devices, same.devices, double.devices, strict=True):
-        assert kept.term(TermKind.KV) == old.term(TermKind.KV)
+    for old, same_device, new in zip(before.devices, same.devices, double.devices, strict=True):
+        assert same_device.term(TermKind.KV) == old.term(TermKind.KV)
         assert new.term(TermKind.KV).nbytes == 2 * old.term(TermKind.KV).nbytes
     assert double.devices[0].term(TermKind.KV).source is Source.MEASURED
 
@@ -175,21 +175,21 @@ def test_a_drafts_cache_and_graph_are_counted_with_its_weights(starter_path: Pat
     assert without.term(TermKind.DRAFT) == before.devices[0].term(TermKind.DRAFT)
 
 
-def test_whoever_waits_for_an_answer_is_let_go_when_the_dry_run_is_closed(tmp_path: Path) -> None:
+def test_closing_the_dry_run_ends_a_wait_for_its_answer(tmp_path: Path) -> None:
     flag = tmp_path / "asked"
     script = "import sys; sys.stdin.readline(); open(sys.argv[1], 'w'); sys.stdin.read()"
     silent = DryRun((sys.executable, "-c", script, str(flag)))
-    said: list[str] = []
+    errors: list[str] = []
 
     def ask() -> None:
         try:
             silent.measure(Configuration(tmp_path / "m.gguf", n_ctx=512))
         except WorkerError as error:
-            said.append(str(error))
+            errors.append(str(error))
 
     asker = threading.Thread(target=ask)
     asker.start()
     wait_until(flag.exists)
     silent.close()
     asker.join(10)
-    assert said == ["llama.cpp's dry run was stopped"]
+    assert errors == ["llama.cpp's dry run was stopped"]

@@ -55,7 +55,7 @@ def test_what_llama_cpp_refuses_is_refused_with_the_reason(model: Model, tmp_pat
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_every_program_opens_the_slots_that_it_is_told(model: Model, target: Target) -> None:
+def test_every_program_opens_the_configured_slots(model: Model, target: Target) -> None:
     slots = configuration(model, n_slots=4, n_ctx=2100)
     assert estimate(model, slots, (CPU,), target=target).n_ctx == 3072
     shared = replace(slots, kv_unified=True)

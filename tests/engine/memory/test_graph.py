@@ -30,7 +30,7 @@ def compute(found: Estimate, device: Device) -> int:
 
 
 def planned(name: str, *devices: Device, **changes: object) -> Estimate:
-    now = replace(BASE, **changes)  # type: ignore[arg-type]  # tests say fields by name
+    now = replace(BASE, **changes)  # type: ignore[arg-type]  # fields by name
     return estimate(shape_named(name).model(), now, (*devices, CPU))
 
 
@@ -64,7 +64,7 @@ def test_layers_of_an_mtp_head_compute_nothing() -> None:
 
 
 @pytest.mark.parametrize(("name", "changes", "expected"), BUFFERS)
-def test_buffers_are_as_large_as_llama_cpp_s_dry_run_says(
+def test_buffers_are_those_of_llama_cpp_s_dry_run(
     name: str, changes: dict[str, object], expected: list[int | None]
 ) -> None:
     """Headers and GPUs: `tests/support/dry_run_process.py`, `benchmarks/stand_in_gpu.cpp`."""

@@ -99,7 +99,7 @@ def test_an_amd_card_is_read_from_its_driver(tmp_path: Path) -> None:
     assert (gpu.total_bytes, gpu.free_bytes, gpu.is_unified) == (16 * GIB, 15 * GIB, False)
 
 
-def test_an_integrated_gpu_has_its_window_of_main_memory_too(tmp_path: Path) -> None:
+def test_an_integrated_gpu_has_its_part_of_ram_too(tmp_path: Path) -> None:
     sizes = {"mem_info_vram_total": GIB, "mem_info_vram_used": GIB // 2,
              "mem_info_gtt_total": 60 * GIB, "mem_info_gtt_used": GIB // 2}  # fmt: skip
     [gpu] = find_amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
@@ -131,7 +131,7 @@ def test_an_integrated_gpu_counts_only_where_there_is_no_other(
         assert gpus_here == expected
 
 
-def test_a_limit_makes_main_memory_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_makes_ram_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.memory.hardware.memory_limit", lambda: (64 * MIB, 16 * MIB))
     assert (find_cpu().total_bytes, find_cpu().free_bytes) == (64 * MIB, 16 * MIB)
 

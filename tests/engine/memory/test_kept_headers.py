@@ -1,4 +1,4 @@
-"""Answers about headers are kept for the newest models, however many were requested about."""
+"""Facts of headers are cached for the newest models only."""
 
 import gc
 from dataclasses import replace
@@ -25,5 +25,5 @@ def test_headers_of_many_models_do_not_stay_in_memory(starter_path: Path) -> Non
         for each in gc.get_objects()
         if type(each) is GgufFile and each.path.name.startswith("many-")
     }
-    assert f"many-{number}.gguf" in alive, "the newest is kept"
+    assert f"many-{number}.gguf" in alive, "the newest is cached"
     assert len(alive) <= MAX_CACHED_MODELS

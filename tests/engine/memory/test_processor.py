@@ -79,7 +79,7 @@ def test_repacked_embeddings_are_counted_twice_on_the_cpu_alone(tmp_path: Path) 
 @pytest.mark.model
 @pytest.mark.parametrize("kind", ["q4_0", "q4_K", "iq4_nl", "q6_K", "q8_0", "q5_0", "f16"])
 @pytest.mark.parametrize("n_vocab", [1024, 1028])
-def test_tied_embeddings_weigh_what_the_dry_run_says(
+def test_tied_embeddings_have_the_size_of_the_dry_run(
     kind: str, n_vocab: int, tmp_path: Path, laid_out_weights: WeightsOf
 ) -> None:
     model = tied_model(tmp_path, kind, n_vocab)

@@ -30,7 +30,7 @@ RARE = [label for label in made_headers() if label.startswith("rare ")]
 """Architectures of llama.cpp that the catalogue has no model of. PLM is not among them: that
 llama.cpp stops when it lays out its values."""
 ODD = [label for label in made_headers() if label.startswith("odd ")]
-"""Models of the catalogue whose keys say what those of few others do."""
+"""Catalogue models with rare keys."""
 
 
 def configurations(model: Model) -> Iterator[Configuration]:

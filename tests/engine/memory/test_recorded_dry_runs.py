@@ -1,4 +1,4 @@
-"""Formulas against what llama.cpp's dry run said; `benchmarks/record_dry_runs.py` writes it."""
+"""Formulas and recorded dry runs of llama.cpp, by `benchmarks/record_dry_runs.py`."""
 
 import json
 from functools import cache
@@ -49,12 +49,12 @@ def test_formulas_give_what_llama_cpp_lays_out(name: str) -> None:
     architecture = model.architecture
     tolerance = LOOSE.get(name, 0.055)
     held = place(model.file, READ, (CPU,)).weight_bytes[CPU]
-    for _, context, kept, weights, graph in (record for record in RECORDS if record[0] == name):
+    for _, context, recorded, weights, graph in (record for record in RECORDS if record[0] == name):
         shape, n_outputs = shape_of(model, context)
         mine = sum(layer_kv_bytes(architecture, shape).values())
         mine += sum(layer_state_bytes(architecture, shape).values())
         if not architecture.doubts:
-            assert mine == kept, context
+            assert mine == recorded, context
         assert abs(held / weights - 1) <= 0.031, context
         found = compute_bytes(architecture, shape, n_outputs)
         low, high = compute_bounds(architecture, shape, found, "cpu")

@@ -1,4 +1,4 @@
-"""Placement against what llama.cpp said; `benchmarks/placement.py` writes `placements.json`."""
+"""Placement compared with recorded loads of llama.cpp (`placements.json`)."""
 
 import json
 from dataclasses import replace
@@ -32,8 +32,8 @@ def test_weights_and_caches_lie_where_llama_cpp_puts_them(name: str) -> None:
         }
         found = estimate(model, replace(base, **changes), DEVICES, target="llama-server")
         for device in found.devices:
-            weights, kept = record["truth"].get(device.device.name, (0, 0))[:2]
+            weights, cached = record["truth"].get(device.device.name, (0, 0))[:2]
             memory = device.term(TermKind.KV).nbytes + device.term(TermKind.STATE).nbytes
             planned = device.term(TermKind.WEIGHTS).nbytes / MIB
             assert abs(planned - weights) <= max(2, 0.003 * weights), record
-            assert int(memory / MIB) == kept, record
+            assert int(memory / MIB) == cached, record

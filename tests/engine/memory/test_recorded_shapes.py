@@ -1,4 +1,4 @@
-"""Printed ranges against what llama.cpp's dry run said about shapes that no model has.
+"""Printed ranges compared with dry runs of generated shapes.
 
 Terms that were in their range when recorded stay in it; shares: `benchmarks/results/accuracy.md`.
 

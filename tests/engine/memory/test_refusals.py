@@ -40,7 +40,7 @@ def stops(dry_run: DryRun, configuration: Configuration) -> bool:
 @pytest.mark.model
 @pytest.mark.parametrize("name", ["kimi-linear-48b-a3b", "minimax-text-01"])
 @pytest.mark.parametrize(("n_slots", "kv_unified"), [(3, False), (3, True), (4, False)])
-def test_slots_that_do_not_share_a_micro_batch_evenly_are_refused(
+def test_slots_that_do_not_share_a_ubatch_evenly_are_refused(
     name: str, n_slots: int, *, kv_unified: bool, tmp_path: Path, dry_run: DryRun
 ) -> None:
     path = tmp_path / "m.gguf"

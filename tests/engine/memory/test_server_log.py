@@ -38,7 +38,7 @@ def test_a_verbose_log_has_every_buffer() -> None:
     assert mib(found, "output") == {"CPU": 0.75}
 
 
-def test_a_draft_model_is_kept_apart_from_its_target() -> None:
+def test_a_draft_model_is_separate_from_its_target() -> None:
     found = read_buffers(LOGS / "two_gpus_draft_lv4.log")
     assert mib(found, "KV") == mib(found, "KV", "draft") == {"GPU0": 24.0, "GPU1": 21.0}
     assert mib(found, "model", "draft")["GPU1"] == 58.31
@@ -74,7 +74,7 @@ def test_lines_of_compressors_projectors_and_colours(line: str, buffer: BufferSi
         "".join(f"f: D{n} model buffer size = 1.00 MiB\n" for n in range(5000)),
     ],
 )
-def test_a_log_that_says_nothing_of_memory_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_log_without_buffers_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "server.log"
     path.write_text(text)
     with pytest.raises(LogError):

@@ -43,7 +43,7 @@ def words_of(found: Estimate) -> str:
 
 @pytest.mark.parametrize("card", OTHERS)
 @pytest.mark.parametrize("types", [("iq4_nl", "iq4_nl"), ("q8_0", "q4_0"), ("f16", "f16")])
-def test_a_plan_for_another_makers_card_says_nothing_of_cuda(
+def test_a_plan_for_another_makers_card_has_no_warning_about_cuda(
     headed: Model, card: str, types: tuple[str, str]
 ) -> None:
     changes = {"type_k": types[0], "type_v": types[1], "flash_attention": "on"}

@@ -41,7 +41,7 @@ def test_a_plain_configuration_has_nothing_to_warn_of() -> None:
         ("qwen3-8b", {"tensor_overrides": (TensorOverride("ffn"),)}, "--load-mode none"),
     ],
 )
-def test_what_llama_cpp_accepts_but_suffers_from_is_said(
+def test_settings_that_llama_cpp_accepts_but_runs_badly_are_warned_of(
     name: str, fields: dict[str, object], words: str
 ) -> None:
     assert words in warnings(name, **fields)

@@ -54,7 +54,7 @@ def test_no_two_entries_share_a_name() -> None:
     assert len(names) == len(set(names))
 
 
-def test_every_entry_says_where_its_figures_come_from() -> None:
+def test_every_entry_has_the_source_of_its_figures() -> None:
     assert all(entry.source and entry.checked for entry in entries())
     assert {entry.name for entry in entries()} == set(unpack(SNAPSHOTS_PATH.read_bytes()))
 

@@ -76,6 +76,6 @@ def test_a_template_that_reads_parts_only_is_given_parts() -> None:
         "{% if part['type'] == 'text' %} {{ part['text'] }}{% endif %}"
         "{% endfor %}<end>{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"
     )
-    said = [Message("user", "what?"), Message("assistant", "that"), Message("user", "why?")]
-    rendered = ChatTemplate(text).render(said)
+    messages = [Message("user", "what?"), Message("assistant", "that"), Message("user", "why?")]
+    rendered = ChatTemplate(text).render(messages)
     assert rendered == "User: what?<end>Assistant: that<end>User: why?<end>Assistant:"

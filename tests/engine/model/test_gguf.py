@@ -34,7 +34,7 @@ def test_keys_arrays_and_tensors_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.model
-def test_real_files_say_what_llama_cpp_says(starter_path: Path, gemma_path: Path) -> None:
+def test_real_headers_are_read_as_by_llama_cpp(starter_path: Path, gemma_path: Path) -> None:
     starter, gemma = read_gguf(starter_path), read_gguf(gemma_path)
     assert (starter.file_type, starter.n_vocab, len(starter.tensors)) == ("Q4_1", 49152, 272)
     assert (gemma.file_type, gemma.n_vocab, gemma.architecture) == ("Q4_K_M", 262144, "gemma3")
@@ -132,7 +132,7 @@ def test_a_huge_file_of_holes_is_refused_at_once(tmp_path: Path, nbytes: int) ->
             read_gguf(path)
 
 
-def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
+def test_many_short_arrays_are_not_stored_without_limit(tmp_path: Path) -> None:
     values = {
         f"k{n}": [1] * MAX_STORED_ELEMENTS
         for n in range(MAX_ELEMENTS_OF_ALL // MAX_STORED_ELEMENTS + 1)
@@ -141,7 +141,7 @@ def test_many_short_arrays_are_not_kept_without_end(tmp_path: Path) -> None:
         read_gguf(write(tmp_path / "many.gguf", header(values)))
 
 
-def test_many_long_texts_are_not_kept_without_end(tmp_path: Path) -> None:
+def test_many_long_texts_are_not_stored_without_limit(tmp_path: Path) -> None:
     values = {f"k{n}": "x" * (1 << 20) for n in range(17)}
     with pytest.raises(ModelFileError, match="bytes of text in total"):
         read_gguf(write(tmp_path / "long.gguf", header(values)))
@@ -179,7 +179,7 @@ def test_a_header_reads_the_same_in_pieces_of_any_size(chunk_bytes: int) -> None
     assert all(before[1] == after[0] for before, after in pairwise(asked)), "nothing twice"
 
 
-def test_a_missing_or_empty_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_or_empty_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="cannot be opened"):
         read_gguf(tmp_path / "none.gguf")
     with pytest.raises(ModelFileError, match="too few"):

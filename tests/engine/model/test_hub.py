@@ -78,12 +78,12 @@ def test_models_of_a_repository_are_its_gguf_files_the_smallest_first(hub: Hub) 
 
 
 def test_a_download_lies_where_models_are_found_and_is_the_owners(hub: Hub, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    path = download(repository_models(REPO)[0], tmp_path, lambda *n: told.append(n))
+    reported: list[tuple[int, int]] = []
+    path = download(repository_models(REPO)[0], tmp_path, lambda *n: reported.append(n))
     assert path == tmp_path / "maker" / "Tiny-GGUF" / "Tiny.Q4_K_M.gguf"
     assert path.read_bytes() == DATA
     assert path.stat().st_mode & 0o077 == 0
-    assert told[-1] == (len(DATA), len(DATA))
+    assert reported[-1] == (len(DATA), len(DATA))
     n_asked = len(hub.ranges)
     assert download(repository_models(REPO)[0], tmp_path, nothing) == path
     assert len(hub.ranges) == n_asked, "what is there is not asked for again"
@@ -144,12 +144,12 @@ def test_bytes_of_another_range_are_not_appended(hub: Hub, tmp_path: Path) -> No
 
 def test_a_split_model_is_put_together_in_one_folder(hub: Hub, tmp_path: Path) -> None:
     hub.files[REPO] = {f"q/T-0000{n}-of-00003.gguf": DATA[: n * 1000] for n in (1, 2, 3)}
-    told: list[int] = []
-    path = download(repository_models(REPO)[0], tmp_path, lambda n, _: told.append(n))
+    reported: list[int] = []
+    path = download(repository_models(REPO)[0], tmp_path, lambda n, _: reported.append(n))
     assert path.name == "T-00001-of-00003.gguf"
     assert sorted(each.stat().st_size for each in path.parent.iterdir()) == [1000, 2000, 3000]
-    assert told == sorted(told)
-    assert told[-1] == 6000
+    assert reported == sorted(reported)
+    assert reported[-1] == 6000
 
 
 def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path) -> None:
     assert list((tmp_path / REPO).iterdir()) == []
 
 
-def test_a_disk_without_room_is_told_before_a_byte_is_asked_for(
+def test_a_full_disk_is_reported_before_the_download(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=1_000_000)
@@ -189,7 +189,7 @@ def test_a_folder_that_may_not_be_written_is_named(hub: Hub, tmp_path: Path) -> 
         download(repository_models(REPO)[0], tmp_path, nothing)
 
 
-def test_a_repository_that_is_not_there_gated_or_empty_is_told(hub: Hub) -> None:
+def test_a_repository_that_is_not_there_gated_or_empty_is_reported(hub: Hub) -> None:
     with pytest.raises(DownloadError, match="nobody/nothing: it does not exist"):
         repository_models("nobody/nothing")
     hub.refusals["meta/gated"] = (403, "GatedRepo")
@@ -257,12 +257,12 @@ def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) 
 def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path) -> None:
     hub.has_ranges = False
     hub.cuts = [500_000] * 50
-    told: list[int] = []
+    reported: list[int] = []
     with pytest.raises(DownloadError, match="cannot resume"):
-        download(repository_models(REPO)[0], tmp_path, lambda n_done, _: told.append(n_done))
+        download(repository_models(REPO)[0], tmp_path, lambda n_done, _: reported.append(n_done))
     hub.cuts = []
-    download(repository_models(REPO)[0], tmp_path, lambda n_done, _: told.append(n_done))
-    assert max(told) == len(DATA)
+    download(repository_models(REPO)[0], tmp_path, lambda n_done, _: reported.append(n_done))
+    assert max(reported) == len(DATA)
 
 
 def test_a_download_that_hardly_moves_is_ended(

@@ -88,7 +88,7 @@ TENSOR = [("t", (32,), 0, 0)]
         ({"general.architecture": "dream", "dream.attention.causal": False}, ModelKind.MODEL),
     ],
 )
-def test_a_header_says_what_its_file_is_for(
+def test_the_kind_of_a_file_comes_from_its_header(
     tmp_path: Path, values: dict[str, object], kind: ModelKind
 ) -> None:
     path = write(tmp_path / "m.gguf", header(values, TENSOR), data_bytes=128)

@@ -23,7 +23,7 @@ def names(folder: Path) -> list[str]:
     return [entry.name for entry in scan([folder])]
 
 
-def test_an_entry_says_what_the_header_says(tmp_path: Path) -> None:
+def test_an_entry_has_the_facts_of_its_header(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "org" / "tiny-Q4_K_M.gguf")
     (entry,) = scan([tmp_path])
     assert (entry.path, entry.name) == (path, "tiny-Q4_K_M")
@@ -218,8 +218,8 @@ def test_a_path_is_taken_as_it_is_and_made_absolute(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("HOME", str(folder))
     path = folder / "gemma-3-270m.gguf"
-    for spelled in ("gemma-3-270m.gguf", "./gemma-3-270m.gguf", "~/gemma-3-270m.gguf", path):
-        assert find_model(spelled, []) == path
+    for name in ("gemma-3-270m.gguf", "./gemma-3-270m.gguf", "~/gemma-3-270m.gguf", path):
+        assert find_model(name, []) == path
 
 
 def test_a_whole_name_wins_over_longer_ones_and_the_earlier_folder_over_later_ones(
@@ -260,7 +260,7 @@ def test_copies_are_one_entry_that_names_them(tmp_path: Path) -> None:
     assert found == {"link.gguf": ["two.gguf"], "three.gguf": []}
 
 
-def test_a_folder_with_too_much_is_left_and_told(
+def test_a_folder_with_too_many_entries_is_left_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "MAX_VISITED", 100)

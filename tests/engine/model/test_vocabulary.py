@@ -108,7 +108,7 @@ def test_long_vocabularies_that_a_header_steps_over_are_compared_too(
     assert header_difference(starter, read_gguf(starter_path)) is None
 
 
-def test_a_file_that_changed_behind_its_header_is_an_error(
+def test_a_file_that_changed_after_its_header_was_read_is_an_error(
     target: GgufFile, tmp_path: Path
 ) -> None:
     draft = model(tmp_path / "draft.gguf", TOKENS)

@@ -17,7 +17,7 @@ DENSE, EXPERTS, HYBRID, WINDOWS = (
 def planned(
     name: str, *vram_gib: float, n_ctx: int = 8192, **changes: object
 ) -> tuple[Plan, Planner]:
-    """Plan a model of the catalogue on GPUs of some sizes, beside 64 GiB of main memory."""
+    """Plan a model of the catalogue on GPUs of some sizes, with 64 GiB of RAM."""
     planner = Planner(remembers=True)
     path = planner.add(find_entry(name).model())
     configuration = replace(Configuration(path, n_ctx), **changes)  # type: ignore[arg-type]

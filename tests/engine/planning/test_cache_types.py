@@ -44,17 +44,17 @@ def types(found: Configuration) -> KVTypes:
     return found.kv_types
 
 
-def test_the_quickest_measured_kind_is_taken_and_without_one_the_guess(small: Model) -> None:
+def test_the_fastest_measured_type_is_chosen_and_without_one_the_guess(small: Model) -> None:
     assert types(settled(small, GOOD)) == Q8
     assert types(settled(small, None)) == WHOLE
 
 
 def test_the_next_kind_is_taken_where_the_model_does_not_fit_with_the_best(small: Model) -> None:
-    quick = Known(report({Q8: 0.001}, {WHOLE: 90.0}), has_rates=True)
-    roomy = settled(small, quick, n_ctx=32768)
+    fast = Known(report({Q8: 0.001}, {WHOLE: 90.0}), has_rates=True)
+    roomy = settled(small, fast, n_ctx=32768)
     assert types(roomy) == WHOLE
     need = estimate(small, roomy, (cpu(),)).total_bytes
-    tight = settled(small, quick, need + 400 * MIB, n_ctx=32768)  # 512 MiB are to stay free
+    tight = settled(small, fast, need + 400 * MIB, n_ctx=32768)  # 512 MiB are to stay free
     assert types(tight) == Q8
 
 

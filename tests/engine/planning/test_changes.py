@@ -44,7 +44,7 @@ def test_what_makes_a_plan_fit_comes_first() -> None:
     assert not planner.plan(one_less).fits
 
 
-def test_a_dense_model_is_told_nothing_of_experts_nor_a_machine_without_gpus_of_layers() -> None:
+def test_changes_name_no_experts_of_a_dense_model_and_no_layers_without_gpus() -> None:
     plan, planner = planned(DENSE, 6)
     assert not any("experts" in label for label in changes_of(plan, planner))
     plan, planner = planned(EXPERTS)

@@ -1,4 +1,4 @@
-"""Whether a drafter pays: laws of the gain, and verdicts on pairs that are known."""
+"""Whether a drafter pays: properties of the gain, and verdicts on known pairs."""
 
 import pytest
 from hypothesis import given
@@ -50,7 +50,7 @@ def test_a_misfit_gives_its_reason_and_no_figures() -> None:
     assert (advice.low, advice.high, advice.ceiling, advice.n_draft) == (None, None, None, 0)
 
 
-def test_pairs_that_are_known_are_judged_as_people_found_them() -> None:
+def test_verdicts_on_known_pairs_agree_with_reports() -> None:
     """Llama 70B with 1B and Qwen 7B with 0.5B gain on GPUs; a mixture of 3B active hardly does."""
     pays = should_use_speculation(reads("llama-3.1-70b"), reads("llama-3.2-1b"), machine="gpu")
     assert pays.worth is Worth.USE

@@ -46,19 +46,19 @@ def test_settings_come_with_the_planner_and_later() -> None:
     assert own.estimate(n_ctx=8192).kv_bytes == before
 
 
-def test_subscribers_are_told_what_changed_until_they_leave() -> None:
+def test_subscribers_get_changes_until_they_leave() -> None:
     own = planner()
-    told: list[ConfigurationChanged] = []
-    leave = own.subscribe(told.append)
+    reported: list[ConfigurationChanged] = []
+    leave = own.subscribe(reported.append)
     own.update_config(n_ctx=8192, type_k="q8_0", type_v="q8_0")
-    assert told[-1].changed == ("n_ctx", "type_k", "type_v")
-    assert (told[-1].before.n_ctx, told[-1].after.n_ctx) == (4096, 8192)
+    assert reported[-1].changed == ("n_ctx", "type_k", "type_v")
+    assert (reported[-1].before.n_ctx, reported[-1].after.n_ctx) == (4096, 8192)
     own.update_config(n_ctx=8192)
-    assert len(told) == 1
+    assert len(reported) == 1
     leave()
     leave()
     own.update_config(n_ctx=2048)
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
@@ -80,7 +80,7 @@ def test_bad_settings_are_named_all_at_once_and_change_nothing() -> None:
     assert own.offload is Offload.PARTIAL
 
 
-def test_offload_none_partial_and_full_lie_where_they_say() -> None:
+def test_offload_none_partial_and_full_place_the_layers() -> None:
     own = planner(gib=4, n_ctx=8192, offload=Offload.NONE)
     assert own.configuration.n_gpu_layers == -1
     assert not own.estimate().fits
@@ -97,18 +97,18 @@ def test_offload_none_partial_and_full_lie_where_they_say() -> None:
     assert own.configuration.n_gpu_layers == 7
 
 
-def test_optimizing_takes_the_best_and_tells() -> None:
+def test_optimizing_adopts_the_best_and_notifies() -> None:
     own = planner()
-    told: list[ConfigurationChanged] = []
-    own.subscribe(told.append)
+    reported: list[ConfigurationChanged] = []
+    own.subscribe(reported.append)
     found = own.optimize_for_vram(8 * GIB, goal=Goal.CONTEXT)
-    assert own.configuration == found.configuration == told[-1].after
+    assert own.configuration == found.configuration == reported[-1].after
     assert own.estimate().fits
     assert any((each.chosen, each.best) == ("q4_0", "f16") for each in found.settings)
 
 
 @pytest.mark.parametrize(
-    ("gib", "settings", "said"),
+    ("gib", "settings", "message"),
     [
         (24, {"n_ctx": 4096}, "131,072 tokens"),
         (8, {"n_ctx": 65536, "offload": "none"}, "context 22,528"),
@@ -117,12 +117,12 @@ def test_optimizing_takes_the_best_and_tells() -> None:
     ],
 )
 def test_each_estimate_comes_with_a_recommendation(
-    gib: float, settings: dict[str, object], said: str
+    gib: float, settings: dict[str, object], message: str
 ) -> None:
-    assert said in planner(gib=gib, **settings).estimate().recommendation
+    assert message in planner(gib=gib, **settings).estimate().recommendation
 
 
-def test_the_text_says_model_context_cache_layers_and_devices() -> None:
+def test_the_text_has_model_context_cache_layers_and_devices() -> None:
     text = planner(n_ctx=8192, type_k="q8_0", type_v="q4_0").format_config()
     for part in ("llama-3.1-8b", "8,192 tokens", "keys q8_0, values q4_0", "all layers on the GPU"):
         assert part in text

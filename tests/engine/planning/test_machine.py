@@ -28,7 +28,7 @@ def typed(name: str, setup: Setup, text: str) -> Setup:
         ("found", (), ()),
     ],
 )
-def test_sizes_and_cards_are_told_apart(
+def test_sizes_and_cards_are_distinguished(
     text: str, sizes: tuple[int, ...], cards: tuple[str, ...]
 ) -> None:
     plan, planner = planned(DENSE, 6)

@@ -1,4 +1,4 @@
-"""Models to choose from, with verdicts; files beside a model; the search behind the screen."""
+"""Models to choose from, with verdicts; files beside a model; the search of the screen."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +39,7 @@ def offer_of(name: str, *vram_gib: float) -> ModelOption:
         ("deepseek-v3", 8, FitVerdict.NO, False),
     ],
 )
-def test_what_fits_what_is_tight_and_what_needs_main_memory(
+def test_models_that_fit_are_tight_or_need_ram(
     name: str, vram_gib: float, verdict: FitVerdict, *, spills: bool
 ) -> None:
     found = offer_of(name, vram_gib)
@@ -64,7 +64,7 @@ def test_a_broken_file_is_listed_with_its_problem(tmp_path: Path) -> None:
     assert "broken" in plain(model_option_line(offer, 80, is_now=False))
 
 
-def test_a_projector_takes_its_room_before_the_search(tmp_path: Path) -> None:
+def test_the_search_leaves_memory_for_a_projector(tmp_path: Path) -> None:
     plan, planner = planned(DENSE, 8)
     path = write(
         tmp_path / "mmproj.gguf",

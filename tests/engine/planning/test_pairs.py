@@ -1,4 +1,4 @@
-"""Drafts on this machine and of the catalogue, judged by their headers."""
+"""Drafts on this machine and of the catalogue, with verdicts by their headers."""
 
 from pathlib import Path
 
@@ -105,7 +105,7 @@ def beside(target: Path, draft: Path) -> Configuration:
 
 
 def reason_of_pairs(target: Path) -> str:
-    """Give what `kvchat pairs` says of the one model beside a target."""
+    """The reason of `kvchat pairs` for one model and a target."""
     found = options_of(read_model(target), read_headers([target.parent]), read_facts(target), "cpu")
     (only,) = (*found.drafts, *found.unsuitable)
     return only.advice.reason
@@ -114,9 +114,9 @@ def reason_of_pairs(target: Path) -> str:
 def test_a_draft_larger_than_its_target_is_warned_of_in_the_words_of_pairs(tmp_path: Path) -> None:
     target = drafting_model(tmp_path / "target.gguf", 4)
     draft = drafting_model(tmp_path / "draft.gguf", 40)
-    said = check_draft(beside(target, draft)) or ""
-    assert said.startswith("draft.gguf will not make target.gguf faster: the draft model reads ")
-    assert reason_of_pairs(target) in said
+    warning = check_draft(beside(target, draft)) or ""
+    assert warning.startswith("draft.gguf will not make target.gguf faster: the draft model reads ")
+    assert reason_of_pairs(target) in warning
 
 
 def test_a_draft_of_other_tokens_is_refused_in_the_words_of_pairs(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_no_typed_nonsense_reaches_a_plan(text: str, starter_path: Path) -> None
             option.parse(setup, text)
 
 
-def test_the_micro_batch_is_never_larger_than_the_batch(starter_path: Path) -> None:
+def test_the_ubatch_is_never_larger_than_the_batch(starter_path: Path) -> None:
     read_batch, read_ubatch = OPTION["n_batch"].parse, OPTION["n_ubatch"].parse
     assert read_batch is not None
     assert read_ubatch is not None
@@ -93,7 +93,7 @@ def test_memory_of_what_is_loaded_counts_as_free(monkeypatch: pytest.MonkeyPatch
     # Mapped weights are pages of the file, and free already; repacked ones are not.
     assert found_cpu.free_bytes == 4 * GIB + 300 * MIB
     typed_ram, _ = planner.devices(PlannedMachine(ram_bytes=64 * GIB))
-    assert typed_ram.free_bytes == 6 * GIB, "a size of main memory makes no card smaller"
+    assert typed_ram.free_bytes == 6 * GIB, "a typed RAM size makes no card smaller"
 
 
 def test_two_equal_cards_are_two_devices(
@@ -109,7 +109,7 @@ def test_two_equal_cards_are_two_devices(
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "said"),
+    ("target", "draft", "message"),
     [
         ("qwen2.5-0.5b", "qwen2.5-7b", "times as much per token as the target"),
         ("qwen2.5-7b", "llama-3.2-1b", "cannot draft for qwen2.5-7b"),
@@ -117,15 +117,15 @@ def test_two_equal_cards_are_two_devices(
     ],
 )
 def test_a_draft_that_cannot_pay_or_fit_is_warned_of(
-    target: str, draft: str, said: str | None
+    target: str, draft: str, message: str | None
 ) -> None:
     planner = Planner()
     paths = [planner.add(find_entry(name).model()) for name in (target, draft)]
     configuration = Configuration(paths[0], 4096, draft=DraftConfiguration(paths[1], 4096))
     warnings = warnings_of(planner.plan(Setup(configuration, machine=PlannedMachine((64 << 30,)))))
     about = [text for text in warnings if "faster" in text or "draft for" in text]
-    assert len(about) == (said is not None)
-    assert said is None or said in about[0]
+    assert len(about) == (message is not None)
+    assert message is None or message in about[0]
 
 
 def test_a_planner_that_remembers_gives_what_one_that_forgets_would(starter_path: Path) -> None:

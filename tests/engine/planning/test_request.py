@@ -73,7 +73,7 @@ def test_a_file_of_the_library_comes_before_the_catalogue(folder: Path) -> None:
     assert not warnings_of(planner.plan(setup_of(PlanRequest(str(path)), planner)))
 
 
-def test_a_draft_of_the_catalogue_is_said_to_be_elsewhere() -> None:
+def test_a_draft_of_the_catalogue_is_reported_as_missing() -> None:
     planner = user_planner()
     asked = PlanRequest("qwen3-8b", draft="qwen3-0.6b", machine=PlannedMachine((24 * GIB,)))
     warnings = warnings_of(planner.plan(setup_of(asked, planner)))
@@ -92,13 +92,13 @@ def test_a_path_that_is_not_there_is_not_looked_up_in_the_catalogue() -> None:
     assert "catalogue" not in str(caught.value)
 
 
-def test_layers_that_are_kept_stay_and_others_suit_the_machine(starter_path: Path) -> None:
+def test_fixed_layers_stay_and_others_suit_the_machine(starter_path: Path) -> None:
     planner = user_planner()
     setup = setup_of(PlanRequest(str(starter_path), machine=PlannedMachine((8 * GIB,))), planner)
     setup = setup.with_configuration(replace(setup.configuration, n_gpu_layers=1))
     assert suit_to_machine(setup, planner).configuration.n_gpu_layers not in (0, 1)
-    kept = suit_to_machine(setup, planner, fixed=frozenset({"n_gpu_layers"}))
-    assert kept.configuration.n_gpu_layers == 1
+    suited = suit_to_machine(setup, planner, fixed=frozenset({"n_gpu_layers"}))
+    assert suited.configuration.n_gpu_layers == 1
 
 
 def test_a_plan_without_a_gpu_leaves_out_the_one_that_the_preset_plans_for() -> None:

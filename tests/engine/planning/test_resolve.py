@@ -152,8 +152,8 @@ def test_the_table_of_scores_takes_a_small_part_of_the_memory() -> None:
 
 
 def test_it_is_not_chosen_where_the_table_does_not_fit() -> None:
-    kept = resolve(SPEED, model("llama-3.1-8b"), (SMALL_RAM,))
-    need = estimate(model("llama-3.1-8b"), kept, (SMALL_RAM,)).total_bytes
+    table = resolve(SPEED, model("llama-3.1-8b"), (SMALL_RAM,))
+    need = estimate(model("llama-3.1-8b"), table, (SMALL_RAM,)).total_bytes
     for left, expected in ((MIB, "off"), (-MIB, "auto")):
         tight = Device("CPU", "cpu", 32 * GIB, need + left)
         rules = replace_rules(margin_gib=0.0)

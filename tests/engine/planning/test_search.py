@@ -52,7 +52,7 @@ def test_what_is_found_fits_with_the_margin(model_8b: Model, gib: float | None, 
     assert not any("slow path" in warning for warning in result.estimate.warnings)
 
 
-def test_context_quantises_the_cache_and_says_what_it_buys(model_8b: Model) -> None:
+def test_context_quantises_the_cache_and_reports_the_gain(model_8b: Model) -> None:
     result = found(model_8b, 8, Goal.CONTEXT)
     assert result.configuration.type_k == result.configuration.type_v == "q4_0"
     types = next(each for each in result.settings if each.setting == "kv types")
@@ -82,7 +82,7 @@ def test_a_draft_that_must_be_used_is(model_8b: Model, small: Model) -> None:
         found(model_8b, 8, Goal.CONTEXT, limits=always)
 
 
-def test_what_does_not_fit_says_what_is_short(model_8b: Model) -> None:
+def test_a_model_that_does_not_fit_is_reported_with_the_shortage(model_8b: Model) -> None:
     poor = Device("CPU", "cpu", 2 * GIB, 2 * GIB)
     with pytest.raises(DoesNotFitError, match=r"CPU needs .* but has 2 GiB free"):
         search(model_8b, (gpu(2), poor), Goal.CONTEXT, target="kvchat", margin_bytes=MARGIN)

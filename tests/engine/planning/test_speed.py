@@ -93,16 +93,16 @@ def test_the_cache_of_one_chat_is_read_too() -> None:
     assert slots.full_tps > bound.full_tps
 
 
-def test_a_device_that_is_not_known_leaves_no_bound_and_says_so() -> None:
+def test_an_unknown_device_leaves_no_bound_with_the_reason() -> None:
     planner = Planner(here=HERE, bandwidths=lambda each: MAIN if each.kind == "cpu" else None)
     path = planner.add(find_entry("llama-3.1-8b").model())
     whole = Setup(Configuration(path, 8192, n_gpu_layers=0))
     assert tps_of(planner.plan(whole)) is not None
     unknown = planner.plan(whole.with_values(n_gpu_layers=10))
     assert tps_of(unknown) is None
-    said = plan_json(unknown, planner)
-    assert said["speed_bound"] is None
-    assert "GPU" in str(said["speed_unknown"])
+    data = plan_json(unknown, planner)
+    assert data["speed_bound"] is None
+    assert "GPU" in str(data["speed_unknown"])
 
 
 def test_a_bound_of_a_busy_machine_is_marked_as_an_estimate() -> None:
@@ -114,11 +114,11 @@ def test_a_bound_of_a_busy_machine_is_marked_as_an_estimate() -> None:
     assert "speed about 0.2" in plain(line)
     assert speed_text(None, plan.bound) == "~ 0.2 tok/s"
     assert "~ about" in LEGEND
-    said = plan_json(plan, planner)
-    assert said["speed_bound"]["reads"][0]["bandwidth"]["basis"] == "measured while busy"  # type: ignore[index]
+    data = plan_json(plan, planner)
+    assert data["speed_bound"]["reads"][0]["bandwidth"]["basis"] == "measured while busy"  # type: ignore[index]
 
 
-def test_a_list_of_models_says_the_speed_of_the_plan() -> None:
+def test_a_list_of_models_has_the_speed_of_the_plan() -> None:
     here = (replace(HERE[0], free_bytes=24 * GIB), HERE[1])
     planner = Planner(here=here, bandwidths=bandwidth_of)
     model = find_entry("llama-3.1-70b").model()
@@ -135,7 +135,7 @@ def test_a_list_of_models_says_the_speed_of_the_plan() -> None:
     assert (nowhere.spills, nowhere.bound) == (False, None), "what does not fit has no speed"
 
 
-def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() -> None:
+def test_models_that_fit_and_are_fast_come_first_the_largest_before_smaller_ones() -> None:
     slow = SpeedBound(bound_of("llama-3.1-70b", n_gpu_layers=0).reads, 8192)
     assert slow.tps is not None
     assert slow.tps < 5
@@ -157,7 +157,7 @@ def test_what_fits_and_is_quick_comes_first_the_largest_before_smaller_ones() ->
     assert order == ["middle", "small", "slow", "tight", "partly", "large", "huge", "broken"]
 
 
-def test_experts_in_main_memory_are_read_at_its_speed() -> None:
+def test_experts_in_ram_are_read_at_its_speed() -> None:
     found = bound_of("qwen3-30b-a3b", n_gpu_layers=-1, n_cpu_moe=48)
     reads = token_reads(find_entry("qwen3-30b-a3b").header())
     by_device = {each.device: each.weight_bytes for each in found.reads}

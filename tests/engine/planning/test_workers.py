@@ -48,7 +48,7 @@ def test_a_plan_over_workers_names_them_and_their_layers_for_llama_server() -> N
     assert plan.fits
 
 
-def test_weights_of_main_memory_visit_no_worker() -> None:
+def test_weights_in_ram_are_sent_to_no_worker() -> None:
     model = find_entry("qwen3-8b").model("Q4_K_M")
     now = Configuration(Path("m.gguf"), 8192, n_gpu_layers=20)
     far = Device("a", "gpu", 24 * GIB, 24 * GIB, worker="a:50052")

@@ -113,7 +113,7 @@ def test_without_figures_to_choose_by_it_is_a_guess(
         assert choice[0].pair == smaller[0]
 
 
-def test_the_quickest_that_passes_is_chosen() -> None:
+def test_the_fastest_that_passes_is_chosen() -> None:
     found = report({Q8: 0.002, Q4: 0.2}, {Q8: 60.0, Q4: 90.0})
     choice = choose(found, TypeRequest(N_CTX), Gates(), size)
     assert [each.pair for each in choice] == [Q8, WHOLE]
@@ -174,9 +174,9 @@ def test_a_kind_that_llama_cpp_refuses_is_not_chosen() -> None:
     assert [each.pair for each in choice] == [WHOLE]
 
 
-def test_a_budget_that_nothing_keeps_says_what_would() -> None:
-    told = r"4,096 tokens; the smallest, q8_0, needs .* about 2,048 tokens"
-    with pytest.raises(BudgetError, match=told):
+def test_a_budget_that_is_too_small_is_reported_with_one_that_works() -> None:
+    message = r"4,096 tokens; the smallest, q8_0, needs .* about 2,048 tokens"
+    with pytest.raises(BudgetError, match=message):
         choose(report({Q8: 0.001, Q4: 0.3}), TypeRequest(N_CTX, size(Q4)), Gates(), size)
 
 

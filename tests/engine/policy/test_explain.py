@@ -21,13 +21,13 @@ def mixed_report(**losses: Scores) -> Report:
     return replace(found, measurements=(*found.measurements, row))
 
 
-def said(found: Report, pair: KVTypes = MIXED) -> str:
+def explained(found: Report, pair: KVTypes = MIXED) -> str:
     return sentence(found, pair)
 
 
 def test_the_sentence_has_size_likeliest_token_and_the_loss_on_each_sort_of_text() -> None:
     found = mixed_report(chat=losing(0.0), document=losing(0.0042, 0.001))
-    assert said(found) == (
+    assert explained(found) == (
         "q8_0 K with q5_1 V: 2.2x smaller, same top token 99.6 %, no measurable loss on chat, "
         "0.004 nats on long documents"
     )
@@ -39,6 +39,6 @@ def test_a_loss_within_the_noise_of_the_control_is_nothing_measurable() -> None:
     assert control is not None
     noisy = replace(control, by_text=(Breakdown("chat", losing(0.005)),))
     rows = tuple(noisy if each is control else each for each in found.measurements)
-    assert "no measurable loss on chat, 0.050 nats on tool calls" in said(
+    assert "no measurable loss on chat, 0.050 nats on tool calls" in explained(
         replace(found, measurements=rows)
     )

@@ -73,7 +73,7 @@ def test_a_short_text_is_held_against_the_gate_of_long_ones_with_its_farthest_ra
     assert failing(replace(GOOD, by_position=far)) == set()
 
 
-def test_questions_that_the_reference_cannot_answer_say_nothing() -> None:
+def test_questions_that_the_reference_cannot_answer_do_not_count() -> None:
     blind = replace(WHOLE_ROW, needle=(Answers("50 %", 4, 10),))
     lost = replace(GOOD, needle=(Answers("50 %", 0, 10),))
     assert not [e for e in readings(lost, GATES, reference=blind) if e.gate == "max_needle_loss"]

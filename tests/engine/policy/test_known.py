@@ -24,7 +24,7 @@ def test_with_a_report_its_pairs_are_measured_and_all_others_unknown() -> None:
     assert known.standing(Q4).text == "not among the 2 measured types"
 
 
-def test_a_pair_that_fails_says_by_which_figure() -> None:
+def test_a_pair_that_fails_names_the_figure() -> None:
     standing = Known(report({Q8: 0.4})).standing(Q8)
     assert standing.passes is False
     assert "limit" in standing.text

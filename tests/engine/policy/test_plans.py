@@ -1,4 +1,4 @@
-"""The store of plans: what is kept comes back, and what is no plan is told and left alone."""
+"""The store of plans: saved plans come back, and other files are reported and left alone."""
 
 import json
 from dataclasses import replace
@@ -28,14 +28,14 @@ def store(tmp_path: Path) -> PlanStore:
     return PlanStore(tmp_path / "quality")
 
 
-def kept(store: PlanStore, found: Report | None = None, now: datetime = NOW) -> Path:
+def saved(store: PlanStore, found: Report | None = None, now: datetime = NOW) -> Path:
     found = replace(found or report({Q8: 0.001}, {Q8: 90.0}), started=now.isoformat())
     store.save(found)
     return store.folder / f"{plan_name(found.subject)}.json"
 
 
-def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
-    path = kept(store)
+def test_a_saved_plan_is_read_unchanged(store: PlanStore) -> None:
+    path = saved(store)
     [plan] = store.find(MODEL, BUILD).plans
     assert plan == read_plan(path)
     assert plan == report({Q8: 0.001}, {Q8: 90.0})
@@ -43,15 +43,15 @@ def test_a_plan_comes_back_as_it_was_kept(store: PlanStore) -> None:
 
 
 def test_a_plan_is_due_after_the_interval_and_never_without_one(store: PlanStore) -> None:
-    plan = read_plan(kept(store))
+    plan = read_plan(saved(store))
     assert not is_due(plan, NOW + timedelta(days=29), 30)
     assert is_due(plan, NOW + timedelta(days=31), 30)
     assert not is_due(plan, NOW + timedelta(days=3100), 0)
 
 
 def test_one_kind_measured_again_leaves_the_others_as_they_were(store: PlanStore) -> None:
-    kept(store, report({Q8: 0.001, Q4: 0.01}, {Q8: 90.0}))
-    kept(store, report({Q8: 0.002}, {Q8: 80.0}), NOW + timedelta(days=31))
+    saved(store, report({Q8: 0.001, Q4: 0.01}, {Q8: 90.0}))
+    saved(store, report({Q8: 0.002}, {Q8: 80.0}), NOW + timedelta(days=31))
     [plan] = store.find(MODEL, BUILD).plans
     assert is_due(plan, NOW + timedelta(days=31), 30), "q4_0 was not measured again"
     assert [str(each.kind) for each in plan.candidates] == ["q8_0", "q4_0"]
@@ -60,9 +60,9 @@ def test_one_kind_measured_again_leaves_the_others_as_they_were(store: PlanStore
 
 def test_a_run_that_was_stopped_takes_nothing_from_a_whole_one(store: PlanStore) -> None:
     whole = report({Q8: 0.001}, {Q8: 90.0})
-    kept(store, whole)
+    saved(store, whole)
     rows = tuple(replace(each, is_complete=False) for each in report({Q8: 0.4}).measurements)
-    kept(store, replace(whole, measurements=rows))
+    saved(store, replace(whole, measurements=rows))
     assert store.find(MODEL, BUILD).plans[0].measurements == whole.measurements
 
 
@@ -78,7 +78,7 @@ def test_every_fact_of_the_subject_but_the_file_s_name_makes_a_plan_of_its_own()
 
 
 def test_plans_of_another_build_are_not_used_and_named(store: PlanStore) -> None:
-    kept(store)
+    saved(store)
     found = store.find(MODEL, "0.4.0@2")
     assert found.plans == ()
     [problem] = found.problems
@@ -104,20 +104,22 @@ def damaged(path: Path) -> list[tuple[bytes, str]]:
 
 
 @pytest.mark.parametrize("number", range(10))
-def test_a_damaged_plan_is_told_not_used_and_left_as_it_is(store: PlanStore, number: int) -> None:
-    path = kept(store)
-    content, told = damaged(path)[number]
+def test_a_damaged_plan_is_reported_not_used_and_left_as_it_is(
+    store: PlanStore, number: int
+) -> None:
+    path = saved(store)
+    content, message = damaged(path)[number]
     path.write_bytes(content)
     found = store.find(MODEL, BUILD)
     assert found.plans == ()
     [problem] = found.problems
     assert str(path) in problem
-    assert told in problem
+    assert message in problem
     assert path.read_bytes() == content
 
 
 def test_a_plan_under_a_foreign_name_is_not_used(store: PlanStore) -> None:
-    path = kept(store)
+    path = saved(store)
     foreign = path.with_name(f"{MODEL}-{'0' * 16}.json")
     path.rename(foreign)
     [problem] = store.find(MODEL, BUILD).problems
@@ -126,15 +128,15 @@ def test_a_plan_under_a_foreign_name_is_not_used(store: PlanStore) -> None:
 
 
 def test_a_damaged_plan_is_not_written_over_by_a_new_one(store: PlanStore) -> None:
-    path = kept(store)
+    path = saved(store)
     path.write_bytes(b"mine")
-    kept(store)
+    saved(store)
     assert path.read_bytes() == b"mine"
     found = store.find(MODEL, BUILD)
     assert (len(found.plans), len(found.problems)) == (1, 1)
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     found = report({Q8: 0.001})
@@ -143,8 +145,8 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_a_measurement_without_speeds_keeps_those_of_before(store: PlanStore) -> None:
-    kept(store, report({Q8: 0.001}, {Q8: 90.0}))
-    kept(store, report({Q8: 0.002}, {Q8: None}), NOW + timedelta(days=1))
+    saved(store, report({Q8: 0.001}, {Q8: 90.0}))
+    saved(store, report({Q8: 0.002}, {Q8: None}), NOW + timedelta(days=1))
     [plan] = store.find(MODEL, BUILD).plans
     found = plan.candidates[0]
     assert found.scores.kl_mean.value == 0.002

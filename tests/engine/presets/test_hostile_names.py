@@ -92,7 +92,7 @@ def ini_sections(text: str) -> dict[str, dict[str, str]]:
 
 
 def systemd_words(unit: str) -> list[str]:
-    """Split ExecStart as systemd.service(5) says: quotes, C escapes, then % and $ doubled."""
+    """Split ExecStart as in systemd.service(5): quotes, C escapes, then % and $ doubled."""
     line = re.search(r"ExecStart=((?:.*\\\n)*.*)", unit)
     assert line is not None
     words, current, quote, text = [], None, "", line[1].replace("\\\n", " ")
@@ -139,32 +139,32 @@ def modelfile(text: str) -> list[str]:
     return [line.split(" ", 1)[1].strip() for line in lines if not line.startswith("PARAMETER")]
 
 
-def judge_words(found: list[str], asked: ExportRequest, *, host: str | None = None) -> None:
+def check_words(found: list[str], asked: ExportRequest, *, host: str | None = None) -> None:
     assert found[found[0] == "llama-server" :] == planned(replace(asked, host=host or asked.host))
 
 
-def judge_ini(text: str, asked: ExportRequest) -> None:
+def check_ini(text: str, asked: ExportRequest) -> None:
     (values,) = [values for name, values in ini_sections(text).items() if name != "default"]
     assert values["model"] == values["mmproj"] == str(asked.configuration.model_path)
 
 
-def judge_kcpps(text: str, asked: ExportRequest) -> None:
+def check_kcpps(text: str, asked: ExportRequest) -> None:
     found, path = json.loads(text), str(asked.configuration.model_path)
     assert (found["model_param"], found["lora"], found["host"]) == (path, [path], asked.host)
 
 
-def judge_python_server(text: str, asked: ExportRequest) -> None:
+def check_python_server(text: str, asked: ExportRequest) -> None:
     found, path = json.loads(text), str(asked.configuration.model_path)
     assert (found["models"][0]["model"], found["host"]) == (path, asked.host)
 
 
-JUDGES: Mapping[str, Callable[[str, ExportRequest], None]] = {
-    "systemd": lambda text, asked: judge_words(systemd_words(text), asked),
-    "compose": lambda text, asked: judge_words(compose_words(text), asked, host="0.0.0.0"),
-    "llama-swap": lambda text, asked: judge_words(swap_words(text), asked),
-    "models-preset": judge_ini,
-    "koboldcpp": judge_kcpps,
-    "llama-cpp-python": judge_python_server,
+CHECKS: Mapping[str, Callable[[str, ExportRequest], None]] = {
+    "systemd": lambda text, asked: check_words(systemd_words(text), asked),
+    "compose": lambda text, asked: check_words(compose_words(text), asked, host="0.0.0.0"),
+    "llama-swap": lambda text, asked: check_words(swap_words(text), asked),
+    "models-preset": check_ini,
+    "koboldcpp": check_kcpps,
+    "llama-cpp-python": check_python_server,
 }
 """What each program reads, by its own grammar."""
 
@@ -175,7 +175,7 @@ def test_a_modelfile_has_hostile_names_whole() -> None:
         assert modelfile(FORMATS["ollama"].render(request_of(name)).text) == [path] * 3
 
 
-@pytest.mark.parametrize("format_name", JUDGES)
+@pytest.mark.parametrize("format_name", CHECKS)
 def test_a_hostile_name_arrives_whole(format_name: str) -> None:
     for name in NAMES:
         asked = request_of(name)
@@ -183,7 +183,7 @@ def test_a_hostile_name_arrives_whole(format_name: str) -> None:
             with pytest.raises(ExportError, match="cannot be quoted"):
                 FORMATS[format_name].render(asked)
         else:
-            JUDGES[format_name](FORMATS[format_name].render(asked).text, asked)
+            CHECKS[format_name](FORMATS[format_name].render(asked).text, asked)
 
 
 @pytest.mark.parametrize("format_name", ["systemd", "compose", "llama-swap"])
@@ -191,7 +191,7 @@ def test_a_hostile_name_arrives_whole(format_name: str) -> None:
 @settings(max_examples=25)
 def test_every_configuration_arrives_whole(format_name: str, configuration: Configuration) -> None:
     asked = ExportRequest(configuration)
-    JUDGES[format_name](FORMATS[format_name].render(asked).text, asked)
+    CHECKS[format_name](FORMATS[format_name].render(asked).text, asked)
 
 
 @pytest.mark.parametrize("format_name", sorted(set(FORMATS) - {"lm-studio"}))  # it names none
@@ -202,8 +202,8 @@ def test_a_path_that_no_line_can_hold_is_refused(format_name: str) -> None:
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_what_a_file_says_of_itself_breaks_no_export(format_name: str) -> None:
-    """Its architecture, say, stands in the warnings, which are comments of one line."""
+def test_no_text_of_a_model_file_breaks_an_export(format_name: str) -> None:
+    """Its architecture, for example, stands in the warnings, which are comments of one line."""
     configuration = Configuration(Path("/models/m.gguf"), 512)
     for name in (*NAMES, *REFUSED):
         # A service is named in its description too, which is refused as a path is.

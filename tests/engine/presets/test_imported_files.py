@@ -26,7 +26,7 @@ from tests.support.foreign_settings import (
 GOLDEN = Path(__file__).with_name("golden")
 
 
-def test_a_section_has_what_is_said_for_all_and_its_own_over_it() -> None:
+def test_a_section_overrides_the_common_settings() -> None:
     found = read_text(INI, entry="small")
     preset = found.preset
     assert (preset.model, preset.n_ctx, preset.n_gpu_layers) == (

@@ -76,7 +76,7 @@ def test_how_weights_are_loaded_is_read() -> None:
 
 
 @pytest.mark.parametrize("types", ["ngram-simple,draft-simple", "draft-simple,ngram-simple"])
-def test_a_draft_model_behind_a_look_up_is_combined(types: str) -> None:
+def test_a_draft_model_after_a_lookup_is_combined(types: str) -> None:
     found = given(
         f"-m a.gguf --spec-type {types} -md d.gguf --spec-draft-n-max 6 --spec-draft-p-min 0.3 "
         "--spec-ngram-simple-size-n 5 --spec-ngram-simple-size-m 12"

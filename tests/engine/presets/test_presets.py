@@ -49,7 +49,7 @@ def test_every_bad_key_and_value_is_named_at_once() -> None:
     assert "or input should be 'auto' or 'max'" in message
 
 
-def test_what_is_no_toml_and_a_missing_name_are_said() -> None:
+def test_invalid_toml_and_a_missing_name_are_errors() -> None:
     with pytest.raises(PresetError, match="not valid TOML"):
         parse_preset("name = ", "x.toml")
     with pytest.raises(PresetError, match="name is missing"):
@@ -158,12 +158,18 @@ def test_every_rule_of_a_preset_reaches_the_configuration(starter_path: Path) ->
     assert resolve(rules, read_model(starter_path), (*gpus, CPU)) == expected
 
 
-def test_a_renamed_preset_says_what_it_said(tmp_path: Path) -> None:
-    said = {"type_k": "f16", "n_ubatch": 512, "n_threads": "auto", "goal": "context", "lora": ["a"]}
-    path = save_preset(made_preset({"name": "first", **said}), tmp_path)
+def test_a_renamed_preset_is_otherwise_unchanged(tmp_path: Path) -> None:
+    settings = {
+        "type_k": "f16",
+        "n_ubatch": 512,
+        "n_threads": "auto",
+        "goal": "context",
+        "lora": ["a"],
+    }
+    path = save_preset(made_preset({"name": "first", **settings}), tmp_path)
     renamed = read_preset(rename_preset(path, "second", tmp_path))
-    assert renamed.model_fields_set == {"name", *said}
-    assert renamed == made_preset({"name": "second", **said})
+    assert renamed.model_fields_set == {"name", *settings}
+    assert renamed == made_preset({"name": "second", **settings})
 
 
 def test_a_preset_survives_a_new_name_that_is_the_same_file(

@@ -23,7 +23,7 @@ HUNG = replace(DIED, will_restart=True)
 
 
 class Loading(ScriptedClient):
-    """Says what it is given for each load."""
+    """Answers each load with given events."""
 
     def __init__(self, *answers: Sequence[Event]) -> None:
         super().__init__()
@@ -38,13 +38,13 @@ class Loading(ScriptedClient):
 LOADED = loaded(CONFIGURATION)
 
 
-def test_a_load_gives_what_the_engine_said_of_the_model() -> None:
+def test_a_load_returns_the_engines_event() -> None:
     engine = BlockingClient(ScriptedClient())
     assert engine.load(CONFIGURATION) == LOADED
     assert engine.last_loaded == LOADED
 
 
-def test_a_crash_while_loading_that_is_tried_again_is_told_and_waited_for() -> None:
+def test_a_crash_while_loading_is_reported_and_its_retry_awaited() -> None:
     crashes: list[WorkerStopped] = []
     engine = BlockingClient(Loading([HUNG, LOADED]), on_restart=crashes.append)
     assert engine.load(CONFIGURATION) == LOADED
@@ -63,7 +63,7 @@ def test_nothing_is_waited_for_after_the_end_of_a_reply() -> None:
     ("event", "error"),
     [(Failed("No model", "it is broken"), RequestFailedError), (DIED, EngineStoppedError)],
 )
-def test_a_load_that_fails_says_why(
+def test_a_load_that_fails_raises_the_reason(
     event: Failed | WorkerStopped, error: type[WorkerError]
 ) -> None:
     with pytest.raises(error, match=event.message) as raised:

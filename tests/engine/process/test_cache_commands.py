@@ -15,15 +15,15 @@ from tests.support.sessions import make_session
 from tests.support.waiting import PATIENCE_S
 
 
-class Told(SimpleQueue[Event]):
+class Emitted(SimpleQueue[Event]):
     def notes(self) -> tuple[CacheNote, ...]:
         event = self.get(timeout=PATIENCE_S)
         assert isinstance(event, TiersChanged)
         return event.report.notes
 
 
-def service_of(told: Told, settings: CacheSettings) -> CacheService:
-    service = CacheService(told.put)
+def service_of(emitted: Emitted, settings: CacheSettings) -> CacheService:
+    service = CacheService(emitted.put)
     backend = FakeBackend()
     service.open(
         LoadedSession(make_session(target=backend), loaded(CONFIGURATION), backend), settings
@@ -32,21 +32,21 @@ def service_of(told: Told, settings: CacheSettings) -> CacheService:
 
 
 def test_without_a_cache_commands_are_dropped_and_the_reason_is_reported() -> None:
-    told = Told()
-    service = service_of(told, CacheSettings(warm_bytes=0, cold_bytes=0))
+    emitted = Emitted()
+    service = service_of(emitted, CacheSettings(warm_bytes=0, cold_bytes=0))
     for n in range(100):
         service.submit(Prefetch((Message("user", f"chat {n}"),)))
         service.submit(ForgetOwner(f"chat:{n}"))
     service.submit(ManageCache("pin", "0123"))
-    (note,) = told.notes()
+    (note,) = emitted.notes()
     assert (note.is_problem, note.text) == (True, CACHE_OFF)
 
 
 def test_a_cache_that_cannot_be_opened_reports_that_for_each_command(tmp_path: Path) -> None:
-    told = Told()
-    service = service_of(told, CacheSettings(folder=tmp_path))  # its model's file is not there
-    assert [note.is_problem for note in told.notes()] == [True]
+    emitted = Emitted()
+    service = service_of(emitted, CacheSettings(folder=tmp_path))  # its model's file is not there
+    assert [note.is_problem for note in emitted.notes()] == [True]
     service.submit(Prefetch((Message("user", "chat"),)))
     service.submit(ManageCache("clear"))
-    (note,) = told.notes()
+    (note,) = emitted.notes()
     assert CONFIGURATION.model_path.name in note.text

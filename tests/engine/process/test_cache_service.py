@@ -122,7 +122,7 @@ def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartC
     client.generate(GenerationRequest(ASKED.messages, seed=1, owner="chat:1"))
     events = until(client, lambda event: isinstance(event, TokensCommitted) and event.tokens)
     events += until(client, lambda event: isinstance(event, TokensCommitted) and event.tokens)
-    said = tuple(
+    known = tuple(
         token.token
         for event in events
         if isinstance(event, TokensCommitted)
@@ -131,16 +131,16 @@ def test_a_reply_that_was_cut_by_closing_goes_on_without_a_prefill(start: StartC
     client.close()
 
     going_on = GenerationRequest(
-        ASKED.messages, max_tokens=4, seed=1, owner="chat:1", continues=said
+        ASKED.messages, max_tokens=4, seed=1, owner="chat:1", continues=known
     )
     reply, events = answer(start(), going_on)
     progress = next(event for event in events if isinstance(event, PromptProgress))
 
-    assert reply.token_ids[: len(said)] == said
+    assert reply.token_ids[: len(known)] == known
     assert progress.n_total - progress.n_reused < 32  # fewer than a state of its own is worth
 
 
-def test_what_was_computed_is_kept_where_the_front_end_is_killed(
+def test_computed_states_are_saved_if_the_front_end_is_killed(
     start: StartClient, tmp_path: Path, starter_path: Path
 ) -> None:
     script = textwrap.dedent(
@@ -197,7 +197,7 @@ def test_a_conversation_is_brought_into_memory_before_it_is_asked(start: StartCl
 
 
 @pytest.mark.slow
-def test_without_budgets_nothing_is_kept(tmp_path: Path, starter_path: Path) -> None:
+def test_without_budgets_nothing_is_saved(tmp_path: Path, starter_path: Path) -> None:
     client = WorkerClient(log_path=tmp_path / "engine.log")
     client.load(Configuration(model_path=starter_path, n_ctx=2048, n_threads=1))
     until(client, lambda event: isinstance(event, Loaded))

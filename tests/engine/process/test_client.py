@@ -77,7 +77,7 @@ def worker_of(client: WorkerClient) -> psutil.Process:
     return workers[0]
 
 
-def test_a_reply_is_made_and_told(loaded: WorkerClient) -> None:
+def test_a_reply_is_generated_and_reported(loaded: WorkerClient) -> None:
     loaded.generate(ask("Name three colours.", 30))
     events = collect(loaded, is_end)
     reply = events[-1]
@@ -119,7 +119,7 @@ def test_stop_is_obeyed_in_the_middle_of_a_prefill(loaded: WorkerClient) -> None
 def test_a_killed_engine_is_an_event_and_can_be_loaded_again(
     loaded: WorkerClient, configuration: Configuration
 ) -> None:
-    loaded.generate(ask("Tell me a long story.", None))
+    loaded.generate(ask("Write a long story.", None))
     collect(loaded, lambda event: isinstance(event, TokensCommitted))
     worker_of(loaded).kill()
     stopped = collect(loaded, is_end)[-1]
@@ -153,7 +153,7 @@ def test_a_hung_engine_is_killed_and_started_again(loaded: WorkerClient) -> None
     assert worker_of(loaded).pid != worker.pid
 
 
-def test_a_model_that_cannot_be_loaded_is_said_and_the_client_lives(
+def test_a_model_that_cannot_be_loaded_is_reported_and_the_client_lives(
     client: WorkerClient, tmp_path: Path, configuration: Configuration
 ) -> None:
     broken = tmp_path / "broken.gguf"
@@ -176,7 +176,7 @@ def test_the_predictor_is_switched_while_it_answers(loaded: WorkerClient) -> Non
 
 
 def test_asking_while_busy_is_refused(loaded: WorkerClient) -> None:
-    loaded.generate(ask("Tell me a story.", 40))
+    loaded.generate(ask("Write a story.", 40))
     loaded.generate(ask("And another."))
     events = collect(loaded, is_end)
     assert isinstance(events[-1], Failed)

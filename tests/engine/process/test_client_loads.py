@@ -121,11 +121,11 @@ def events_up_to(client: WorkerClient, *kinds: type[Event]) -> list[Event]:
     return events
 
 
-def test_nothing_that_the_engine_before_said_comes_behind_a_load(
+def test_no_event_of_the_previous_engine_arrives_after_a_load(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("first that talks"))
-    wait_until(lambda: client.is_alive)  # what it said is not polled yet
+    wait_until(lambda: client.is_alive)  # its events are not polled yet
 
     client.load(model("second"))
     events = events_up_to(client, Loaded)
@@ -158,7 +158,7 @@ def test_an_engine_that_dies_while_another_is_asked_for_does_not_take_it_along(
     front_end = threading.get_ident()
 
     def monotonic() -> float:
-        # The front end has looked at the first process and is about to tell it to end.
+        # The front end has looked at the first process and is about to end it.
         if threading.get_ident() == front_end and len(journal(tmp_path)) == 1:
             os.kill(int(str(journal(tmp_path)[0][0])), signal.SIGKILL)
             wait_until(lambda: len(journal(tmp_path)) == 2)
@@ -252,7 +252,7 @@ def test_an_engine_that_hangs_while_it_ends_is_killed(
     assert event.exit_code == -signal.SIGKILL
 
 
-def test_closing_begins_without_waiting_and_says_when_it_is_over(
+def test_closing_begins_without_waiting_and_reports_its_end(
     client: WorkerClient, tmp_path: Path
 ) -> None:
     client.load(model("saves"))
@@ -309,7 +309,7 @@ def test_time_in_which_the_front_end_stood_still_itself_is_nobodys_silence(
 
 
 @pytest.mark.parametrize("has_temporary", [True, False], ids=["temporary file", "nowhere"])
-def test_an_engine_whose_log_cannot_be_written_starts_and_says_so_once(
+def test_an_engine_whose_log_cannot_be_written_starts_with_one_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_temporary: bool
 ) -> None:
     (tmp_path / "state").write_text("a file where the folder should be")

@@ -35,7 +35,7 @@ def test_an_error_comes_out_as_what_it_is(tmp_path: Path) -> None:
         next(process)
 
 
-def test_a_process_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dies = "import os, sys, time; os.read(int(sys.argv[1]), 1); os.abort()"
     monkeypatch.setattr(laboratory, "LABORATORY_COMMAND", (sys.executable, "-c", dies))
     with (

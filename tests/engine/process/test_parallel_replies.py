@@ -44,19 +44,19 @@ def engine(
     client.close()
 
 
-def told_by(events: Iterator[OfReply]) -> dict[int, list[Event]]:
-    told: dict[int, list[Event]] = {}
+def events_by_id(events: Iterator[OfReply]) -> dict[int, list[Event]]:
+    reported: dict[int, list[Event]] = {}
     for event in events:
-        told.setdefault(event.reply_id, []).append(event.event)
-    return told
+        reported.setdefault(event.reply_id, []).append(event.event)
+    return reported
 
 
-def test_replies_at_once_say_what_each_says_alone(engine: BlockingClient) -> None:
+def test_parallel_replies_have_the_texts_that_each_has_alone(engine: BlockingClient) -> None:
     requests = [(number, asked(text)) for number, text in enumerate(PROMPTS, start=1)]
-    told = told_by(engine.replies(requests, n_at_once=4))
+    reported = events_by_id(engine.replies(requests, n_at_once=4))
     for number, request in requests:
         *_, alone = engine.reply(request)
-        together = told[number][-1]
+        together = reported[number][-1]
         assert isinstance(alone, Finished)
         assert isinstance(together, Finished)
         assert together.token_ids == alone.token_ids
@@ -67,15 +67,15 @@ def test_one_of_them_is_stopped_by_its_number(engine: BlockingClient) -> None:
     client = engine.client
     client.generate(asked(PROMPTS[0], 400), 7)
     client.generate(asked(PROMPTS[1], 24), 8)
-    told: dict[int, list[Event]] = {7: [], 8: []}
-    while not all(events and isinstance(events[-1], Finished) for events in told.values()):
+    reported: dict[int, list[Event]] = {7: [], 8: []}
+    while not all(events and isinstance(events[-1], Finished) for events in reported.values()):
         for event in client.poll(1.0):
             if not isinstance(event, OfReply):
                 continue
-            told[event.reply_id].append(event.event)
+            reported[event.reply_id].append(event.event)
             if event.reply_id == 8 and isinstance(event.event, TokensCommitted):
                 client.stop(7)
-    stopped, whole = (told[number][-1] for number in (7, 8))
+    stopped, whole = (reported[number][-1] for number in (7, 8))
     assert isinstance(stopped, Finished)
     assert isinstance(whole, Finished)
     assert stopped.reason is FinishReason.CANCELLED
@@ -84,9 +84,9 @@ def test_one_of_them_is_stopped_by_its_number(engine: BlockingClient) -> None:
 
 def test_a_request_that_is_refused_ends_its_own_reply_only(engine: BlockingClient) -> None:
     long = replace(asked("word " * 4000), max_tokens=4)
-    told = told_by(engine.replies([(1, long), (2, asked(PROMPTS[2]))], n_at_once=2))
-    assert [type(event) for event in told[1]] == [Failed]
-    assert isinstance(told[2][-1], Finished)
+    reported = events_by_id(engine.replies([(1, long), (2, asked(PROMPTS[2]))], n_at_once=2))
+    assert [type(event) for event in reported[1]] == [Failed]
+    assert isinstance(reported[2][-1], Finished)
 
 
 def test_the_chat_s_own_reply_is_made_beside_them(engine: BlockingClient) -> None:

@@ -79,9 +79,9 @@ def test_the_key_of_other_servers_is_not_given_to_one_that_is_started(
     process = process_of(tmp_path, "env")
     with pytest.raises(ServerError, match="ended"):
         process.start(loading_s=20)
-    told = process.log_path.read_text()
-    assert "PATH=" in told
-    assert "sk-very-secret-123" not in told
+    log = process.log_path.read_text()
+    assert "PATH=" in log
+    assert "sk-very-secret-123" not in log
 
 
 def test_why_a_server_ended_is_read_at_the_end_of_a_log_of_any_size(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_why_a_server_ended_is_read_at_the_end_of_a_log_of_any_size(tmp_path: Pa
         process_of(tmp_path, "sh", "-c", writes).start(loading_s=20)
 
 
-def test_a_log_begins_anew_before_it_fills_the_disk(
+def test_a_log_is_truncated_before_it_fills_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_process, "MAX_LOG", 1000)

@@ -1,4 +1,4 @@
-"""Contexts of the fake language model: a kind's name says how far its logits are off."""
+"""Contexts of the fake language model: a type's name has the error of its logits."""
 
 from collections.abc import Mapping
 

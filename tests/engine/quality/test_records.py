@@ -20,7 +20,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "message"),
     [
         ('"schema": 2', '"schema": 3', "schema 3"),
         ('"k": "q8_0"', '"k": "q8 0"', "kind.k"),
@@ -30,14 +30,14 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
         ('"name": "a chat"', '"name": "a\\u001bchat"', "name"),
     ],
 )
-def test_what_is_no_report_is_refused_with_the_place(before: str, after: str, told: str) -> None:
+def test_an_invalid_report_is_refused_with_the_place(before: str, after: str, message: str) -> None:
     text = report_json(made_report())
     assert before in text
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         report_of(text.replace(before, after, 1))
 
 
-def test_a_file_that_is_no_report_is_told_with_its_path(tmp_path: Path) -> None:
+def test_an_invalid_report_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(QualityError, match=r"x\.json cannot be read"):
         read_report(tmp_path / "x.json")

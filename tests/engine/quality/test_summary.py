@@ -20,12 +20,12 @@ def rows_of(kl: list[float], *, delta: float = 0.0, is_right: bool = True) -> Ro
 def test_points_are_those_of_all_rows_together() -> None:
     values = np.random.default_rng(1).exponential(size=3000)
     scores = scores_of([rows_of(list(part)) for part in np.split(values, 6)])
-    kept = values.astype(np.float32).astype(np.float64)
+    stored = values.astype(np.float32).astype(np.float64)
     assert scores.n_tokens == 3000
-    assert scores.kl_mean.value == pytest.approx(kept.mean())
-    assert scores.kl_median.value == pytest.approx(np.quantile(kept, 0.5))
-    assert scores.kl_p99.value == pytest.approx(np.quantile(kept, 0.99))
-    assert scores.kl_p999.value == pytest.approx(np.quantile(kept, 0.999))
+    assert scores.kl_mean.value == pytest.approx(stored.mean())
+    assert scores.kl_median.value == pytest.approx(np.quantile(stored, 0.5))
+    assert scores.kl_p99.value == pytest.approx(np.quantile(stored, 0.99))
+    assert scores.kl_p999.value == pytest.approx(np.quantile(stored, 0.999))
 
 
 def test_intervals_come_from_documents_and_not_from_rows() -> None:
@@ -37,7 +37,7 @@ def test_intervals_come_from_documents_and_not_from_rows() -> None:
     assert apart.kl_mean.low < 0.3 < 0.35 < 0.4 < apart.kl_mean.high
 
 
-def test_an_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+def test_an_interval_covers_the_truth_about_as_often_as_it_should() -> None:
     draw = np.random.default_rng(5)
     hits = 0
     for _ in range(100):
@@ -84,8 +84,8 @@ def test_an_answer_is_right_where_all_of_its_tokens_are() -> None:
         ),
     )  # fmt: skip
     rows = rows_of([0.0] * 10)
-    rows["is_right"][15 - 10] = False  # the row of token 14 says what token 15 is
-    rows["is_right"][13 - 10] = False  # of no answer, and right behind one
+    rows["is_right"][15 - 10] = False  # the row of token 14 predicts token 15
+    rows["is_right"][13 - 10] = False  # of no answer, directly after one
     assert answers_of([document], [rows]) == (Answers("10 %", 2, 2), Answers("50 %", 0, 1))
     assert answers_of([document], [rows[: 13 - 10]]) == (Answers("10 %", 1, 1),), "not asked yet"
     assert answers_of([document], [rows[: 12 - 10]]) == ()

@@ -20,22 +20,22 @@ VOCABULARY = FakeVocabulary()
     ("name", "kind"),
     [("a.py", "code"), ("a.RS", "code"), ("a.md", "document"), ("README", "document")],
 )
-def test_code_is_told_by_its_ending(tmp_path: Path, name: str, kind: str) -> None:
+def test_code_is_recognised_by_its_suffix(tmp_path: Path, name: str, kind: str) -> None:
     (tmp_path / name).write_text("a text")
     assert read_text_file(tmp_path / name).kind == kind
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [(b"", "is empty"), (b" \n", "is empty"), (b"a\0b", "NUL bytes"), (b"caf\xe9", "UTF-8")],
 )
-def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, told: str) -> None:
+def test_binary_data_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
-    with pytest.raises(QualityError, match=told):
+    with pytest.raises(QualityError, match=message):
         read_text_file(tmp_path / "a.txt")
 
 
-def test_a_text_that_is_not_there_or_too_large_is_told(
+def test_a_missing_or_too_large_text_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(QualityError, match="cannot be read"):
@@ -78,23 +78,23 @@ def test_a_digest_is_that_of_the_tokens() -> None:
 def test_answers_are_found_in_the_tokens_of_the_whole_text() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
     for document in needles(VOCABULARY, hay, 4096):
-        spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
+        text_again = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
         assert len(document.tokens) <= 4096
         for answer in document.answers:
             text = b"".join(map(VOCABULARY.piece, document.tokens[answer.start : answer.stop]))
             assert text.startswith(b" ")
             assert answer.start > document.first
-            assert spelled.count(text.decode() + ".") == 2, "hidden once, asked once"
+            assert text_again.count(text.decode() + ".") == 2, "hidden once, asked once"
 
 
 def test_needles_lie_at_the_depths_that_they_are_named_by() -> None:
     hay = [Text("h", "document", "A line of hay.\n" * 400)]
     document = needles(VOCABULARY, hay, 3000)[0]
-    spelled = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
-    length = spelled.index("Numbers that the text above names")
+    text_again = b"".join(map(VOCABULARY.piece, document.tokens)).decode()
+    length = text_again.index("Numbers that the text above names")
     for answer in document.answers:
         text = b"".join(map(VOCABULARY.piece, document.tokens[answer.start : answer.stop])).decode()
-        assert spelled.index(text + ".") / length == pytest.approx(
+        assert text_again.index(text + ".") / length == pytest.approx(
             float(answer.name.rstrip("%")) / 100, abs=0.12
         )
 

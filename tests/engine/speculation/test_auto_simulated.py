@@ -80,7 +80,7 @@ def test_it_comes_back_when_prose_turns_into_a_copy() -> None:
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.8, 0.86), (0.9, 0.85), (0.95, 0.87)])
-def test_a_draft_model_beside_kernels_for_one_row_is_found_again_behind_bad_luck(
+def test_a_draft_model_beside_kernels_for_one_row_is_found_again_after_bad_luck(
     share: float, least: float
 ) -> None:
     """One guess a probe, and credit only against the present rate, came to 0.74 at 0.9."""
@@ -98,9 +98,12 @@ def test_a_draft_model_that_was_off_comes_back_in_a_later_reply() -> None:
     assert mean(good.lengths[-50:]) > 4
 
 
-def test_confidence_that_tells_is_used() -> None:
+def test_true_confidence_is_used() -> None:
     make = partial(World, TWO_CORES, switching(0.1, 0.92, 20), seed=101)
-    assert play_auto(make(has_confidence=True), N_TOKENS).speed > 1.03 * play_auto(make(), N_TOKENS).speed
+    assert (
+        play_auto(make(has_confidence=True), N_TOKENS).speed
+        > 1.03 * play_auto(make(), N_TOKENS).speed
+    )
 
 
 def test_a_second_reply_starts_with_what_the_first_one_learned() -> None:

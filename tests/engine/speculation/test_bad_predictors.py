@@ -1,4 +1,4 @@
-"""The answer goes on plain, and says why, whatever a predictor does."""
+"""With a faulty predictor the reply goes on without drafts, with the reason."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ BAD: dict[str, dict[str, Any]] = {
     "raises in reset": {"reset": raising},
     "raises in commit": {"commit": raising},
     "raises in propose": {"propose": raising},
-    "raises behind a guess": {"propose": failing_late},
+    "raises after a guess": {"propose": failing_late},
     "beyond the vocabulary": {"propose": proposing(DraftToken(N_VOCAB, 1.0))},
     "negative": {"propose": proposing(DraftToken(-7, 1.0))},
     "no token": {"propose": proposing(DraftToken("a", 1.0))},  # type: ignore[arg-type]  # garbage

@@ -1,4 +1,4 @@
-"""Costs kept from one start to the next: whose they are, and that a bad file does no harm."""
+"""Costs saved between runs: their key, and damaged files."""
 
 import json
 from dataclasses import dataclass, fields, replace
@@ -49,10 +49,10 @@ def test_a_profile_replaces_its_former_and_no_other(path: Path) -> None:
     assert (SavedCosts(path, "a").read(), SavedCosts(path, "b").read()) == (newer, COSTS)
 
 
-def test_without_a_path_nothing_is_kept_and_no_model_is_read() -> None:
-    kept = SavedCosts.of(Configuration(Path("no such model"), n_ctx=512), None)
-    kept.write(COSTS)
-    assert kept.read() is None
+def test_without_a_path_nothing_is_saved_and_no_model_is_read() -> None:
+    saved = SavedCosts.of(Configuration(Path("no such model"), n_ctx=512), None)
+    saved.write(COSTS)
+    assert saved.read() is None
 
 
 def test_nothing_but_the_file_is_left_and_only_its_owner_reads_it(path: Path) -> None:
@@ -86,7 +86,7 @@ def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
     ],
     ids=["empty", "cut", "list", "deep", "bare", "no profiles", "number", "odd"],
 )
-def test_a_broken_file_is_taken_for_none_and_written_anew(text: str, path: Path) -> None:
+def test_a_broken_file_is_ignored_and_replaced(text: str, path: Path) -> None:
     path.parent.mkdir()
     path.write_text(text, encoding="utf-16" if text == "\N{PILE OF POO}" else "utf-8")
     assert SavedCosts(path, "a").read() is None
@@ -140,7 +140,7 @@ def test_who_drafts_how_tokens_are_drawn_and_names_of_files_change_no_cost(
     assert profile_key(moved) == key
 
 
-def test_model_draft_settings_and_machine_tell_costs_apart(
+def test_costs_are_separate_by_model_draft_settings_and_machine(
     tmp_path: Path, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = drafting_model(tmp_path / "small.gguf", 1)

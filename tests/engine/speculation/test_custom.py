@@ -29,16 +29,16 @@ class Scripted:
         self,
         propose: Callable[[], Iterator[DraftToken]] = lambda: iter(()),
         *,
-        tell: Callable[[Sequence[int]], None] = lambda tokens: None,
+        observe: Callable[[Sequence[int]], None] = lambda tokens: None,
     ) -> None:
         self._propose = propose
-        self._tell = tell
+        self._observe = observe
 
     def reset(self, history: Sequence[int]) -> None:
-        self._tell(history)
+        self._observe(history)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        self._tell(tokens)
+        self._observe(tokens)
 
     def propose(self) -> Iterator[DraftToken]:
         return self._propose()
@@ -75,7 +75,7 @@ class TestItKeepsTheContract(PredictorContract):
         DraftToken(3, None),  # type: ignore[arg-type]  # garbage
         DraftToken(3, 0.5, Distribution(np.array([99]), np.ones(1))),
         DraftToken(3, 0.5, Distribution(np.array([3]), np.full(1, 0.5))),
-        DraftToken(3, 0.5, "law"),  # type: ignore[arg-type]  # garbage
+        DraftToken(3, 0.5, "text"),  # type: ignore[arg-type]  # garbage
         3,
     ],
 )
@@ -101,7 +101,7 @@ def raiser(error: BaseException) -> Callable[..., Any]:
     ],
 )
 def test_whatever_is_raised_is_a_fault(error: BaseException) -> None:
-    for broken in (Scripted(raiser(error)), Scripted(tell=raiser(error))):
+    for broken in (Scripted(raiser(error)), Scripted(observe=raiser(error))):
         with pytest.raises(PredictorError, match=type(error).__name__):
             list(checked(broken).propose())
 
@@ -123,11 +123,11 @@ def test_what_is_raised_when_it_is_left_is_the_fault_of_the_next_round() -> None
 
 
 def test_the_tokens_cannot_be_changed_by_a_predictor() -> None:
-    told: list[Sequence[int]] = []
-    predictor = checked(Scripted(tell=told.append))
+    reported: list[Sequence[int]] = []
+    predictor = checked(Scripted(observe=reported.append))
     predictor.commit([1, 2, 3])
     assert list(predictor.propose()) == []
-    assert told == [(1,), (1, 2, 3)]
+    assert reported == [(1,), (1, 2, 3)]
 
 
 class Held:

@@ -84,7 +84,7 @@ def test_it_stops_before_a_token_it_does_not_trust() -> None:
 
 
 @pytest.mark.parametrize("verification", ["rejection"])
-def test_where_the_law_must_hold_it_stops_for_the_row_and_not_for_the_draw(
+def test_with_rejection_it_stops_by_the_distribution_and_not_by_the_draw(
     verification: Verification,
 ) -> None:
     backend = FakeBackend(sharpness=1.0)
@@ -148,17 +148,17 @@ class NoBos(FakeVocabulary):
 
 def test_a_vocabulary_with_one_other_token_is_refused_and_the_token_named() -> None:
     check_pair(FakeVocabulary(), FakeVocabulary())
-    for target, draft, said in (
+    for target, draft, message in (
         (FakeVocabulary(26, ord("a")), FakeVocabulary(26, ord("b")), "token 5 "),
         (NoBos(20), NoBos(250), "25 .* 255"),
         (FakeVocabulary(20), FakeVocabulary(22), "bos_token_id"),
     ):
-        with pytest.raises(IncompatiblePairError, match=said):
+        with pytest.raises(IncompatiblePairError, match=message):
             check_pair(target, draft)
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
-def test_of_a_line_with_tokens_that_its_vocabulary_lacks_it_reads_what_stands_behind(
+def test_of_a_line_with_tokens_that_its_vocabulary_lacks_it_reads_the_tokens_after(
     penalty: float,
 ) -> None:
     class Strict(FakeBackend):
@@ -173,11 +173,11 @@ def test_of_a_line_with_tokens_that_its_vocabulary_lacks_it_reads_what_stands_be
     sampler = Sampler(SamplingSettings(repetition_penalty=penalty), seed=1)
     predictor = make(backend, backend.open(), sampler=sampler)
     predictor.reset([1, foreign, 2, 3])
-    said = [g.token for g in islice(predictor.propose(), 5)]
-    assert len(said) == 5
+    proposed = [g.token for g in islice(predictor.propose(), 5)]
+    assert len(proposed) == 5
     if penalty == 1.0:
-        assert said == greedy(backend, [2, 3], 5)
-    predictor.commit([said[0], foreign])
+        assert proposed == greedy(backend, [2, 3], 5)
+    predictor.commit([proposed[0], foreign])
     assert list(predictor.propose()) == []
     predictor.commit([4])
     assert len(list(islice(predictor.propose(), 3))) == 3

@@ -68,7 +68,7 @@ def test_a_rule_of_one_length_takes_plain_steps_until_their_spread_is_known(
 def test_drafts_end_for_the_reply_below_the_least_acceptance(least: float, is_on: bool) -> None:
     drafter = drafting(Endless(), settings=replace(FIXED, min_acceptance=least))
     for n in range(MIN_VERIFIED // 2):
-        assert drafter.is_on, f"{2 * n} tokens say little"
+        assert drafter.is_on, f"{2 * n} tokens are too few"
         drafter.observe(a_round(2, 2, 1, 2), [1, 5])
     assert drafter.is_on is is_on
     assert (drafter.note is None) is is_on

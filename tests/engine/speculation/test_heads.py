@@ -1,4 +1,4 @@
-"""A head is no draft model, and the user is told what it is and what drafts instead."""
+"""A draft head is refused as a draft model, with the reason and an alternative."""
 
 from pathlib import Path
 

@@ -54,7 +54,7 @@ def test_a_draft_ends_at_the_longest_length() -> None:
     assert [guess.token for guess in predictor.propose()] == [3, 4, 5]
 
 
-def test_a_place_with_too_little_behind_it_does_not_count() -> None:
+def test_a_match_with_too_few_tokens_after_it_does_not_count() -> None:
     line = [1, 2, 10, 11, 12, 13, 7, 1, 2, 20, 1, 2]
     near = InputLookupPredictor(pattern_min=2, pattern_max=2, length_min=3)
     far = InputLookupPredictor(pattern_min=2, pattern_max=2, length_min=4)

@@ -36,15 +36,15 @@ def test_a_line_that_became_another_left_no_trace(
 
 
 @given(st.lists(st.integers(0, 1), min_size=60, max_size=120), st.integers(16, 40))
-def test_what_is_older_than_what_is_kept_is_forgotten(line: list[int], n_kept: int) -> None:
-    places = NgramIndex((2,), reach=3, n_indexed=n_kept)
+def test_only_the_newest_ngrams_are_indexed(line: list[int], n_indexed: int) -> None:
+    places = NgramIndex((2,), reach=3, n_indexed=n_indexed)
     for token in line:
         places.append([token])
-    assert n_kept // 2 <= len(places) <= n_kept
+    assert n_indexed // 2 <= len(places) <= n_indexed
     assert list(places.of_order(2)) == scanned(line[-len(places) :], 2, 3)
 
 
-def test_tokens_of_one_hash_are_told_apart() -> None:
+def test_tokens_with_equal_hashes_are_distinguished() -> None:
     assert hash((-1,)) == hash((-2,))
     places = NgramIndex((1,), reach=4)
     places.append([-1, 7, -2])

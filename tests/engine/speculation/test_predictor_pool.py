@@ -1,4 +1,4 @@
-"""Who can draft for a reply, what each predictor is made from, and what is said where none can."""
+"""The available predictors of a session, and the reason if there is none."""
 
 from dataclasses import replace
 from itertools import islice

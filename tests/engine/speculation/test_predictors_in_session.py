@@ -49,7 +49,7 @@ def test_text_that_repeats_takes_fewer_rounds(predictor: PredictorName) -> None:
     assert {each.source for each in rounds} - {None} <= SOURCES[predictor]
 
 
-def test_behind_silent_readers_the_draft_model_drafts_and_the_text_stays() -> None:
+def test_the_draft_model_drafts_after_lookups_without_a_match() -> None:
     settings = reading(PredictorName.COMBINED)
     for seed in range(3):
         wanted = replace(request("abcabd"), sampling=WARM, seed=seed, max_tokens=80)

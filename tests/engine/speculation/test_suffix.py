@@ -64,15 +64,17 @@ def test_a_loop_is_continued_beyond_the_end_of_the_line() -> None:
         lambda pairs: sorted(pairs, key=lambda pair: -pair[1])
     )
 )
-def test_no_depth_gives_a_token_more_than_the_probability_said(
+def test_no_depth_gives_a_token_more_than_the_reported_probability(
     places: list[tuple[int, int]],
 ) -> None:
     token, probability = most_likely([t for t, _ in places], [d for _, d in places])
     shares = [
-        (sum(t == said for t, d in places if d >= depth) / (n + 1 / depth), said)
+        (sum(t == candidate for t, d in places if d >= depth) / (n + 1 / depth), candidate)
         for depth in {d for _, d in places}
         if (n := sum(d >= depth for _, d in places))
-        for said in {t for t, _ in places}
+        for candidate in {t for t, _ in places}
     ]
     assert probability == pytest.approx(max(shares)[0])
-    assert any(said == token and share == pytest.approx(probability) for share, said in shares)
+    assert any(
+        candidate == token and share == pytest.approx(probability) for share, candidate in shares
+    )

@@ -1,4 +1,4 @@
-"""The drawn text is the target's: by equality, and by enumerating the law."""
+"""The drawn text is the target's: by equality, and by enumerating the distribution."""
 
 from itertools import product
 
@@ -15,7 +15,7 @@ ROWS = RNG.normal(scale=1.2, size=(3, N_VOCAB)).astype(np.float32)
 
 
 def own_tokens(sampler: Sampler, rows: np.ndarray, line: list[int]) -> list[int]:
-    """The target's own choices, each behind the ones before."""
+    """The target's own choices, each after the ones before."""
     tokens: list[int] = []
     for index, row in enumerate(rows):
         tokens.append(sampler.sample(row, [*line, *tokens], len(line) + index))

@@ -16,8 +16,8 @@ from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def text_of(told: ServerFigures, panel: str) -> str:
-    return " | ".join(figure.text for figure in told.figures if figure.panel == panel)
+def text_of(reported: ServerFigures, panel: str) -> str:
+    return " | ".join(figure.text for figure in reported.figures if figure.panel == panel)
 
 
 def test_samples_are_added_up_over_their_labels_and_junk_is_left_out() -> None:
@@ -27,17 +27,17 @@ def test_samples_are_added_up_over_their_labels_and_junk_is_left_out() -> None:
 
 @contextmanager
 def watching(server: LanguageServer) -> Iterator[tuple[ServerSession, list[str]]]:
-    """A session, and what its panels are told."""
-    told: list[str] = []
+    """A session, and the texts of its panels."""
+    reported: list[str] = []
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, ServerFigures):
-            told.append(text_of(event, "cache") + " " + text_of(event, "throughput"))
+            reported.append(text_of(event, "cache") + " " + text_of(event, "throughput"))
 
-    session = ServerSession(Configuration.at_server(server.url), emit=tell)
+    session = ServerSession(Configuration.at_server(server.url), emit=report)
     session.watch()
     try:
-        yield session, told
+        yield session, reported
     finally:
         session.close()
 
@@ -46,26 +46,26 @@ def test_what_a_server_does_is_shown_as_it_changes_without_a_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_module, "LOOK_S", 0.01)
-    with serving("llama-server") as server, watching(server) as (_, told):
-        wait_until(lambda: bool(told) and "0 of 1" in told[-1])
+    with serving("llama-server") as server, watching(server) as (_, reported):
+        wait_until(lambda: bool(reported) and "0 of 1" in reported[-1])
         server.is_at_work = True
-        wait_until(lambda: "1 of 1" in told[-1])
+        wait_until(lambda: "1 of 1" in reported[-1])
         server.is_at_work = False
-        wait_until(lambda: "0 of 1" in told[-1])
+        wait_until(lambda: "0 of 1" in reported[-1])
 
 
-def test_a_server_that_does_nothing_is_left_alone_and_the_panel_says_as_of_when(
+def test_a_server_that_does_nothing_is_left_alone_and_the_panel_shows_the_time_of_its_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_module, "LOOK_S", 0.01)
     monkeypatch.setattr(session_module, "IDLE_S", 0.05)
-    with serving("llama-server") as server, watching(server) as (session, told):
-        wait_until(lambda: bool(told) and "as of" in told[-1])
+    with serving("llama-server") as server, watching(server) as (session, reported):
+        wait_until(lambda: bool(reported) and "as of" in reported[-1])
         monkeypatch.setattr(session_module, "IDLE_S", 60.0)
         session.begin(GenerationRequest(raw_prompt="Hello"), Cancellation())
         while session.step():
             pass
-        wait_until(lambda: "as of" not in told[-1])
+        wait_until(lambda: "as of" not in reported[-1])
 
 
 def test_counters_that_are_slow_hold_up_no_reply(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +73,10 @@ def test_counters_that_are_slow_hold_up_no_reply(monkeypatch: pytest.MonkeyPatch
     with serving("llama-server") as server:
         server.metrics = "llamacpp:requests_processing 1\n"
         server.misdeed = "slow counters"
-        with watching(server) as (session, told):
+        with watching(server) as (session, reported):
             generation = session.begin(GenerationRequest(raw_prompt="Hello"), Cancellation())
             while session.step():
                 pass
             session.keep()
             assert generation.fault is None
-            assert not told, "the counters did not come yet"
+            assert not reported, "the counters did not come yet"

@@ -1,4 +1,4 @@
-"""Servers that are not there, refuse, break off, lie or never end: it is told, and text is kept."""
+"""Servers that are missing, refuse, break off, lie or never end: each is reported."""
 
 import gc
 import json
@@ -45,7 +45,7 @@ from tests.support.hostile_language_server import (
 )
 
 KEY = "sk-very-secret-123"
-QUICK = TimeLimits(
+FAST = TimeLimits(
     connect_s=10.0,
     answer_s=20.0,
     first_s=2.5,
@@ -53,7 +53,7 @@ QUICK = TimeLimits(
     loading_s=20.0,
     pauses_s=(0.01, 0.05),
 )
-HASTY = replace(QUICK, answer_s=0.3, first_s=0.3, silence_s=0.3)
+HASTY = replace(FAST, answer_s=0.3, first_s=0.3, silence_s=0.3)
 WHOLE = "The cat sat on the mat."
 KINDS: tuple[Kind, ...] = ("llama-server", "vLLM", "SGLang", "Ollama", "OpenAI")
 ASKED = GenerationRequest(messages=(Message("user", "Hello"),), max_tokens=50)
@@ -73,7 +73,7 @@ def server() -> Iterator[LanguageServer]:
 
 
 def opened(
-    server: LanguageServer, model: str | None = None, limits: TimeLimits = QUICK
+    server: LanguageServer, model: str | None = None, limits: TimeLimits = FAST
 ) -> ServerSession:
     return ServerSession(Configuration.at_server(server.url, model, is_trusted=True), limits)
 
@@ -87,7 +87,7 @@ def ended(session: ServerSession) -> ServedGeneration:
 
 @dataclass
 class Reply:
-    """How a reply ended, what was told of it, and how often it was asked for."""
+    """How a reply ended, its events, and the number of requests."""
 
     fault: EngineError | None
     events: list[Event]
@@ -103,9 +103,7 @@ class Reply:
         return self.events[-1]
 
 
-def reply_of(
-    server: LanguageServer, misdeed: Misdeed = "none", limits: TimeLimits = QUICK
-) -> Reply:
+def reply_of(server: LanguageServer, misdeed: Misdeed = "none", limits: TimeLimits = FAST) -> Reply:
     """Open a session while the server behaves, and ask while it does not."""
     session = opened(server, limits=limits)
     server.misdeed = misdeed
@@ -119,8 +117,8 @@ def text_of(events: list[Event]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokensCommitted))
 
 
-def stopped_behind_sat(session: ServerSession) -> list[Event]:
-    """What a reply told that was stopped behind its third word."""
+def stopped_after_sat(session: ServerSession) -> list[Event]:
+    """The events of a reply that was stopped after its third word."""
     cancellation = Cancellation()
     generation = session.begin(ASKED, cancellation)
     events: list[Event] = []
@@ -166,9 +164,9 @@ def test_counts_of_rounds_are_those_of_the_server() -> None:
 BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
     ("OpenAI", "comments", "no data"),
     *(
-        (kind, misdeed, said)
+        (kind, misdeed, message)
         for kind in ("OpenAI", "llama-server")
-        for misdeed, said in (
+        for misdeed, message in (
             ("cut", "complete"),
             ("broken json", "invalid JSON"),
             ("ten megabytes", "one event"),
@@ -179,16 +177,16 @@ BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
         )
     ),
 )
-"""Misdeeds by both protocols, and a word of what is said of each."""
+"""Misdeeds by both protocols, and a word of each message."""
 
 
-@pytest.mark.parametrize(("kind", "misdeed", "said"), BROKEN)
+@pytest.mark.parametrize(("kind", "misdeed", "message"), BROKEN)
 def test_a_reply_that_breaks_is_reported_and_what_came_is_there(
-    kind: Kind, misdeed: Misdeed, said: str
+    kind: Kind, misdeed: Misdeed, message: str
 ) -> None:
     with serving(kind) as server:
-        reply = reply_of(server, misdeed, replace(QUICK, silence_s=1.0))
-        assert said in str(reply.fault)
+        reply = reply_of(server, misdeed, replace(FAST, silence_s=1.0))
+        assert message in str(reply.fault)
         assert reply.text.startswith("The cat sat")
         assert reply.n_asked == 1, "nothing is asked again once a token came"
         server.misdeed = "none"
@@ -228,12 +226,12 @@ def test_events_without_end_that_bring_nothing_are_given_up_before_they_cost_min
 
 def test_a_busy_server_is_waited_for_with_a_word(server: LanguageServer) -> None:
     server.misdeed = "busy"
-    told: list[Event] = []
+    reported: list[Event] = []
     with pytest.raises(ServerBusyError, match="Loading model"):
         ServerSession(
-            Configuration.at_server(server.url), replace(QUICK, loading_s=0.1), told.append
+            Configuration.at_server(server.url), replace(FAST, loading_s=0.1), reported.append
         )
-    texts = [event.text for event in told if isinstance(event, Waiting)]
+    texts = [event.text for event in reported if isinstance(event, Waiting)]
     assert "Loading model" in texts[0]
     assert texts[-1] == "", "nothing is waited for any more"
 
@@ -261,7 +259,7 @@ def test_no_number_of_a_server_makes_a_list_or_a_figure_that_cannot_be(
     assert all(len(each.verdicts) <= MAX_DRAFT for each in rounds)
 
 
-def test_what_is_no_token_s_id_is_none_and_the_text_is_kept() -> None:
+def test_an_invalid_token_id_becomes_none_and_the_text_stays() -> None:
     with serving("llama-server") as server:
         for token in (-1, 2**31, 2**64 - 1, True, 1.5, "x", None):
             server.numbers = {"tokens": [token]}
@@ -304,7 +302,7 @@ def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
         session = opened(server)
         server.numbers = {"draft_n": 0, "draft_n_accepted": 0}
         server.misdeed = "silence"
-        events = stopped_behind_sat(session)
+        events = stopped_after_sat(session)
         session.close()
     stopped = events[-1]
     assert isinstance(stopped, Finished)
@@ -313,15 +311,15 @@ def test_without_drafts_each_token_is_a_round_wherever_it_is_stopped() -> None:
 
 
 def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
-    limits = replace(QUICK, pauses_s=(0.05,) * 40)
+    limits = replace(FAST, pauses_s=(0.05,) * 40)
     with serving() as server:
         session = opened(server, limits=limits)
         server.misdeed = "comments"
         begun = session.begin(ASKED, Cancellation())
-        told: list[Event] = []
-        while not text_of(told).endswith("sat"):
+        reported: list[Event] = []
+        while not text_of(reported).endswith("sat"):
             session.step()
-            told += begun.take()
+            reported += begun.take()
         server.misdeed = "slow"
         waiting = [session.begin(ASKED, Cancellation()) for _ in range(3)]
         while sum(path in REPLIES for path, _, _ in server.asked) < 4:
@@ -332,7 +330,7 @@ def test_a_server_that_is_killed_under_load_and_comes_back() -> None:
             pass
     session.close()
     assert begun.fault is not None
-    assert text_of([*told, *begun.take()]) == "The cat sat"
+    assert text_of([*reported, *begun.take()]) == "The cat sat"
     assert [each.fault for each in waiting] == [None] * 3
     assert [text_of(list(each.take())) for each in waiting] == [WHOLE] * 3
 
@@ -346,7 +344,7 @@ def test_before_the_first_token_it_is_asked_again(server: LanguageServer, misdee
 def test_nobody_at_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServerUnreachableError):
-        ServerSession(Configuration.at_server(url), QUICK)
+        ServerSession(Configuration.at_server(url), FAST)
 
 
 def test_something_else_at_the_address(server: LanguageServer) -> None:
@@ -359,7 +357,7 @@ def test_something_else_at_the_address(server: LanguageServer) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://[", "http://[1:2", "//[", "http://xn--a"])
-def test_a_redirect_to_no_address_is_told(server: LanguageServer, address: str) -> None:
+def test_a_redirect_to_an_invalid_address_is_reported(server: LanguageServer, address: str) -> None:
     server.misdeed, server.elsewhere = "no address", address
     with pytest.raises(ServerError):
         opened(server)
@@ -380,7 +378,7 @@ def test_a_prompt_that_is_too_long_is_a_full_context(server: LanguageServer) -> 
     assert isinstance(reply_of(server, "too long").fault, ContextFullError)
 
 
-def test_a_server_that_comes_back_with_another_model_is_told() -> None:
+def test_a_server_that_comes_back_with_another_model_is_reported() -> None:
     with serving() as server:
         session = opened(server)
         port = int(server.url.rpartition(":")[2])
@@ -396,7 +394,7 @@ def test_a_server_that_comes_back_with_another_model_is_told() -> None:
 def test_a_stop_reaches_the_server_and_keeps_what_came(server: LanguageServer) -> None:
     session = opened(server)
     server.misdeed = "comments"
-    finished = stopped_behind_sat(session)[-1]
+    finished = stopped_after_sat(session)[-1]
     assert isinstance(finished, Finished)
     assert finished.reason is FinishReason.CANCELLED
     assert finished.text == "The cat sat"
@@ -433,7 +431,7 @@ def test_an_address_that_the_user_did_not_name_gets_no_key_of_the_environment(
     server: LanguageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-    session = ServerSession(Configuration.at_server(server.url), QUICK)
+    session = ServerSession(Configuration.at_server(server.url), FAST)
     assert not session.loaded.configuration.is_server_trusted
     assert text_of(list(ended(session).take())) == WHOLE
     session.close()
@@ -442,7 +440,7 @@ def test_an_address_that_the_user_did_not_name_gets_no_key_of_the_environment(
 
 
 @pytest.mark.parametrize("sent", [None, "sk-wrong"])
-def test_a_wrong_key_is_told_with_where_to_put_the_right_one(
+def test_a_wrong_key_is_reported_with_the_place_for_the_right_one(
     server: LanguageServer, monkeypatch: pytest.MonkeyPatch, sent: str | None
 ) -> None:
     server.key = KEY
@@ -479,10 +477,10 @@ def test_no_key_is_in_a_message_or_a_log(
         try:
             opened(server)
         except EngineError as error:
-            said = str(error)
-    assert "[key]" in said
+            message = str(error)
+    assert "[key]" in message
     shown = capfd.readouterr()
-    assert KEY not in said + caplog.text + shown.out + shown.err
+    assert KEY not in message + caplog.text + shown.out + shown.err
 
 
 def test_a_server_that_has_the_key_in_its_version_or_its_model_does_not_show_it(
@@ -510,9 +508,9 @@ def test_a_key_that_is_a_word_leaves_names_as_they_are(monkeypatch: pytest.Monke
 
 
 def test_the_keyring_has_the_key_of_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = {("kvchat", "https://cellar:443"): " k "}
+    saved = {("kvchat", "https://cellar:443"): " k "}
     keyring, errors = ModuleType("keyring"), ModuleType("keyring.errors")
-    monkeypatch.setattr(keyring, "get_password", lambda *of: kept.get(of), raising=False)
+    monkeypatch.setattr(keyring, "get_password", lambda *of: saved.get(of), raising=False)
     monkeypatch.setattr(errors, "KeyringError", OSError, raising=False)
     monkeypatch.setitem(sys.modules, "keyring", keyring)
     monkeypatch.setitem(sys.modules, "keyring.errors", errors)

@@ -1,4 +1,4 @@
-"""Images go to servers that say that they read them, each as its protocol has them."""
+"""Images are sent to servers that support them, in the form of each protocol."""
 
 import base64
 from pathlib import Path
@@ -21,8 +21,8 @@ def test_an_image_goes_as_the_protocol_has_it(kind: Kind, tmp_path: Path) -> Non
     assert image.portable().startswith(b"\x89PNG"), "a WebP is what some do not read"
     data = base64.b64encode(image.portable()).decode()
     asked = Message("user", f"what is {image.reference} <here>?")
-    said = Message("assistant", f"it is {image.reference}")
-    request = GenerationRequest((asked, said, Message("user", "and?")))
+    answer = Message("assistant", f"it is {image.reference}")
+    request = GenerationRequest((asked, answer, Message("user", "and?")))
     with serving() as server:
         server.kind, server.sees_images = kind, True
         session = ServerSession(Configuration.at_server(server.url))
@@ -33,19 +33,19 @@ def test_an_image_goes_as_the_protocol_has_it(kind: Kind, tmp_path: Path) -> Non
         session.close()
         sent = next(body for path, _, body in reversed(server.asked) if "stream" in body)
     if kind == "llama-server":
-        text = f"<user>what is <here> ?<assistant>{said.content}<user>and?<assistant>"
+        text = f"<user>what is <here> ?<assistant>{answer.content}<user>and?<assistant>"
         assert sent["prompt"] == {"prompt_string": text, "multimodal_data": [data]}
         return
     messages = sent["messages"]
     assert isinstance(messages, list)
-    assert messages[1]["content"] == said.content
+    assert messages[1]["content"] == answer.content
     url = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}}
     texts = ({"type": "text", "text": text} for text in ("what is ", " <here>?"))
     assert messages[0]["content"] == [next(texts), url, next(texts)]
 
 
 @pytest.mark.parametrize("kind", ["llama-server", "vLLM", "OpenAI"])
-def test_a_server_that_does_not_say_so_is_sent_none(kind: Kind, tmp_path: Path) -> None:
+def test_a_server_without_declared_support_gets_no_images(kind: Kind, tmp_path: Path) -> None:
     image = read_image(png(tmp_path / "a.png"), "a.png")
     with serving() as server:
         server.kind = kind

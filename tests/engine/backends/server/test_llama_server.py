@@ -83,7 +83,7 @@ def chat_with(configuration: Configuration, log_path: Path) -> list[tuple[Finish
         client.close()
 
 
-def test_it_says_what_the_engine_says_and_counts_as_its_log_does(
+def test_its_text_is_the_engines_and_its_counts_are_those_of_its_log(
     started: ServerProcess, starter_path: Path, tmp_path: Path
 ) -> None:
     log = started.log_path
@@ -104,9 +104,9 @@ def test_it_says_what_the_engine_says_and_counts_as_its_log_does(
     assert [reply.token_ids for reply, _ in served] == [reply.token_ids for reply, _ in here]
     written = log.read_text(errors="replace")[n_before:]
     logged = re.findall(r"\(\s*(\d+) accepted /\s*(\d+) generated\)", written)
-    told = [(r.stats.n_accepted, r.stats.n_drafted) for r, _ in served if r.stats.n_drafted]
-    assert told == [(int(accepted), int(drafted)) for accepted, drafted in logged]
-    assert told, "something was drafted"
+    reported = [(r.stats.n_accepted, r.stats.n_drafted) for r, _ in served if r.stats.n_drafted]
+    assert reported == [(int(accepted), int(drafted)) for accepted, drafted in logged]
+    assert reported, "something was drafted"
     for reply, events in served:
         rounds = [event for event in events if isinstance(event, RoundFinished)]
         assert sum(each.n_accepted for each in rounds) == reply.stats.n_accepted
@@ -162,9 +162,9 @@ def test_users_at_once_get_what_each_gets_alone(started: ServerProcess, n_users:
 
 
 def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_path: Path) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     options = ("--ctx-size", "512")
-    with llama_server(starter_path, tmp_path / "log", *options, tell=told.append) as process:
+    with llama_server(starter_path, tmp_path / "log", *options, report=reported.append) as process:
         session = ServerSession(Configuration.at_server(process.url))
         generation = session.begin(
             GenerationRequest(raw_prompt="Once", max_tokens=200), Cancellation()
@@ -185,7 +185,7 @@ def test_a_killed_server_is_started_again_and_answers(starter_path: Path, tmp_pa
         assert again.fault is None
         assert again.reply.n_emitted == 4
         session.close()
-    assert "started again" in told[0]
+    assert "started again" in reported[0]
 
 
 def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
@@ -229,8 +229,8 @@ def test_a_chat_runs_over_two_workers_that_hold_what_was_planned(
         sizes = re.findall(rb"\[alloc_buffer\] device: 0, size: (\d+)", log.read_bytes())
         planned = device.total_bytes - device.term(TermKind.OVERHEAD).nbytes
         assert planned == pytest.approx(sum(map(int, sizes)), rel=0.03)
-        told = sum(found[device.device.name].values())
-        assert planned == pytest.approx(told, rel=0.03)
+        reported = sum(found[device.device.name].values())
+        assert planned == pytest.approx(reported, rel=0.03)
 
 
 def _listens(port: int) -> bool:

@@ -34,8 +34,8 @@ def vocabulary_of(server: LanguageServer) -> str:
 @pytest.mark.parametrize("ids", [(100,), (3, 2**31 - 1), (-1,)])
 def test_ids_outside_the_servers_vocabulary_are_not_sent(ids: tuple[int, ...]) -> None:
     with serving("llama-server") as server:
-        said = Message("assistant", "cat", ids, vocabulary_of(server))
-        request = replace(ASKED, messages=(*ASKED.messages, said, Message("user", "More")))
+        answer = Message("assistant", "cat", ids, vocabulary_of(server))
+        request = replace(ASKED, messages=(*ASKED.messages, answer, Message("user", "More")))
         prompt, finished = outcome(server, replace(request, continues=ids, continues_text="The"))
         asked = [number for _, _, body in server.asked for number in body.get("tokens", [])]
     assert prompt == ["<user>Hello<assistant>cat<user>More<assistant>", "The"]
@@ -77,6 +77,6 @@ def test_a_continued_reply_that_is_cancelled_keeps_its_start(
 
 
 @pytest.mark.parametrize("kind", ["OpenAI", "vLLM"])
-def test_a_server_that_cannot_continue_a_text_refuses_instead_of_beginning_anew(kind: Kind) -> None:
+def test_a_server_that_cannot_continue_a_text_refuses_instead_of_starting_again(kind: Kind) -> None:
     with serving(kind) as server:
         assert outcome(server, replace(ASKED, continues_text="A dog"))[1] is None

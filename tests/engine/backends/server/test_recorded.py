@@ -33,7 +33,7 @@ def finished(session: ServerSession, request: GenerationRequest = ASKED) -> Fini
     return last
 
 
-def told_by(session: ServerSession) -> str:
+def reported_by(session: ServerSession) -> str:
     return "\n".join(figure.text for figure in session.look().figures)
 
 
@@ -56,7 +56,7 @@ def test_each_is_recognised_with_its_version_and_context(
     assert facts.has_metrics == (program != "Ollama")
 
 
-def test_vllm_tells_text_counts_drafts_and_reasons() -> None:
+def test_vllm_reports_text_counts_drafts_and_reasons() -> None:
     with replaying("vllm") as server:
         session = ServerSession(Configuration.at_server(server.url))
         session.look()
@@ -74,11 +74,13 @@ def test_vllm_tells_text_counts_drafts_and_reasons() -> None:
     assert asked[0]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
-def test_sglang_tells_text_counts_and_gauges() -> None:
+def test_sglang_reports_text_counts_and_gauges() -> None:
     with replaying("sglang") as server:
         session = ServerSession(Configuration.at_server(server.url))
-        told = told_by(session)
-        assert all(figure in told for figure in ("1 reply", "2 wait", "28%", "41%", "2.75 tokens"))
+        reported = reported_by(session)
+        assert all(
+            figure in reported for figure in ("1 reply", "2 wait", "28%", "41%", "2.75 tokens")
+        )
         reply = finished(session)
         assert (reply.text, reply.reason) == ("Red, green blue", FinishReason.END)
         stats = reply.stats

@@ -134,7 +134,7 @@ def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
 ALIKE = "a tree, a tea, a tree and a tea " * 6
 
 
-def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
+def answered(session: Session, prompt: str, *, owner: str = "") -> Finished:
     request = GenerationRequest(raw_prompt=prompt, max_tokens=12, owner=owner)
     *_, last = session.generate(request, Cancellation())
     assert isinstance(last, Finished)
@@ -144,7 +144,7 @@ def said(session: Session, prompt: str, *, owner: str = "") -> Finished:
 def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None:
     loaded = load_session(settings(llama, n_ctx=1024, kv_cache="paged", n_slots=2))
     for owner in ("chat:1", "chat:2", "chat:1", "chat:2"):
-        reply = said(loaded.session, ALIKE + owner, owner=owner)
+        reply = answered(loaded.session, ALIKE + owner, owner=owner)
         assert reply.stats.n_prompt > 256
         assert reply.stats.n_emitted
     loaded.session.close()
@@ -153,7 +153,7 @@ def test_two_chats_with_one_system_prompt_go_on_in_one_pool(llama: Path) -> None
 def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     loaded = load_session(settings(llama, n_ctx=512, kv_cache="q4_0", kv_trace=path))
-    reply = said(loaded.session, ALIKE)
+    reply = answered(loaded.session, ALIKE)
     loaded.session.close()
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     n_layers = len(read_hyperparameters(read_model(llama)).layers)
@@ -163,7 +163,7 @@ def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_pat
     assert {each["name"] for each in lines} >= {"update", "crop"}
     assert path.stat().st_mode & 0o077 == 0
     plain = load_session(settings(llama, n_ctx=512, kv_cache="q4_0"))
-    assert said(plain.session, ALIKE).token_ids == reply.token_ids
+    assert answered(plain.session, ALIKE).token_ids == reply.token_ids
     plain.session.close()
     with pytest.raises(ModelLoadError):
         load_session(settings(llama, kv_trace=tmp_path / "none" / "trace.jsonl"))
@@ -172,7 +172,7 @@ def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "plan"), [("f32", "auto"), ("f32", "7/40"), ("q8_0", "5"), ("paged", "7/40")]
 )
-def test_a_decode_plan_is_the_same_for_every_batch_and_tells_when_it_changes_the_text(
+def test_a_decode_plan_is_the_same_for_every_batch_and_a_note_reports_when_it_changes_the_text(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str, plan: str
 ) -> None:
     backend = TorchBackend(settings(llama, kv_cache=kind, decode_plan=plan), log, like=loaded)
@@ -217,10 +217,10 @@ def test_a_plan_counts_the_bytes_that_torch_allocates(
             read_model(path), configuration, (Device("cpu", "cpu", 1 << 40, 1 << 40),)
         )
         terms = planned.devices[0].terms
-        told = {each.kind: each.nbytes for each in backend.buffers}
-        assert terms[TermKind.WEIGHTS].nbytes == told["model"]
-        kept = (terms[each].nbytes for each in (TermKind.KV, TermKind.STATE) if each in terms)
-        assert sum(kept) == told["KV"], kind
+        reported = {each.kind: each.nbytes for each in backend.buffers}
+        assert terms[TermKind.WEIGHTS].nbytes == reported["model"]
+        planned = (terms[each].nbytes for each in (TermKind.KV, TermKind.STATE) if each in terms)
+        assert sum(planned) == reported["KV"], kind
 
 
 def test_what_torch_alone_has_is_refused_by_llama_cpp(llama: Path, tmp_path: Path) -> None:

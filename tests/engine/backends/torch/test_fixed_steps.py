@@ -1,4 +1,4 @@
-"""The decode step in fixed shapes: what it says, and what happens where nothing can compile."""
+"""The decode step in fixed shapes: its logits, and the fallback without a compiler."""
 
 import shutil
 from pathlib import Path
@@ -44,7 +44,7 @@ def step_of(backend: TorchBackend) -> FixedSteps:
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("kind", ["f32", "f16"])
-def test_a_step_of_fixed_shapes_says_what_any_other_says(
+def test_a_step_of_fixed_shapes_gives_the_logits_of_any_other(
     tmp_path: Path, log: NativeLog, architecture: str, kind: str
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
@@ -53,7 +53,7 @@ def test_a_step_of_fixed_shapes_says_what_any_other_says(
     first, second = backend.open(), backend.open()
     for sequence in (first, second):
         sequence.prefill(LINE[:50])
-    said = []
+    found = []
     for step.mode in ("compiled", "plain"):
         rows = [first.decode(token).logits.copy() for token in LINE[50:90]]
         first.crop(60)
@@ -62,15 +62,15 @@ def test_a_step_of_fixed_shapes_says_what_any_other_says(
         assert list(first.tokens) == [*LINE[:64], 7]
         first.crop(50)
         second.crop(50)
-        said.append(np.concatenate(rows))
-    assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
+        found.append(np.concatenate(rows))
+    assert np.abs(found[0] - found[1]).max() < 1e-4 * np.abs(found[0]).max()
     backend.close()
 
 
 @pytest.mark.skipif(DEVICE.type != "cuda", reason="graphs are CUDA's: KVCHAT_TEST_DEVICE=cuda")
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma3"])
 @pytest.mark.parametrize("kind", ["f32", "bf16"])
-def test_steps_captured_as_graphs_say_what_any_other_says(
+def test_steps_captured_as_graphs_give_the_logits_of_any_other(
     tmp_path: Path, log: NativeLog, architecture: str, kind: str
 ) -> None:
     path = filled_model(tmp_path / "model.gguf", architecture)
@@ -81,7 +81,7 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
     first, second = backend.open(), backend.open()
     for sequence in (first, second):
         sequence.prefill(LINE[:50])
-    said = []
+    found = []
     for steps.mode in ("captured", "plain"):
         rows, at = [], 50
         for n_tokens in (1, 5, 2, 17, 1, 3, 17, 17, 17) * 3:  # past 128 and 256 rows
@@ -93,13 +93,13 @@ def test_steps_captured_as_graphs_say_what_any_other_says(
         assert list(first.tokens) == LINE[:64]
         first.crop(50)
         second.crop(50)
-        said.append(np.concatenate(rows))
-    assert np.abs(said[0] - said[1]).max() < 1e-3 * np.abs(said[0]).max()
+        found.append(np.concatenate(rows))
+    assert np.abs(found[0] - found[1]).max() < 1e-3 * np.abs(found[0]).max()
     backend.close()
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="auto compiles there")
-def test_auto_compiles_nothing_on_a_processor_and_says_so(llama: Path, log: NativeLog) -> None:
+def test_auto_compiles_nothing_on_a_cpu_and_notes_it(llama: Path, log: NativeLog) -> None:
     backend = TorchBackend(settings(llama, compile="auto"), log)
     backend.warm_up()
     assert step_of(backend).mode == "plain"
@@ -108,7 +108,7 @@ def test_auto_compiles_nothing_on_a_processor_and_says_so(llama: Path, log: Nati
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a processor's compiler")
-def test_without_a_compiler_it_says_so_and_decodes(llama: Path, log: NativeLog) -> None:
+def test_without_a_compiler_it_decodes_and_notes_it(llama: Path, log: NativeLog) -> None:
     from torch._inductor import config
 
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
@@ -136,12 +136,12 @@ def test_what_has_no_fixed_shapes_is_refused_and_left_alone_by_auto(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, of torch.jit
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler was found")
-def test_compiled_code_says_what_the_model_says(llama: Path, log: NativeLog) -> None:
+def test_compiled_code_gives_the_logits_of_the_model(llama: Path, log: NativeLog) -> None:
     backend = tried(llama, log)
     assert "is compiled" in backend.notes[0]
-    sequence, step, said = backend.open(), step_of(backend), []
+    sequence, step, found = backend.open(), step_of(backend), []
     for step.mode in ("compiled", "plain"):
-        said.append(np.concatenate([sequence.decode(each).logits.copy() for each in LINE[:40]]))
+        found.append(np.concatenate([sequence.decode(each).logits.copy() for each in LINE[:40]]))
         sequence.crop(0)
-    assert np.abs(said[0] - said[1]).max() < 1e-4 * np.abs(said[0]).max()
+    assert np.abs(found[0] - found[1]).max() < 1e-4 * np.abs(found[0]).max()
     backend.close()

@@ -17,7 +17,7 @@ MIXED = (
     "q4_0/kivi4",
     "f32/bf16",
 )
-QUICK = (
+FAST = (
     "f16",
     "q8_0",
     "q3",
@@ -37,7 +37,7 @@ def one_cache(name: str, layer: LayerShape = SHAPE) -> KVCache:
 class TestEveryKind(KVCacheContract):
     @pytest.fixture(
         params=[
-            pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
+            pytest.param(name, marks=[] if name in FAST else pytest.mark.slow)
             for name in (*FLOATS, *BLOCK_FORMATS, *KIVI, DECOUPLED, *WHOLE_KINDS, *MIXED)
         ]
     )

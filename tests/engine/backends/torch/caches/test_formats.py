@@ -47,7 +47,7 @@ def test_ggml_s_formats_are_those_of_gguf_to_the_byte(name: str, seed: int, scal
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMATS)
-def test_a_block_has_the_bytes_that_it_says(name: str) -> None:
+def test_a_block_has_its_declared_size(name: str) -> None:
     form = BLOCK_FORMATS[name]
     coded = form.quantise(blocks_of(1, 1.0))
     assert coded.shape == (50, form.nbytes)

@@ -65,7 +65,7 @@ def test_a_fork_shares_blocks_until_one_is_written_to() -> None:
     assert pool.n_free == pool.n_blocks
 
 
-def test_a_pool_without_blocks_takes_nothing_and_says_so() -> None:
+def test_a_full_pool_refuses_tokens() -> None:
     pool = new_pool(4)
     first, second = pool.open(), pool.open()
     fill(first, 10, 1.0)

@@ -41,7 +41,7 @@ def rows(layer: int, n_tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-def test_budgets_are_kept_while_layers_are_computed(layers: list[TieredCache]) -> None:
+def test_budgets_hold_while_layers_are_computed(layers: list[TieredCache]) -> None:
     for _ in range(3):
         for layer, cache in enumerate(layers):
             cache.update(*rows(layer, 20))
