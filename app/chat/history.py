@@ -1,9 +1,11 @@
 """The chat that is shown: its path through the tree of messages, and its settings."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Literal
 
 from app.chat.attachments import without_references
+from app.chat.context import Trim, trim_of
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,
@@ -18,7 +20,6 @@ from app.chat.entries import (
     prompt_messages,
     with_question,
 )
-from app.chat.trimming import Trim, trim_of
 from app.sanitize import visible
 from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
@@ -37,26 +38,32 @@ def title_of(text: str) -> str:
     """The first line of a text that is not blank, short enough for a list."""
     lines = without_references(text).splitlines()
     first = next((line.strip() for line in lines if line.strip()), "New chat")
-    return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
+    return _clipped(first, MAX_TITLE_CHARS)
 
 
 def short_title(title: str) -> str:
     """A title on one line, cut to a few words."""
-    shown = visible(title.replace("\n", " "))
-    return shown if len(shown) <= SHORT_TITLE_CHARS else shown[: SHORT_TITLE_CHARS - 1] + "…"
+    return _clipped(visible(title.replace("\n", " ")), SHORT_TITLE_CHARS)
+
+
+def _clipped(text: str, n: int) -> str:
+    return text if len(text) <= n else f"{text[: n - 1]}…"
 
 
 class ChatHistory:
     """Reads and writes one chat at a time; a new chat is created with its first message.
 
     Methods raise `StoreError` if the chat is gone or the database fails; nothing is changed then.
+
+    Attributes:
+        model_path: The model that the next questions are saved with.
     """
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
         self.store = store
+        self.model_path: str | None = None
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
-        self._model_path: str | None = None
         self.begin()
 
     # --- which chat ---
@@ -80,15 +87,14 @@ class ChatHistory:
         self.refresh()
 
     def to_reopen(self, rule: RestoreRule) -> Chat | None:
-        """The chat used last, if a start is to show it."""
+        """The chat used last, if a start is to show it and no other kvchat answers in it."""
         chat = next(iter(self.store.list_chats(limit=1)), None)
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
         lock = self.store.lock_chat(chat.id)
-        if lock is None:  # another kvchat process is answering in it
-            return None
-        lock.close()
-        return chat
+        if lock is not None:
+            lock.close()
+        return chat if lock is not None else None
 
     def _was_cut(self, chat: Chat) -> bool:
         if chat.head_id is None:
@@ -98,12 +104,8 @@ class ChatHistory:
 
     def of_another(self, chat_id: int | None) -> "ChatHistory":
         """A chat to write without showing it; None is a new one."""
-        other = ChatHistory(
-            self.store,
-            sampling=self._default_sampling,
-            system_prompt=self._default_system_prompt,
-        )
-        other._model_path = self._model_path
+        other = copy(self)
+        other.begin()
         if chat_id is not None:
             other.open(chat_id)
         return other
@@ -185,37 +187,33 @@ class ChatHistory:
             return None
         return message.id if message.role == "user" else message.parent_id
 
-    def entries(
-        self,
-        *,
-        live_id: int | None = None,
-        live_text: str = "",
-    ) -> list[Entry]:
+    def entries(self, *, live_id: int | None = None, live_text: str = "") -> list[Entry]:
         """Messages and notes in their order; `live_text` is the text of `live_id` so far."""
         notes = self.notes.by_message()
         entries = [*notes.get(None, ())]
-        last = self.unfinished()
-        n_hidden = self.n_hidden
+        last, n_hidden = self.unfinished(), self.n_hidden
         for index, message in enumerate(self._path):
-            if n_hidden and index == n_hidden:
+            if index and index == n_hidden:
                 entries.append(divider(self.chat.summary if self.chat else None))
             entry = self._entry(message)
             if message.id == live_id:
                 entry = replace(entry, content=live_text, ending="", thinking="", is_live=True)
-            elif message is last:
-                hint = hint_of(message)
-                entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
-            if message.id != live_id and (author := self._other_model(message)):
-                entry = replace(entry, ending=f"by {author} · {entry.ending}".removesuffix(" · "))
-            entries.append(entry)
-            entries += notes.get(message.id, ())
+            else:
+                author, hint = (
+                    self._other_model(message),
+                    hint_of(message) if message is last else "",
+                )
+                if author or hint:
+                    ending = " · ".join(filter(None, (author, entry.ending, hint)))
+                    entry = replace(entry, ending=ending)
+            entries += (entry, *notes.get(message.id, ()))
         return entries
 
     def _other_model(self, message: StoredMessage) -> str:
-        """The model that wrote a reply, if another one is loaded."""
-        name, path = message.model_name, self._model_path
+        """`by` and the model that wrote a reply, if another one is loaded."""
+        name, path = message.model_name, self.model_path
         is_other = name and path and message.role == "assistant" and name != model_title(path)
-        return name or "" if is_other else ""
+        return f"by {name}" if is_other else ""
 
     def _entry(self, message: StoredMessage) -> Entry:
         """A message as an entry; made once, as a long chat is shown often."""
@@ -305,7 +303,7 @@ class ChatHistory:
         )  # fmt: skip
         asked = () if question is None else (replace(reply, role="user", content=question),)
         self.chat, added = self.store.add_messages(
-            replace(chat, model_path=self._model_path), (*asked, reply)
+            replace(chat, model_path=self.model_path), (*asked, reply)
         )
         above = self._index_of(parent_id)
         self._path = [*self._path[: 0 if above is None else above + 1], *added]
@@ -354,7 +352,3 @@ class ChatHistory:
         if self.chat is None:
             self.sampling = sampling
             self.system_prompt = system_prompt
-
-    def use_model(self, path: str) -> None:
-        """Set the model that the next questions are saved with."""
-        self._model_path = path

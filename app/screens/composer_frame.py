@@ -22,9 +22,9 @@ from app.chat.attachments import (
     read_file,
     without_marks,
 )
+from app.chat.context import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.chat.conversation import Conversation
 from app.chat.outbox import Outbox, QueuedMessage
-from app.chat.trimming import MIN_BYTES_PER_TOKEN, is_surely_longer
 from app.render.lines import Line, Run, spread
 from app.sanitize import one_line
 from app.widgets.composer import Composer

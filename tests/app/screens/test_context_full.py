@@ -25,14 +25,14 @@ async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatS
 
 
 def test_a_dialog_that_the_app_ends_before_it_is_composed_is_no_error() -> None:
-    choices = ContextFullOptions(8192, 2, can_branch=True, can_take_back=True)
+    choices = ContextFullOptions(2, can_branch=True, can_take_back=True)
     ContextFullScreen("why", choices).on_mount()
 
 
 async def test_hints_name_the_keys_that_the_settings_give(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[keys]\nreply-stop = "f8"\napp-help = "f2"\n')
     app, _ = make_app(tmp_path, Script(replies=("word " * 500,), tps=10))
-    choices = ContextFullOptions(4096, 2, can_branch=True, can_take_back=True, can_grow=True)
+    choices = ContextFullOptions(2, can_branch=True, can_take_back=True, can_grow=True)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)
         await app.push_screen(ContextFullScreen("why", choices))

@@ -1,7 +1,8 @@
 from pathlib import Path
+from typing import Any
 
+from app.chat.context import IMAGE_TOKENS, n_tokens_of, summary_request, trim_of
 from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
-from app.chat.trimming import IMAGE_TOKENS, n_tokens_of, trim_of
 from app.store.records import StoredMessage
 from engine.images import Image
 from engine.requests import Role
@@ -89,3 +90,14 @@ def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:
     image = Image("a.png", Path("/a/long/path" * 20 + "/a.png"), "0" * 64, 9, 9)
     alone = n_tokens_of(message(1, "abc"))
     assert n_tokens_of(message(1, f"abc{image.reference}")) == alone + IMAGE_TOKENS
+
+
+def test_a_summary_leaves_out_the_oldest_turns_that_do_not_fit() -> None:
+    path = turns(10)
+    rules: dict[str, Any] = {"system_prompt": "", "kept_from": None, "summary": None, "owner": "x"}
+    whole, none = summary_request(path, n_ctx=4096, **rules)
+    fewer, n_left_out = summary_request(path, n_ctx=1024, **rules)
+    assert (len(whole.messages), none) == (21, 0)
+    assert len(fewer.messages) == 21 - n_left_out
+    assert n_left_out % 2 == 0, "whole turns"
+    assert 0 < n_left_out < 20
