@@ -41,14 +41,12 @@ Keys = Mapping[str, str]
 """The user's own keys by binding id."""
 
 WIDGET_TITLES = {
-    "BeginningList": "in the list of recent chats",
-    "ChatSidebar": "in the chat sidebar",
+    "ChatList": "in the list of chats",
     "ChatTable": "in the list of chats",
-    "FindBox": "in the search box of a chat",
+    "FindBar": "in the search box of a chat",
     "LinesView": "in a text view",
     "PlanOptions": "in the plan settings",
     "PlanTable": "in the table of K/V types",
-    "SearchBox": "in a search",
     "SelectList": "in a list",
 }
 """What the help calls parts of a screen whose class has a name of several words."""

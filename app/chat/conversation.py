@@ -333,11 +333,20 @@ class Conversation:
         reply = self.reply_in(chat_id)
         self._store.delete_chat(chat_id, None if reply is None else reply.lock)
         self.client.forget_owner(owner_of(chat_id))
+        if self.history.is_shown(chat_id):
+            self.new_chat()
 
     def refresh(self) -> None:
         """Read the shown chat again."""
         self.history.refresh()
         self._update.is_rebuilt = True
+
+    def refresh_or_leave(self) -> None:
+        """Read the shown chat again; show a new one if it cannot be read."""
+        try:
+            self.refresh()
+        except StoreError:
+            self.new_chat()
 
     def history_of(self, chat_id: int | None) -> ChatHistory:
         """A chat that is not shown, to send a message in; None begins one.

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
 from app.bindings import COMPOSER_KEYS, with_keys
@@ -233,12 +233,3 @@ class Composer(TextArea):
         self._pastes = {}
         self.load_text(self._shown(written))
         self.move_cursor(self.document.end)
-
-
-class SearchBox(Input):
-    """Where the user writes what is searched."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "screen.to_list", "To the list", id="search-to-list",
-                tooltip="Go from the search to the results"),
-    ]  # fmt: skip

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.screens.chat_list import in_folder
 from app.screens.chats import ChatsScreen
 from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
 from tests.support.fakes_client import Script
@@ -60,7 +59,7 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         for text in ("first", "second", "third"):
             await pilot.press("ctrl+n")
             await answered(pilot, screen, text)
-        for command in ("/folder work", "/rename the third"):
+        for command in ("/folder  my   work", "/folder .", "/folder work", "/rename the third"):
             screen.composer.put(command)
             await pilot.press("enter")
         await wait_until(pilot, lambda: "the third" in " ".join(listed(screen)))
@@ -77,10 +76,6 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         await wait_until(pilot, lambda: len(listed(screen)) == 6)
         await pilot.press("escape")
         await wait_until(pilot, lambda: "pinned" in listed(screen))
-
-
-def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
-    assert [in_folder(text)["folder"] for text in (" . ", " my\n work ")] == ["", "my work"]
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:

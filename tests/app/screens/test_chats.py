@@ -7,7 +7,7 @@ from textual.widgets import Input
 
 from app.application import KvchatApp
 from app.render.lines import plain
-from app.screens import chats
+from app.screens import chat_list
 from app.screens.chat import ChatScreen
 from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
 from app.screens.dialogs import AskLine, AskYes
@@ -224,7 +224,7 @@ async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_pat
 async def test_a_long_list_says_how_many_there_are_and_goes_on_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chats, "PAGE", 2)
+    monkeypatch.setattr(chat_list, "PAGE", 2)
     app, _ = make_app(tmp_path)
     for number in range(5):
         add_chat(app.conversation.history.store, f"chat {number}")
