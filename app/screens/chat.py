@@ -243,7 +243,7 @@ class ChatScreen(Screen[None]):
         self.outbox.save()
         client = self.conversation.client
         with self._memory_pacer.work():
-            self.conversation.meters.set_process_bytes(client.process_memory_bytes())
+            self.conversation.meters.show(process_bytes=client.process_memory_bytes())
 
     def _present_if_due(self) -> None:
         # Together with text, so that both are painted in one frame.
