@@ -283,7 +283,7 @@ class Conversation:
         self._store.chat(chat_id)  # before the shown one is left
         self._leave()
         self.history.open(chat_id)
-        self._prefetch_shown()
+        self._prefetch()
 
     def new_chat(self, like: Chat | None = None) -> None:
         """Show an empty chat with the settings of another chat, or the defaults."""
@@ -364,16 +364,11 @@ class Conversation:
             )
         return other
 
-    def prefetch(self, chat_id: int) -> None:
-        """Read the saved states of a chat from disk into RAM."""
-        self._prefetch(self.history.of_another(chat_id))
-
-    def _prefetch_shown(self) -> None:
-        self._prefetch(self.history)
-
-    def _prefetch(self, chat: ChatHistory) -> None:
-        if self.loaded is not None and chat.head_id is not None:
-            self.client.prefetch(chat.request_messages(chat.head_id))
+    def _prefetch(self) -> None:
+        """Read the saved states of the shown chat from disk into RAM."""
+        head_id = self.history.head_id
+        if self.loaded is not None and head_id is not None:
+            self.client.prefetch(self.history.request_messages(head_id))
 
     def _preload(self) -> None:
         """Let an idle engine prefill the system prompt of a new chat before the first question."""
@@ -588,7 +583,7 @@ class Conversation:
                 self.loaded = self._update.loaded = event
                 self.counts.forget()
                 self._remove_engine_note()
-                self._prefetch_shown()
+                self._prefetch()
                 self._preload()
                 self._update.notices += map(Notice, event.notes)
             case TokensCounted():

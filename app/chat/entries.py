@@ -158,7 +158,7 @@ def thinking_of(stats: dict[str, object]) -> str:
     n_tokens, elapsed_s = stats.get("n_thinking"), _number(stats, "thinking_s")
     if not isinstance(n_tokens, int) or not n_tokens or elapsed_s is None:
         return ""
-    return f"thought for {fmt.seconds(elapsed_s)}, {fmt.counted(n_tokens, 'token')}"
+    return thinking_text(Thinking(n_tokens, elapsed_s, is_over=True))
 
 
 def thinking_text(thinking: Thinking) -> str:

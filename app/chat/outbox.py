@@ -82,7 +82,6 @@ class Outbox:
         """Chats whose text could not be saved, filled by the thread of the store."""
         self._sent = (NOTHING, "")
         """The text sent last and the message it became: the engine may refuse it."""
-        self._has_suggested_slots = False
 
     # --- the composer's text ---
 
@@ -325,7 +324,8 @@ class Outbox:
         if conversation.is_leased:
             return "the model is free"
         if conversation.is_replying and not conversation.has_free_slot:
-            return f"“{self._answered_title}” is answered"
+            answered = next(iter(conversation.running.values()))
+            return f"“{short_title(answered.chat_title)}” is answered"
         return "the model is loaded" if conversation.meters.phase is Phase.LOADING else None
 
     def _queue(self, message: QueuedMessage) -> bool:
@@ -339,7 +339,6 @@ class Outbox:
             self._store.flush()  # the user is shown that it waits
         except StoreError as error:
             self._conversation.report(error)
-        self._suggest_slots(message.chat_id)
         return True
 
     def _send(self, message: QueuedMessage, text: str | None = None) -> bool:
@@ -383,25 +382,6 @@ class Outbox:
         else:
             conversation.notify(Notice(STOPPED, severity="warning"))
         return False
-
-    @property
-    def _answered_title(self) -> str:
-        return short_title(next(iter(self._conversation.running.values())).chat_title)
-
-    def _suggest_slots(self, chat_id: int | None) -> None:
-        """Suggest a second slot the first time that a chat waits for another."""
-        conversation, loaded = self._conversation, self._conversation.loaded
-        if loaded is None or loaded.configuration.server is not None or self._has_suggested_slots:
-            return
-        if not conversation.is_replying or conversation.reply_in(chat_id) is not None:
-            return
-        self._has_suggested_slots = True
-        self._notify(
-            "To answer both chats at the same time, set slots = "
-            f"{loaded.configuration.n_slots + 1} under cache in the settings ({{settings-open}}), "
-            "or n_slots in the preset, and reload the model.",
-            f"“{self._answered_title}” is answered first",
-        )
 
     def _notify(self, message: str, title: str = "") -> None:
         self._conversation.notify(Notice(message, title))

@@ -2,17 +2,14 @@
 
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
-from textual.timer import Timer
 
 from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
@@ -23,7 +20,6 @@ from app.sanitize import visible
 from app.screens.chat_list import MAX_HITS, ChatList, ChatTarget
 from app.screens.dialogs import ask_line, confirm, in_thread, report
 from app.store.chats import ChatStore
-from app.store.errors import StoreError
 from app.store.records import Chat, ChatSize
 from app.widgets.bars import KeyBar
 from app.widgets.ink import InkLines
@@ -31,8 +27,6 @@ from app.widgets.select_list import Row, SelectList
 from engine.errors import EngineError
 from engine.files import is_file
 
-PREFETCH_AFTER_S = 0.3
-"""How long a chat is marked before its saved states are read into RAM."""
 MAX_FILE_NAME = 40
 """Characters of a title in the name of a file."""
 LEGEND = "enter opens · cached in: h context, w RAM, c disk"
@@ -86,8 +80,6 @@ class ChatTable(ChatList):
         )  # fmt: skip
         self._sizes: dict[int, ChatSize] = {}
         self._detail = InkLines(id="chats-detail")
-        self._prefetch_timer: Timer | None = None
-        self._prefetched: set[int] = set()
 
     def compose(self) -> ComposeResult:
         yield from super().compose()
@@ -143,23 +135,13 @@ class ChatTable(ChatList):
         self._show_marked()
 
     def _show_marked(self) -> None:
-        """Show facts of the marked chat, and read its saved states into RAM."""
-        if self._prefetch_timer is not None:
-            self._prefetch_timer.stop()
+        """Show facts of the marked chat."""
         chat = self.marked()
         if chat is None:
             self._detail.show([(Run(self.nothing, "muted"),)])
             return
         row = self._row(chat, self._cached())
         self._detail.show([chat_facts(row), kept_text(row)])
-        if chat.id not in self._prefetched:
-            self._prefetch_timer = self.set_timer(PREFETCH_AFTER_S, lambda: self._prefetch(chat.id))
-
-    @work(thread=True, group="prefetch")
-    def _prefetch(self, chat_id: int) -> None:
-        self._prefetched.add(chat_id)
-        with suppress(StoreError):  # another kvchat process deleted it: opening it reports that
-            self.conversation.prefetch(chat_id)
 
 
 def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:

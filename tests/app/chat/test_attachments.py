@@ -117,7 +117,7 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     os.mkfifo(folder / "pipe")
     assert "binary" in refusal("@b.bin", folder)
     assert "not UTF-8 text (byte 3)" in refusal("@latin.txt", folder)
-    assert "limit is 1 MiB" in refusal("@huge.txt", folder)
+    assert "exceeds the limit" in refusal("@huge.txt", folder)
     assert "it is a pipe or a device, not a file" in refusal("@pipe", folder)
 
 

@@ -9,7 +9,7 @@ from app.application import KvchatApp
 from app.render.lines import plain
 from app.screens import chat_list
 from app.screens.chat import ChatScreen
-from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
+from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, AskYes
 from app.store.chats import ChatStore
 from app.store.records import Chat
@@ -190,24 +190,6 @@ async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Pat
         await wait_until(pilot, lambda: forgotten == [f"chat:{chat.id}"])
         assert client.forgotten == [f"chat:{chat.id}"]
         assert controller.history.store.list_chats() == []
-
-
-async def test_a_chat_that_stays_highlighted_is_brought_into_memory_once(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    store = app.conversation.history.store
-    for i in range(3):
-        add_chat(store, f"chat {i}", "an answer")
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("ctrl+l")
-        for place in range(3):
-            await wait_until(pilot, lambda place=place: len(client.prefetched) > place)
-            await pilot.press("down")
-        for _ in range(2):  # each of them once more
-            await pilot.press("up")
-            await pilot.pause(2 * PREFETCH_AFTER_S)
-    asked = [messages[0].content for messages in client.prefetched]
-    assert sorted(asked) == ["chat 0", "chat 1", "chat 2"]
 
 
 async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_path: Path) -> None:

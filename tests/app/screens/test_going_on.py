@@ -93,9 +93,6 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
         assert screen.conversation.is_replying
         await pilot.press(*"me", "enter", *"too", "enter")
-        told = [notice.message for notice in app._notifications if "slots = 2" in notice.message]
-        assert len(told) == 1, "it is said once"
-        assert "slots = 2 under cache" in told[0]
         await pilot.press("escape", "escape")
         screen.open_chat(writing.id)
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
