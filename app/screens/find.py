@@ -87,9 +87,7 @@ class FindBar(Horizontal):
             self._count.update("nothing found" if text else "up/down: matches · esc closes")
             return
         key = self._keys[self._at]
-        self._transcript.jump_to(key)  # which lays it out
-        lines = self._transcript.lines_with(key, text)
-        if lines:
-            self._line %= len(lines)
-            self._transcript.show_line(lines[self._line])
+        self._transcript.jump_to(key, text, self._line)
+        if self._line < 0:
+            self._line += len(self._transcript.lines_with(key, text))
         self._count.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")

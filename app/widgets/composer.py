@@ -40,11 +40,11 @@ class Composer(TextArea):
             highlight_cursor_line=False,
         )
         self.recall: Callable[[int], bool] = lambda _: False
-        """Shows the text so many questions back in time, or forward; False without any."""
+        """Shows the question so many steps earlier, or later; False without any."""
         self.move_in_list: Callable[[int], bool] = lambda _: False
-        """Moves the mark in a list of completions; False where there is none."""
+        """Moves the mark in a list of completions; False without a list."""
         self.complete: Callable[[], bool] = lambda: False
-        """Does what tab is for here; False where it is to move the focus, as elsewhere."""
+        """Does what tab is for here; False if tab is to move the focus."""
         self._pastes: dict[str, str] = {}
         """Pastes by label."""
         # A blinking cursor repaints the screen twice a second while a reply streams.
@@ -143,13 +143,6 @@ class Composer(TextArea):
 
     # --- its text ---
 
-    def take(self) -> str:
-        """Take out what is written: what is typed from now on is another text."""
-        text = self.written
-        if text.strip():
-            self.begin("")
-        return text
-
     def action_newline(self) -> None:
         """Begin a new line."""
         self.insert("\n")
@@ -182,8 +175,8 @@ class Composer(TextArea):
             return
         if not self.navigator.is_first_wrapped_line(self.cursor_location):
             self.action_cursor_up()
-        else:
-            self._recall(1)
+        elif not self.recall(1):
+            self.action_cursor_line_start()
 
     def action_newer(self) -> None:
         """Go a line down; from the last, forward to what was written."""
@@ -191,15 +184,7 @@ class Composer(TextArea):
             return
         if not self.navigator.is_last_wrapped_line(self.cursor_location):
             self.action_cursor_down()
-        else:
-            self._recall(-1)
-
-    def _recall(self, n: int) -> None:
-        if self.recall(n):
-            return
-        if n > 0:
-            self.action_cursor_line_start()
-        else:
+        elif not self.recall(-1):
             self.action_cursor_line_end()
 
     def undo(self) -> None:
