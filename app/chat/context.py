@@ -25,7 +25,6 @@ MAX_SHARE = 2 / 3
 """Share of the context that the remaining messages may fill."""
 BYTES_PER_TOKEN = 3.0
 """Of a text whose tokens are not known; most texts have more, so the estimate is rather high."""
-MIN_BYTES_PER_TOKEN = 1.0
 MAX_BYTES_PER_TOKEN = 8.0
 """Tokens of real texts are hardly ever longer."""
 TURN_TOKENS = 8
@@ -46,28 +45,18 @@ MAX_COUNTED = 256
 # --- estimates ---
 
 
-def n_tokens_of(message: StoredMessage, per_token: float = BYTES_PER_TOKEN) -> int:
+def n_tokens_of(message: StoredMessage) -> int:
     """Tokens of a message with its template tokens; estimated without token ids."""
     if message.token_ids:
         return len(message.token_ids) + TURN_TOKENS
     images = images_in(message.content)
     n_bytes = len(message.content.encode()) - sum(len(each.reference.encode()) for each in images)
-    return round(n_bytes / per_token) + IMAGE_TOKENS * len(images) + TURN_TOKENS
+    return round(n_bytes / BYTES_PER_TOKEN) + IMAGE_TOKENS * len(images) + TURN_TOKENS
 
 
 def is_surely_longer(text: str, n_ctx: int) -> bool:
     """Whether a text exceeds the context, however long its tokens are."""
     return len(text.encode()) > MAX_BYTES_PER_TOKEN * n_ctx
-
-
-def bytes_per_token(path: Sequence[StoredMessage]) -> float:
-    """Bytes per token in the replies of a chat, at most `BYTES_PER_TOKEN`."""
-    known = [message for message in path if message.token_ids]
-    n_known = sum(len(message.token_ids or ()) for message in known)
-    n_bytes = sum(len(message.content.encode()) for message in known)
-    if not n_known:
-        return BYTES_PER_TOKEN
-    return min(max(n_bytes / n_known, MIN_BYTES_PER_TOKEN), BYTES_PER_TOKEN)
 
 
 # --- less for the model to read ---
@@ -88,19 +77,14 @@ def trim_of(
 ) -> Trim | None:
     """The fewest oldest turns to drop so that a third of the context is free.
 
-    The last question and its reply always stay. None if there is no turn before them.
-
-    Args:
-        path: The shown messages from the root on.
-        n_ctx: Cells of the context.
-        fixed_text: System prompt and summary, which stay.
-        kept_from: First message that the model sees now.
+    `path` starts at the root; the model sees it from `kept_from` on, after `fixed_text`. The last
+    question and its reply always stay. None if there is no turn before them.
     """
     start, questions = index_of(kept_from, path), _questions_after(kept_from, path)
     if not questions:
         return None
-    per_token = bytes_per_token(path)
-    n_max = MAX_SHARE * n_ctx - TURN_TOKENS - round(len(fixed_text.encode()) / per_token)
+    n_fixed = TURN_TOKENS + round(len(fixed_text.encode()) / BYTES_PER_TOKEN)
+    n_max = MAX_SHARE * n_ctx - n_fixed
     first = _first_that_fits(questions, path, n_max)
     return Trim(path[first].id, tuple(path[start:first]))
 
@@ -112,8 +96,7 @@ def _questions_after(kept_from: int | None, path: Sequence[StoredMessage]) -> li
 
 def _first_that_fits(firsts: list[int], path: Sequence[StoredMessage], n_max: float) -> int:
     """The first index from which the path has at most `n_max` tokens, or the last index."""
-    per_token = bytes_per_token(path)
-    sizes = [n_tokens_of(message, per_token) for message in path]
+    sizes = [n_tokens_of(message) for message in path]
     return next((i for i in firsts if sum(sizes[i:]) <= n_max), firsts[-1])
 
 
