@@ -151,7 +151,6 @@ class Summary:
         client.generate(request, SUMMARY)
 
     def stop(self) -> None:
-        """Stop the model; no summary is saved."""
         self._client.stop(SUMMARY)
 
     def revoke(self, why: str) -> None:
@@ -213,7 +212,6 @@ class TokenCounts:
         return self._known.get(text)
 
     def is_counting(self, text: str) -> bool:
-        """Whether the count of a text is still to come."""
         return bool(text) and text not in self._known
 
     def handle(self, key: int, n_tokens: int | None) -> None:

@@ -47,7 +47,6 @@ class ContextFull:
         return sum(map(n_tokens_of, self._history.visible())) > n_max
 
     def options(self) -> ContextFullOptions:
-        """What can be done."""
         trim, path = self._trim(), self._history.visible()
         return ContextFullOptions(
             n_dropped=len(trim.dropped) if trim else 0,

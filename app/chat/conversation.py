@@ -138,16 +138,13 @@ class Conversation:
 
     @property
     def live(self) -> RunningReply | None:
-        """The reply that is being written in the shown chat."""
         return self.reply_in(self.history.chat.id) if self.history.chat else None
 
     def reply_in(self, chat_id: int | None) -> RunningReply | None:
-        """The reply that is being written in a chat."""
         return next((r for r in self.running.values() if r.chat_id == chat_id), None)
 
     @property
     def is_replying(self) -> bool:
-        """Whether a reply is being written in any chat."""
         return bool(self.running)
 
     @property
@@ -158,7 +155,6 @@ class Conversation:
 
     @property
     def can_ask(self) -> bool:
-        """Whether a message can be sent in the shown chat now."""
         return self.has_free_slot and not self.is_leased and self.live is None
 
     @property
@@ -169,7 +165,6 @@ class Conversation:
 
     @property
     def is_leased(self) -> bool:
-        """Whether a summary or a comparison is running."""
         return self.lease is not None and self.lease.is_running
 
     @property
@@ -200,7 +195,6 @@ class Conversation:
         return sum(map(n_tokens_of, self.history.visible()))
 
     def entries(self) -> list[Entry]:
-        """What the transcript shows, oldest first."""
         reply = self.live
         if reply is None:
             entries = self.history.entries()
@@ -213,7 +207,6 @@ class Conversation:
         ]
 
     def snapshot(self) -> CockpitSnapshot:
-        """What the panels show."""
         reply, is_of_chat = self.live, self._is_of_chat
         return replace(
             self.meters.snapshot(reply.message_id if reply else None),
@@ -272,7 +265,6 @@ class Conversation:
         self.client.begin_close()
 
     def close(self) -> None:
-        """Save the replies and end the engine."""
         self.begin_close()
         self.client.close()
 
@@ -329,7 +321,6 @@ class Conversation:
         return has_moved
 
     def delete_chat(self, chat_id: int) -> None:
-        """Delete a chat, and the cached states that only it uses."""
         reply = self.reply_in(chat_id)
         self._store.delete_chat(chat_id, None if reply is None else reply.lock)
         self.client.forget_owner(owner_of(chat_id))
@@ -337,7 +328,6 @@ class Conversation:
             self.new_chat()
 
     def refresh(self) -> None:
-        """Read the shown chat again."""
         self.history.refresh()
         self._update.is_rebuilt = True
 
@@ -383,7 +373,6 @@ class Conversation:
     # --- sending ---
 
     def send(self, text: str, history: ChatHistory | None = None) -> RunningReply:
-        """Send a message at the end of a chat."""
         chat = history or self.history
         with self._locked(chat):
             return self._reply_to(chat, text, chat.head_id)
@@ -503,11 +492,9 @@ class Conversation:
     # --- notes and notices ---
 
     def notify(self, notice: Notice) -> None:
-        """Show a notice with the next poll."""
         self._update.notices.append(notice)
 
     def report(self, error: EngineError) -> None:
-        """Show an error with the next poll."""
         self.notify(Notice(str(error), error.title, "error"))
 
     def offer_space(self, why: str) -> None:
@@ -515,7 +502,6 @@ class Conversation:
         self._update.context_full = why
 
     def toggle_note(self, message_id: int, text: str) -> None:
-        """Add a note after a message, or remove it if it is there."""
         self.history.notes.toggle(message_id, text)
         self._update.is_rebuilt = True
 
@@ -701,13 +687,11 @@ class Conversation:
         return has_turns and not is_hopeless
 
     def undo_refused(self, *, returns_text: bool = True) -> None:
-        """Undo the question for which the context was full."""
         reply, self.refused = self.refused, None
         if reply is not None and self.history.head_id == reply.message_id:
             self._undo(reply, returns_text=returns_text)
 
     def _undo(self, reply: RunningReply, *, returns_text: bool = True) -> None:
-        """Undo a question that the engine refused."""
         self.running.pop(reply.message_id, None)
         try:
             if reply.parent_head is None and self.history.is_shown(reply.chat_id):

@@ -224,24 +224,20 @@ class ChatNotes:
         return note
 
     def remove(self, note: Entry) -> None:
-        """Remove a note, if it is still there."""
         self._notes = [each for each in self._notes if each[1] is not note]
 
     def toggle(self, message_id: int, text: str) -> None:
-        """Add a note after a message, or remove it if it is there."""
         n_before = len(self._notes)
         self.remove_after(message_id, text)
         if len(self._notes) == n_before:
             self.add(message_id, text)
 
     def remove_after(self, message_id: int, text: str) -> None:
-        """Remove the note with this text after a message."""
         self._notes = [
             each for each in self._notes if (each[0], each[1].content) != (message_id, text)
         ]
 
     def by_message(self) -> Mapping[int | None, list[Entry]]:
-        """The notes by the message that they follow."""
         notes: dict[int | None, list[Entry]] = defaultdict(list)
         for message_id, note in self._notes:
             notes[message_id].append(note)

@@ -80,7 +80,6 @@ class ChatHistory:
         """Entries by message, each with what it was made of."""
 
     def open(self, chat_id: int) -> None:
-        """Show a stored chat."""
         chat = self.store.chat(chat_id)
         self.begin(like=chat)
         self.chat = chat
@@ -111,7 +110,6 @@ class ChatHistory:
         return other
 
     def refresh(self) -> None:
-        """Read the shown path again."""
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -134,7 +132,6 @@ class ChatHistory:
         return True
 
     def is_shown(self, chat_id: int) -> bool:
-        """Whether this is the chat on the screen."""
         return self.chat is not None and self.chat.id == chat_id
 
     @property
@@ -144,32 +141,26 @@ class ChatHistory:
 
     @property
     def title(self) -> str:
-        """The title of the chat."""
         return self.chat.title if self.chat else "New chat"
 
     @property
     def head_id(self) -> int | None:
-        """The last message that is shown."""
         return self._path[-1].id if self._path else None
 
     # --- what is in it ---
 
     def message(self, message_id: int) -> StoredMessage:
-        """One message."""
         return self.store.message(message_id)
 
     def shown(self, message_id: int) -> StoredMessage | None:
-        """One of the messages on the screen."""
         index = self._index_of(message_id)
         return None if index is None else self._path[index]
 
     def last(self, speaker: Speaker) -> StoredMessage | None:
-        """The last shown message of the user or of the model."""
         role = "user" if speaker is Speaker.USER else "assistant"
         return next((m for m in reversed(self._path) if m.role == role), None)
 
     def last_varied(self) -> int | None:
-        """The last shown message that has variants."""
         ids = (message.id for message in reversed(self._path))
         return next((each for each in ids if len(self._siblings.get(each, ())) > 1), None)
 
@@ -238,11 +229,9 @@ class ChatHistory:
         return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 
     def visible(self) -> list[StoredMessage]:
-        """The shown messages that the model sees."""
         return self._path[self.n_hidden :]
 
     def path_before(self, message_id: int) -> list[StoredMessage]:
-        """The shown messages before one of them."""
         return self._path[: index_of(message_id, self._path)]
 
     def trim(self, n_ctx: int) -> Trim | None:
@@ -312,7 +301,6 @@ class ChatHistory:
         return added[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
-        """Show the present state of one of the shown messages."""
         index = self._index_of(message.id)
         if self.chat is None or index is None:
             return
@@ -337,7 +325,6 @@ class ChatHistory:
         return True
 
     def change_settings(self, *, system_prompt: str, sampling: SamplingSettings) -> None:
-        """Use another system prompt and sampling in this chat."""
         if self.chat is not None:
             self.chat = self.store.update_chat(
                 self.chat.id, system_prompt=system_prompt, sampling=sampling

@@ -97,7 +97,6 @@ class ReplyMeter:
         return phase if self.is_running else engine
 
     def snapshot(self, engine: CockpitSnapshot) -> CockpitSnapshot:
-        """The engine's snapshot with the figures of this reply."""
         self.settled()
         self._close_bin()
         now: dict[str, Any] = {"phase": self.phase(engine.phase)}
@@ -116,7 +115,6 @@ class ReplyMeter:
         return stats if self._before is None else self._before + stats
 
     def feed(self, event: Event) -> None:
-        """Count one event of the reply."""
         figures = self.figures
         match event:
             case PromptProgress():
@@ -226,7 +224,6 @@ class Meters:
         self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
 
     def snapshot(self, reply_id: int | None = None) -> CockpitSnapshot:
-        """What the panels show of a running reply, or of the last one."""
         running = self._replies.get(reply_id) if reply_id is not None else None
         snapshot = (running or self._newest).snapshot(self._engine)
         tallies = [meter.settled() for meter in self._replies.values()]
@@ -234,7 +231,6 @@ class Meters:
 
     @property
     def cache(self) -> CacheChanged | None:
-        """The context as the newest reply reported it."""
         cache: CacheChanged | None = self._newest.figures["cache"]
         return cache
 
@@ -244,11 +240,9 @@ class Meters:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the newest reply, or of the engine."""
         return self._newest.phase(self._engine.phase)
 
     def start_load(self, configuration: Configuration) -> None:
-        """Start the counts of a model that is being loaded."""
         self._earlier = GenerationStats()
         self._replies.clear()
         self._last = ReplyMeter(self._clock, is_running=False)
@@ -266,7 +260,6 @@ class Meters:
         self._replies[reply_id] = ReplyMeter(self._clock, self._last.figures["cache"], before)
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Show other settings of speculation."""
         self.show(
             predictor=settings.predictor,
             controller=settings.controller,
@@ -279,7 +272,6 @@ class Meters:
         self._engine = replace(self._engine, **changes)
 
     def feed(self, event: Event, reply_id: int = 0) -> None:
-        """Count one event of the engine or of a reply."""
         match event:
             case Loaded():
                 self._loaded(event)

@@ -87,24 +87,20 @@ class Outbox:
 
     @property
     def unsent(self) -> UnsentText:
-        """The text in the composer."""
         return self._texts.get(self.chat_id, NOTHING)
 
     @property
     def is_edit(self) -> bool:
-        """Whether the composer's text replaces an earlier message."""
         return self.unsent.edited is not None
 
     @property
     def queued(self) -> list[QueuedMessage]:
-        """The waiting messages of the composer's chat."""
         return self._queued_in(self.chat_id)
 
     def _queued_in(self, chat_id: int | None) -> list[QueuedMessage]:
         return [message for message in self.queue if message.chat_id == chat_id]
 
     def write(self, text: str) -> None:
-        """Set the text in the composer."""
         self._set(self.chat_id, replace(self.unsent, text=text))
 
     def _set(self, chat_id: int | None, unsent: UnsentText) -> None:
@@ -120,7 +116,6 @@ class Outbox:
         self._set(self.chat_id, UnsentText(text, message.id, before))
 
     def cancel_edit(self) -> None:
-        """Return to the text before the edit."""
         self._set(self.chat_id, UnsentText(self.unsent.before))
 
     # --- its size ---
@@ -168,7 +163,6 @@ class Outbox:
     # --- saved texts ---
 
     def load(self) -> None:
-        """Read the unsent texts of all chats."""
         self.chat_id = self._conversation.history.chat_id
         self._saved = self._store.unsent_texts()
         self._texts = dict(self._saved)
@@ -302,7 +296,6 @@ class Outbox:
         self._return(self.chat_id, unsent)
 
     def return_queued(self) -> None:
-        """Return the queued messages of the shown chat to the composer."""
         self._return(self.chat_id, NOTHING)
 
     def _return(self, chat_id: int | None, first: UnsentText) -> None:

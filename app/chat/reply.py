@@ -50,17 +50,14 @@ class RunningReply:
 
     @property
     def chat_id(self) -> int:
-        """The chat of its message."""
         return self.message.chat_id
 
     @property
     def message_id(self) -> int:
-        """Its message, and its id in the engine."""
         return self.message.id
 
     @property
     def resumed_text(self) -> str:
-        """The text that it continues."""
         return self.resumed.content if self.resumed is not None else ""
 
     @property
@@ -73,7 +70,6 @@ class RunningReply:
 
     @property
     def text(self) -> str:
-        """The text so far."""
         return "".join(span.text for span in self.spans)
 
     @property
@@ -83,7 +79,6 @@ class RunningReply:
 
     @property
     def stats_before(self) -> GenerationStats | None:
-        """The statistics of the continued part."""
         return stats_of(self.resumed) if self.resumed is not None else None
 
     def add(self, event: TokensCommitted) -> list[TokenSpan]:

@@ -76,7 +76,6 @@ class SpanCache:
             del self._spans[next(iter(self._spans))]
 
     def get(self, message_id: int) -> tuple[TokenSpan, ...]:
-        """The spans of a message; empty if unknown."""
         return self._spans.get(message_id, ())
 
     def of_text(self, message_id: int, text: str) -> list[TokenSpan]:

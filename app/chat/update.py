@@ -44,5 +44,4 @@ class ChatUpdate:
 
     @property
     def text(self) -> str:
-        """New text of the live reply."""
         return "".join(span.text for span in self.spans)

@@ -203,7 +203,6 @@ class ChatScreen(Screen[None]):
 
     @property
     def has_unpainted_text(self) -> bool:
-        """Whether text of the reply waits for the next frame."""
         return bool(self._unpainted)
 
     def _on_frame(self) -> None:
@@ -279,7 +278,6 @@ class ChatScreen(Screen[None]):
             self.present()
 
     def _rebuild(self) -> None:
-        """Show the entries, the title and the unsent text of the shown chat."""
         self._unpainted = []
         self.transcript.show(self.conversation.entries())
         title = visible(self.conversation.history.title.replace("\n", " "))
@@ -305,7 +303,6 @@ class ChatScreen(Screen[None]):
         self.set_class(is_empty, "-begin")
 
     def present(self) -> None:
-        """Show the counters in every visible panel."""
         snapshot = self._snapshot()
         self.transcript.set_invitation(self._empty_state(snapshot))
         if snapshot.thinking is not None and snapshot.background_title is None:
@@ -560,7 +557,6 @@ class ChatScreen(Screen[None]):
     # --- a full context ---
 
     def _offer_space(self, why: str) -> None:
-        """Let the user choose what to do about a full context."""
         if not self.is_current:
             # Another screen is in front: the hint after the reply leads here later.
             self.notify(why, title="The context is full", severity="warning")
@@ -593,7 +589,6 @@ class ChatScreen(Screen[None]):
         self.composer.focus()
 
     def open_chat(self, chat_id: int) -> None:
-        """Show a stored chat."""
         self.conversation.open_chat(chat_id)
         self._show_chat()
 
@@ -648,7 +643,6 @@ class ChatScreen(Screen[None]):
         self.notify("This chat is a copy; the original chat is unchanged.")
 
     def action_chat_settings(self) -> None:
-        """Ask for system prompt and sampling, and how drafts are verified."""
         from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 
         conversation, history = self.conversation, self.conversation.history
@@ -664,23 +658,18 @@ class ChatScreen(Screen[None]):
         ask(self, ChatSettingsScreen(now, self.services.settings.settings.prompts), changed)
 
     def pin(self) -> None:
-        """Pin the shown chat to the top of the lists, or unpin it."""
         self.sidebar.pin(self.conversation.history.chat)
 
     def ask_folder(self) -> None:
-        """Ask for the folder of the shown chat."""
         self.sidebar.ask_folder(self.conversation.history.chat)
 
     def put_into(self, folder: str) -> None:
-        """Put the shown chat into a folder."""
         self.sidebar.put_into(self.conversation.history.chat, folder)
 
     def ask_title(self) -> None:
-        """Ask for another title of the shown chat."""
         self.sidebar.ask_title(self.conversation.history.chat)
 
     def rename(self, title: str) -> None:
-        """Give the shown chat a title."""
         self.sidebar.rename(self.conversation.history.chat, title)
 
     def action_export(self) -> None:
@@ -705,7 +694,6 @@ class ChatScreen(Screen[None]):
         self._remember("ui", "sidebar", is_on)
 
     def show_sidebar(self, *, is_on: bool) -> None:
-        """Show or hide the sidebar of a wide screen."""
         self.set_class(is_on, "-sidebar")
         self.call_after_refresh(self.sidebar.show_current)
 
@@ -793,7 +781,6 @@ class ChatScreen(Screen[None]):
         self.set_tint(TINT_MODES[(TINT_MODES.index(self.transcript.tint) + 1) % len(TINT_MODES)])
 
     def set_tint(self, mode: TintMode) -> None:
-        """Colour tokens in this way, and remember it."""
         self.transcript.set_tint(mode)
         self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
         self._remember("ui", "tint", mode)

@@ -155,7 +155,6 @@ class ChatList(Vertical):
 
     @property
     def nothing(self) -> str:
-        """What an empty list shows."""
         if self.hits is not None:
             return "No chat contains this text."
         return "The archive is empty." if self.is_archive else "There are no chats yet."
@@ -294,7 +293,6 @@ class ChatList(Vertical):
     # --- a given chat; None changes nothing ---
 
     def ask_title(self, chat: Chat | None) -> None:
-        """Ask for another title of a chat."""
         if chat is not None:
             ask_line(self, "Title of the chat", chat.title, partial(self.rename, chat))
 
@@ -303,7 +301,6 @@ class ChatList(Vertical):
         self._change(chat, ChatChanges(title=title, title_locked=True))
 
     def ask_folder(self, chat: Chat | None) -> None:
-        """Ask for the folder of a chat."""
         if chat is not None:
             question = "Folder of the chat (a single dot removes the chat from its folder)"
             ask_line(self, question, chat.folder, partial(self.put_into, chat))
@@ -314,7 +311,6 @@ class ChatList(Vertical):
         self._change(chat, ChatChanges(folder=name))
 
     def pin(self, chat: Chat | None) -> None:
-        """Pin a chat to the top, or unpin it."""
         if chat is not None:
             self._change(chat, ChatChanges(is_pinned=not chat.is_pinned))
 

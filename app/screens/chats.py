@@ -135,7 +135,6 @@ class ChatTable(ChatList):
         self._show_marked()
 
     def _show_marked(self) -> None:
-        """Show facts of the marked chat."""
         chat = self.marked()
         if chat is None:
             self._detail.show([(Run(self.nothing, "muted"),)])

@@ -76,7 +76,6 @@ def title_below(outbox: Outbox, conversation: Conversation) -> str:
 
 
 def _size(n_tokens: int | None, n_free: int | None, n_ctx: int) -> str:
-    """The tokens of a text, and whether it fits."""
     if n_tokens is None or not n_ctx:
         return ""
     counted = fmt.counted(n_tokens, "token")

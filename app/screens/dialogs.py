@@ -191,12 +191,10 @@ class PickScreen(ModalScreen[Key | None]):
 
     @property
     def marked(self) -> Key | None:
-        """The key of the marked row; None without rows."""
         index = self.query_one(SelectList).index
         return self._shown[index].key if self._shown else None
 
     def picked(self, key: Key) -> None:
-        """Close with a row."""
         self.dismiss(key)
 
     def found(self, words: Sequence[str]) -> list[Row[Key]]:
@@ -208,11 +206,9 @@ class PickScreen(ModalScreen[Key | None]):
         return None
 
     def mark_row(self, key: Key) -> None:
-        """Mark a row, if it is shown."""
         self.query_one(SelectList).mark(key)
 
     def show_note(self, note: str) -> None:
-        """Show another note below the rows."""
         self._note = note
         self._show_below()
 

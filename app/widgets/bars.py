@@ -19,7 +19,6 @@ class TitleBar(InkLines):
     _render_line: Callable[[int], Line] = staticmethod(lambda _: EMPTY)
 
     def present(self, render: Callable[[int], Line]) -> None:
-        """Show another line, made for a width in cells."""
         self._render_line = render
         if self.size.width:
             self.show([render(self.size.width)])
@@ -56,7 +55,6 @@ class TabStrip(InkLines):
         self.post_message(self.Chosen(active))
 
     def next(self) -> None:
-        """Go to the next tab, from the last to the first."""
         self.active = (self.active + 1) % len(self.names)
 
     def on_click(self, event: events.Click) -> None:
@@ -86,12 +84,10 @@ class ShownKey:
 
     @property
     def runs(self) -> Line:
-        """The key and what it does."""
         return (Run(f" {self.name}", "accent"), Run(f" {self.description} ", "muted"))
 
     @property
     def number(self) -> int | None:
-        """Of a function key."""
         is_function = self.key[0] == "f" and self.key[1:].isdecimal()
         return int(self.key[1:]) if is_function else None
 
@@ -112,7 +108,6 @@ class KeyBar(InkLines):
         self.update()
 
     def update(self) -> None:
-        """Show the present bindings of the focused widget and the screen."""
         if not self.size.width:
             return  # it is called again with a width
         more = ShownKey("f1", "f1", "more")

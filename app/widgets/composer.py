@@ -144,7 +144,6 @@ class Composer(TextArea):
     # --- its text ---
 
     def action_newline(self) -> None:
-        """Begin a new line."""
         self.insert("\n")
 
     def action_copy_or_clear(self) -> None:

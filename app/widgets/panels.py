@@ -24,7 +24,6 @@ class Panel(InkLines):
         self.frame_title = self._title()
 
     def present(self, snapshot: CockpitSnapshot) -> None:
-        """Show a snapshot."""
         self._snapshot = snapshot
         width, height = self.size
         if width:

@@ -121,7 +121,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
             self._lay_out_from(len(self._shown) - 1)
 
     def set_progress(self, text: str) -> None:
-        """Show the progress of the live reply's thinking."""
         last = self._shown[-1] if self._shown else None
         if last is not None and last.entry.is_live and last.has_thinking:
             last.set_progress(text)
@@ -140,7 +139,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._lay_out_from(self._shown.index(chosen))
 
     def set_tint(self, tint: TintMode) -> None:
-        """Colour tokens in another way."""
         self.tint = tint
         for shown in self._shown:
             shown.set_tint(tint)
@@ -148,24 +146,20 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._lay_out_from(0)
 
     def set_invitation(self, text: str) -> None:
-        """Show what can be done in a chat without messages."""
         if text != self._invitation:
             self._invitation = text
             self._lay_out_from(0)
 
     @property
     def has_messages(self) -> bool:
-        """Whether there is a question or a reply."""
         return any(entry.speaker in (Speaker.USER, Speaker.MODEL) for entry in self._all)
 
     @property
     def n_hidden(self) -> int:
-        """Messages above the window."""
         return len(self._all) - len(self._shown)
 
     @property
     def text(self) -> str:
-        """Everything that is laid out, as plain text."""
         return "\n".join(plain(line) for line in self._lines)
 
     def _updated(self, known: EntryLines | None, entry: Entry) -> EntryLines:
@@ -325,7 +319,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self.refresh()
 
     def action_select(self, step: int) -> None:
-        """Select the message above or below."""
         own = (Speaker.NOTE, Speaker.DIVIDER)
         keys = [shown.entry.key for shown in self._shown if shown.entry.speaker not in own]
         if not keys:
@@ -396,7 +389,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         return strip
 
     def action_load_earlier(self) -> None:
-        """Lay out more messages above."""
         if not self.n_hidden:
             self.scroll_home(animate=False)
             return
