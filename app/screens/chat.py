@@ -657,21 +657,6 @@ class ChatScreen(Screen[None]):
 
         ask(self, ChatSettingsScreen(now, self.services.settings.settings.prompts), changed)
 
-    def pin(self) -> None:
-        self.sidebar.pin(self.conversation.history.chat)
-
-    def ask_folder(self) -> None:
-        self.sidebar.ask_folder(self.conversation.history.chat)
-
-    def put_into(self, folder: str) -> None:
-        self.sidebar.put_into(self.conversation.history.chat, folder)
-
-    def ask_title(self) -> None:
-        self.sidebar.ask_title(self.conversation.history.chat)
-
-    def rename(self, title: str) -> None:
-        self.sidebar.rename(self.conversation.history.chat, title)
-
     def action_export(self) -> None:
         from app.screens.chats import ask_export
 
@@ -737,10 +722,7 @@ class ChatScreen(Screen[None]):
 
     # --- messages ---
 
-    def action_find(self) -> None:
-        self.find_text()
-
-    def find_text(self, text: str | None = None) -> None:
+    def action_find(self, text: str | None = None) -> None:
         """Find a text in this chat; None finds the last one again."""
         self.query_one(TabStrip).active = 0
         self.find.open(text)

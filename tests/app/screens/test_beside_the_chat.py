@@ -121,7 +121,7 @@ async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> N
         assert screen.transcript.selected == question
         await pilot.press("down")
         assert screen.transcript.selected == reply
-        screen.find_text("not there")
+        screen.action_find("not there")
         await wait_until(pilot, lambda: "nothing found" in str(count.render()))
         await pilot.press("escape")
         assert not screen.find.display
