@@ -49,7 +49,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
     )
 
 
-def make_controller(
+def make_conversation(
     tmp_path: Path,
     script: Script | None = None,
     *,
@@ -65,9 +65,9 @@ def make_controller(
     return conversation, client
 
 
-def release_locks(controller: Conversation) -> None:
+def release_locks(conversation: Conversation) -> None:
     """Let go of the chats whose replies run, as the system does for a process that was killed."""
-    for reply in controller.running.values():
+    for reply in conversation.running.values():
         if reply.lock is not None:
             reply.lock.close()
 
@@ -75,9 +75,9 @@ def release_locks(controller: Conversation) -> None:
 def make_app(
     tmp_path: Path, script: Script | None = None, *, has_model: bool = True
 ) -> tuple[KvchatApp, ScriptedClient]:
-    controller, client = make_controller(tmp_path, script)
+    conversation, client = make_conversation(tmp_path, script)
     configuration = CONFIGURATION if has_model else None
-    return KvchatApp(controller, services(tmp_path), configuration=configuration), client
+    return KvchatApp(conversation, services(tmp_path), configuration=configuration), client
 
 
 async def wait_until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:

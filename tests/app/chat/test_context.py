@@ -28,7 +28,7 @@ def test_the_fewest_oldest_turns_go_until_a_third_is_free() -> None:
     assert [each.id for each in found.dropped] == list(range(1, 9))
 
 
-def test_what_is_kept_begins_with_a_question_and_the_last_one_always_stays() -> None:
+def test_the_rest_begins_with_a_question_and_has_the_last() -> None:
     path = [*turns(3), message(7, "x" * 9000), message(8, "y" * 30)]
     found = trim_of(path, n_ctx=1000)
     assert found is not None
@@ -40,7 +40,7 @@ def test_a_chat_of_one_turn_has_nothing_to_drop() -> None:
     assert trim_of([], n_ctx=10) is None
 
 
-def test_dropping_again_goes_on_behind_what_was_dropped() -> None:
+def test_a_second_drop_starts_after_the_first() -> None:
     path = turns(10)
     found = trim_of(path, n_ctx=100_000, kept_from=9)
     assert found is not None
@@ -48,7 +48,7 @@ def test_dropping_again_goes_on_behind_what_was_dropped() -> None:
     assert trim_of(path, n_ctx=100, kept_from=19) is None
 
 
-def test_the_system_prompt_and_the_summary_take_room_too() -> None:
+def test_system_prompt_and_summary_count() -> None:
     path = turns(10)
     small = trim_of(path, n_ctx=2160)
     large = trim_of(path, n_ctx=2160, fixed_text="s" * 1500)
@@ -62,7 +62,7 @@ def test_known_tokens_are_counted_and_others_are_estimated() -> None:
     assert n_tokens_of(message(1, "你" * 100)) == 108, "three bytes per token"
 
 
-def test_the_model_sees_the_kept_messages_behind_the_system_prompt_and_the_summary() -> None:
+def test_the_summary_follows_the_system_prompt() -> None:
     path = turns(3, n_bytes=1)
     messages = prompt_messages("Be brief.", path, kept_from=5, summary="They met.")
     assert [m.role for m in messages] == ["system", "user", "assistant"]

@@ -22,7 +22,7 @@ from tests.support.fakes_app import (
     WIDE,
     ask,
     make_app,
-    make_controller,
+    make_conversation,
     ready,
     services,
     wait_until,
@@ -177,7 +177,7 @@ async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
 
 
 async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
-    controller, client = make_controller(tmp_path)
+    controller, client = make_conversation(tmp_path)
     forgotten: list[str] = []
     given = replace(services(tmp_path), forget_on_disk=forgotten.append)
     app = KvchatApp(controller, given, configuration=CONFIGURATION)

@@ -21,7 +21,7 @@ from tests.support.fakes_app import (
     WIDE,
     answered,
     make_app,
-    make_controller,
+    make_conversation,
     ready,
     services,
     wait_until,
@@ -110,7 +110,7 @@ async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
         nbytes=92 << 20,
     )
     bad = ModelEntry(path=tmp_path / "a.gguf", name="a", nbytes=12, problem="truncated at byte 12")
-    controller, client = make_controller(tmp_path)
+    controller, client = make_conversation(tmp_path)
     app = KvchatApp(controller, services(tmp_path, models=(bad, good)), configuration=CONFIGURATION)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
@@ -177,7 +177,7 @@ async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -
         calls.append(1)
         raise InstallError("no network: check the connection")
 
-    controller, client = make_controller(tmp_path)
+    controller, client = make_conversation(tmp_path)
     app = KvchatApp(controller, replace(services(tmp_path), install_starter=fail))
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))

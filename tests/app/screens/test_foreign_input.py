@@ -24,7 +24,7 @@ from tests.support.fakes_app import (
     WIDE,
     answered,
     make_app,
-    make_controller,
+    make_conversation,
     ready,
     services,
     wait_until,
@@ -94,7 +94,7 @@ def test_paths_are_found_where_folder_and_home_are_gone(
 async def test_a_model_whose_file_has_no_name_in_utf_8_is_asked_like_any_other(
     tmp_path: Path,
 ) -> None:
-    controller, _ = make_controller(tmp_path)
+    controller, _ = make_conversation(tmp_path)
     configuration = replace(CONFIGURATION, model_path=tmp_path / "m\udcff.gguf")
     app = KvchatApp(controller, services(tmp_path), configuration=configuration)
     async with app.run_test(size=WIDE) as pilot:

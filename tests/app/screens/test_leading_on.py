@@ -10,12 +10,12 @@ from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.select_list import SelectList
-from tests.support.fakes_app import WIDE, make_controller, ready, services, wait_until
+from tests.support.fakes_app import WIDE, make_conversation, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION, ScriptedClient
 
 
 def on_real_model(tmp_path: Path, model: Path) -> tuple[KvchatApp, ScriptedClient]:
-    controller, client = make_controller(tmp_path)
+    controller, client = make_conversation(tmp_path)
     configuration = replace(CONFIGURATION, model_path=model, n_ctx=2048)
     return KvchatApp(controller, services(tmp_path), configuration=configuration), client
 
