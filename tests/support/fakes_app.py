@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,3 +112,17 @@ async def answered(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
     await ask(pilot, screen, text)
     await wait_until(pilot, lambda: not screen.conversation.is_replying)
     await wait_until(pilot, lambda: not screen.has_unpainted_text)
+
+
+@asynccontextmanager
+async def opened(
+    tmp_path: Path,
+    script: Script | None = None,
+    *,
+    size: tuple[int, int] = WIDE,
+    has_model: bool = True,
+) -> AsyncIterator[tuple[KvchatApp, ScriptedClient, Pilot[None], ChatScreen]]:
+    """The chat with its model loaded."""
+    app, client = make_app(tmp_path, script, has_model=has_model)
+    async with app.run_test(size=size) as pilot:
+        yield app, client, pilot, await ready(pilot)

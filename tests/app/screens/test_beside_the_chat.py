@@ -5,7 +5,7 @@ from pathlib import Path
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
 from app.screens.chats import ChatsScreen
-from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, answered, opened, wait_until
 from tests.support.fakes_client import Script
 
 HUGE = (180, 50)
@@ -16,9 +16,7 @@ def listed(screen: ChatScreen) -> list[str]:
 
 
 async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=HUGE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, size=HUGE) as (_, _, pilot, screen):
         assert screen.sidebar.display
         await answered(pilot, screen, "first")
         await pilot.press("ctrl+n")
@@ -34,12 +32,10 @@ async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: P
         assert screen.composer.has_focus
 
 
-async def test_where_columns_are_few_the_key_takes_those_of_the_panels_or_lists_the_chats(
+async def test_the_sidebar_replaces_the_panels_or_is_a_dialog(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         assert not screen.sidebar.display
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: screen.sidebar.display)
@@ -53,9 +49,12 @@ async def test_where_columns_are_few_the_key_takes_those_of_the_panels_or_lists_
 
 
 async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("a lighthouse stands here",)))
-    async with app.run_test(size=HUGE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("a lighthouse stands here",)), size=HUGE) as (
+        _,
+        _,
+        pilot,
+        screen,
+    ):
         for text in ("first", "second", "third"):
             await pilot.press("ctrl+n")
             await answered(pilot, screen, text)
@@ -79,9 +78,7 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, size=NARROW) as (_, _, pilot, screen):
         await wait_until(pilot, lambda: screen.beginning.display)
         assert len(screen.beginning.rows) == 3
         await pilot.press("f9")
@@ -102,9 +99,7 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
     script = Script(replies=("a Needle here\n\nhay\n\nand a needle there", "only hay"))
-    app, _ = make_app(tmp_path, script)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, script) as (_, _, pilot, screen):
         await answered(pilot, screen, "the needle?")
         await answered(pilot, screen, "more")
         screen.composer.put("/find needle")

@@ -8,7 +8,7 @@ from app.chat.context_full import ContextFullOptions
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import ContextFullScreen
 from app.widgets.select_list import SelectList
-from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import WIDE, answered, ask, make_app, opened, ready, wait_until
 from tests.support.fakes_client import FULL, Script, ScriptedClient
 
 
@@ -85,9 +85,12 @@ async def test_esc_gives_the_question_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["d", "s"])
 async def test_what_cannot_be_done_is_not_done(tmp_path: Path, key: str) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 400,), fills_after=300))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("word " * 400,), fills_after=300)) as (
+        app,
+        client,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "only one question")
         await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))
         n_requests = len(client.requests)
