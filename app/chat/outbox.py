@@ -370,10 +370,7 @@ class Outbox:
         conversation = self._conversation
         if conversation.has_free_slot:
             return True
-        if conversation.meters.phase is Phase.EMPTY:
-            self._notify(NO_MODEL)
-        else:
-            conversation.notify(Notice(STOPPED, severity="warning"))
+        self._notify(NO_MODEL if conversation.meters.phase is Phase.EMPTY else STOPPED)
         return False
 
     def _notify(self, message: str, title: str = "") -> None:

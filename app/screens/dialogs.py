@@ -154,7 +154,7 @@ class PickScreen(ModalScreen[Key | None]):
     ) -> None:
         """A list of rows, with `tabs` above and `note` below; `mark` is the key of the marked row.
 
-        `noun` says what a row is; without it only results of a search are counted.
+        `noun` is what a row is called; without it only results of a search are counted.
         """
         super().__init__()
         self._title = title

@@ -23,10 +23,10 @@ _LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
 
 class Composer(TextArea):
-    """A text area of a few lines; what enter does with its text, the screen knows.
+    """A text area of a few lines; its screen handles enter.
 
-    A long paste stands in it as a label such as `[paste 1: 214 lines pasted]`. Whoever changes the
-    label makes plain text of it; undo brings it back.
+    A long paste is shown as a label such as `[paste 1: 214 lines pasted]`. A changed label is plain
+    text; undo restores the paste.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = COMPOSER_KEYS
@@ -131,7 +131,7 @@ class Composer(TextArea):
         return [(row, match) for row, match in found if match[0] in self._pastes]
 
     def _labelled(self, text: str) -> str:
-        """The label of a paste, which is kept under it."""
+        """Store a paste and return its label."""
         number = len(self._pastes) + 1
         label = f"[paste {number}: {paste_size(text)}]"
         self._pastes[label] = without_marks(text)

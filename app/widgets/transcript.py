@@ -230,8 +230,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
         anchor = self._index_of(self.scroll_offset.y)
         self.forget_strips()
         self._lay_out_from(0)
-        is_wrapped_anew, self._laid_width = self.size.width != self._laid_width, self.size.width
-        if is_wrapped_anew and not self.is_following and 0 <= anchor < len(self._tops):
+        has_new_width, self._laid_width = self.size.width != self._laid_width, self.size.width
+        if has_new_width and not self.is_following and 0 <= anchor < len(self._tops):
             self.scroll_to(y=self._tops[anchor], animate=False)
         if self._goal is not None and self._is_laid_out:
             self.jump_to(*self._goal)
