@@ -21,7 +21,7 @@ def obstacle(conversation: Conversation) -> str | None:
             "The draft settings of a server are fixed when the server starts: load a model on this "
             "machine to compare."
         )
-    is_busy = conversation.is_replying or conversation.is_leased
+    is_busy = conversation.is_replying or conversation.has_task
     if is_busy or conversation.meters.phase is not Phase.READY:
         return (
             "A comparison needs a loaded, idle model: {reply-stop} stops a reply, {engine-restart} "

@@ -68,7 +68,7 @@ class ContextFull:
         trim, chat = self._trim(), history.chat
         if trim is None or chat is None or conversation.loaded is None:
             return
-        if conversation.is_leased:
+        if conversation.has_task:
             self._warn("The model is busy with another summary or comparison.")
             return
         conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
@@ -83,7 +83,7 @@ class ContextFull:
         if n_left_out:
             self._warn(f"The summary leaves out the oldest {n_left_out:,} messages, too long here.")
         done = partial(self._use_summary, chat.id, trim)
-        conversation.lease = Summary(conversation.client, chat.id, request, done)
+        conversation.task = Summary(conversation.client, chat.id, request, done)
 
     def branch_off(self) -> None:
         """Ask the last question in a new chat with the same system prompt; this one stays."""

@@ -82,7 +82,7 @@ class Conversation:
         limits: Where every reply ends, and its seed; sampling is each chat's own.
         running: Replies by message, oldest request first.
         refused: The reply for which the context was full before its first token.
-        lease: A summary or comparison, which handles the events of its own replies.
+        task: A summary or comparison, which handles the events of its own replies.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Conversation:
         self.limits = ChatDefaults(max_tokens=max_tokens)
         self.running: dict[int, RunningReply] = {}
         self.refused: RunningReply | None = None
-        self.lease: Summary | Comparison | None = None
+        self.task: Summary | Comparison | None = None
         self._update = ChatUpdate(is_rebuilt=True)
         self._store = store
         self._clock = clock
@@ -155,7 +155,7 @@ class Conversation:
 
     @property
     def can_ask(self) -> bool:
-        return self.has_free_slot and not self.is_leased and self.live is None
+        return self.has_free_slot and not self.has_task and self.live is None
 
     @property
     def has_free_slot(self) -> bool:
@@ -164,8 +164,8 @@ class Conversation:
         return loaded is not None and len(self.running) < loaded.configuration.n_slots
 
     @property
-    def is_leased(self) -> bool:
-        return self.lease is not None and self.lease.is_running
+    def has_task(self) -> bool:
+        return self.task is not None and self.task.is_running
 
     @property
     def can_grow(self) -> bool:
@@ -222,9 +222,9 @@ class Conversation:
     def load(self, configuration: Configuration) -> None:
         """Start the engine on a configuration; running replies end."""
         self._cut(FinishReason.CANCELLED)
-        if self.lease is not None:
-            self.lease.revoke("another model was loaded in the meantime")
-            self.lease = None
+        if self.task is not None:
+            self.task.revoke("another model was loaded in the meantime")
+            self.task = None
         self._remove_engine_note()
         self.configuration, self.loaded = configuration, None
         self._is_preloading = False
@@ -242,18 +242,14 @@ class Conversation:
 
     def stop(self) -> bool:
         """Stop a load, or the reply or the summary of the shown chat; False if none runs."""
-        reply, lease = self.live, self.lease
+        reply, task = self.live, self.task
         if self.meters.phase is Phase.LOADING:
             self.client.stop()
         elif reply is not None and not reply.is_stopping:
             reply.is_stopping = True
             self.client.stop(reply.message_id)
-        elif (
-            isinstance(lease, Summary)
-            and lease.is_running
-            and lease.chat_id == self.history.chat_id
-        ):
-            lease.stop()
+        elif isinstance(task, Summary) and task.is_running and task.chat_id == self.history.chat_id:
+            task.stop()
         else:
             return False
         return True
@@ -363,7 +359,7 @@ class Conversation:
     def _preload(self) -> None:
         """Let an idle engine prefill the system prompt of a new chat before the first question."""
         loaded, prompt = self.loaded, self.history.system_prompt.strip()
-        is_busy = self.is_replying or self.is_leased
+        is_busy = self.is_replying or self.has_task
         if loaded is None or is_busy or self.history.head_id is not None or not prompt:
             return
         if loaded.configuration.server is None:  # a server's time costs
@@ -526,7 +522,7 @@ class Conversation:
         self._events.extend(self.client.poll())
         while self._events:  # an event that cannot be handled does not stop the others
             event = self._events.popleft()
-            if self.lease is None or not self.lease.take(event):
+            if self.task is None or not self.task.take(event):
                 self._handle(event)
         for reply in self.running.values():
             if reply.is_due(self._clock()):

@@ -314,7 +314,7 @@ class Outbox:
         conversation = self._conversation
         if conversation.reply_in(chat_id) is not None:
             return "this reply is done" if chat_id == self.chat_id else "its reply is done"
-        if conversation.is_leased:
+        if conversation.has_task:
             return "the model is free"
         if conversation.is_replying and not conversation.has_free_slot:
             answered = next(iter(conversation.running.values()))

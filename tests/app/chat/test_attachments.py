@@ -166,7 +166,7 @@ def test_an_image_replaces_its_name_and_back(folder: Path, monkeypatch: pytest.M
     assert as_written(message, folder) == text
     (folder / "a b.png").unlink()
     assert as_written(message, folder).startswith(f"is {image.reference} like"), (
-        "what is kept serves"
+        "the stored path is used"
     )
     assert images_in(message_with(as_written(message, folder), ())) == [image]
 
@@ -188,13 +188,13 @@ def test_what_pastes_and_files_name_as_images_is_text(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason"),
     [(b"\x89PNG\r\n\x1a\n" + bytes(9), "damaged"), (b"hello", "not a supported image")],
 )
-def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path) -> None:
+def test_a_bad_image_is_refused_by_its_name(data: bytes, reason: str, folder: Path) -> None:
     (folder / "a.PNG").write_bytes(data)
     assert refusal("@a.PNG", folder).startswith("@a.PNG is ")
-    assert said in refusal("@a.PNG", folder)
+    assert reason in refusal("@a.PNG", folder)
     (folder / "out.png").symlink_to(png(folder.parent / "other.png"))
     assert "@out.png points outside" in refusal("@out.png", folder)
 

@@ -37,7 +37,7 @@ def lend(
 ) -> Comparison:
     arms = (PLAIN, parse_arm("lookup"))
     comparison = Comparison(client, request, arms, speculation=conversation.speculation)
-    conversation.lease = comparison
+    conversation.task = comparison
     return comparison
 
 

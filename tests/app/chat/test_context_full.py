@@ -103,9 +103,9 @@ def test_a_summary_of_another_chat_is_saved_under_its_lock(
     conversation.new_chat()
     store = conversation.history.store
     other = store.lock_chat(chat.id) if is_open_elsewhere else None
-    told = [notice.message for _ in range(3) for notice in conversation.poll().notices]
+    notices = [notice.message for _ in range(3) for notice in conversation.poll().notices]
     assert (store.chat(chat.id).summary is None) is is_open_elsewhere
-    assert any("another kvchat process" in text for text in told) is is_open_elsewhere
+    assert any("another kvchat process" in text for text in notices) is is_open_elsewhere
     if other is not None:
         other.close()
 
@@ -143,7 +143,7 @@ def test_a_summary_is_stopped_in_its_own_chat_alone(start: Start) -> None:
     conversation.new_chat()
     assert not conversation.stop()
     conversation.poll()
-    assert conversation.is_leased
+    assert conversation.has_task
     conversation.open_chat(summarised.id)
     assert conversation.stop()
 
@@ -157,7 +157,7 @@ def test_loading_a_model_ends_a_summary_and_its_note(start: Start) -> None:
     change = conversation.poll()
     assert not any("stops the summary" in text for _, text in contents(conversation))
     assert "another model was loaded in the meantime" in change.notices[0].message
-    assert not conversation.is_leased
+    assert not conversation.has_task
 
 
 def test_a_later_summary_takes_the_earlier_one_in(start: Start) -> None:

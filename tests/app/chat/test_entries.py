@@ -43,7 +43,7 @@ def test_tokens_without_ids_are_those_of_the_server() -> None:
         ({"speedup": 0.68, "saved_s": -4.0}, "74 tok/s · accept 1/1"),
         ({"speedup": 1.2, "saved_s": 4.0, "saved_error_s": 1.5}, "74 tok/s · accept 1/1 · ~1.2x"),
     ],
-    ids=["noisy", "within the noise", "kept by an older kvchat", "rough"],
+    ids=["noisy", "within the noise", "of an older kvchat", "rough"],
 )
 def test_a_noisy_figure_is_marked_or_left_out(more: dict[str, object], figures: str) -> None:
     stats: dict[str, object] = {"decode_tps": 74.2, "n_verified": 1, "n_accepted": 1, **more}

@@ -76,14 +76,14 @@ def test_the_last_of_two_loads_counts(conversation: Conversation, starter_path: 
 
 
 def wait_for_client(conversation: Conversation) -> None:
-    """Let the engine say that it is ready, and let nobody hear it."""
+    """Let the engine report that it is ready, unread."""
     wait_until(lambda: conversation.client.is_alive)
 
 
 def test_what_a_new_chat_begins_with_is_in_the_cache_when_it_is_asked(
     tmp_path: Path, starter_path: Path
 ) -> None:
-    instruction = "You answer in one short sentence and never tell anybody why. " * 4
+    instruction = "You answer in one short sentence and never explain it. " * 4
     client = WorkerClient(log_path=tmp_path / "engine.log")
     with ChatStore(tmp_path / "chats.db") as store:
         conversation = Conversation(

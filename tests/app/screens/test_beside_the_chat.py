@@ -83,7 +83,7 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
         assert len(screen.beginning.rows) == 3
         await pilot.press("f9")
         await pilot.pause()
-        assert not screen.beginning.region.height, "the panels have the room on their tab"
+        assert not screen.beginning.region.height, "the panels have the space on their tab"
         await pilot.press("f9", "f9")
         await answered(pilot, screen, "earlier question")
         await wait_until(pilot, lambda: not screen.beginning.display)

@@ -1,4 +1,4 @@
-"""The composer on the screen: pastes, files, earlier questions, commands, and what is told."""
+"""The composer on the screen: pastes, files, earlier questions, commands, and notices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -169,8 +169,8 @@ async def test_a_text_longer_than_the_context_stays_unsent(tmp_path: Path) -> No
     async with opened(tmp_path) as (_, client, pilot, screen):
         await paste(pilot, screen, "word " * 9000)
         composer = screen.composer
-        told = "9,000 tokens, but the context holds 8,192"
-        await wait_until(pilot, lambda: told in str(composer.border_subtitle))
+        title = "9,000 tokens, but the context holds 8,192"
+        await wait_until(pilot, lambda: title in str(composer.border_subtitle))
         await wait_until(pilot, lambda: "+9.0k does not fit" in status(screen))
         await pilot.press("enter")
         await pilot.pause()
@@ -211,8 +211,8 @@ async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) ->
         assert any("no command /nwe" in notice.message for notice in app._notifications)
         assert screen.composer.text == "/nwe"
         await ask(pilot, screen, "/theme nrod")
-        said = [notice.message for notice in app._notifications]
-        assert any("no command /theme nrod, did you mean /theme nord? To" in s for s in said)
+        notices = [notice.message for notice in app._notifications]
+        assert any("no command /theme nrod, did you mean /theme nord? To" in s for s in notices)
         assert client.requests == []
         await ask(pilot, screen, "/etc/hosts has what?")
         await wait_until(pilot, lambda: client.requests)
@@ -248,8 +248,8 @@ async def test_an_image_is_refused_without_a_projector(
         assert client.requests == []
         assert screen.composer.text == "what is @a.png ?"
         assert f"an image, and {blind}" in beside(screen)
-        said = [notice.message for notice in app._notifications]
-        assert said == [f"@a.png is an image, but {blind}"]
+        notices = [notice.message for notice in app._notifications]
+        assert notices == [f"@a.png is an image, but {blind}"]
 
 
 async def test_a_cleared_text_returns_with_undo(

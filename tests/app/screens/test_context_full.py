@@ -20,7 +20,7 @@ async def filled(app: KvchatApp, client: ScriptedClient, pilot: object) -> ChatS
     client.script = FULL
     await ask(pilot, screen, "third")  # type: ignore[arg-type]
     await wait_until(pilot, lambda: isinstance(app.screen, ContextFullScreen))  # type: ignore[arg-type]
-    client.play(Script(replies=("there is room",)))
+    client.play(Script(replies=("there is space",)))
     return screen
 
 
@@ -50,7 +50,7 @@ async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Pat
     async with app.run_test(size=WIDE) as pilot:
         screen = await filled(app, client, pilot)
         await pilot.press("enter")
-        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        await wait_until(pilot, lambda: "there is space" in screen.transcript.text)
         assert "the model no longer sees the messages above (u undoes)" in screen.transcript.text
         assert client.requests[-1].is_trimmed
         screen.transcript.focus()
@@ -65,9 +65,9 @@ async def test_a_summary_or_a_new_chat_makes_free_space(
     app, client = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await filled(app, client, pilot)
-        client.play(Script(replies=("They greeted.", "there is room")[key == "n" :]))
+        client.play(Script(replies=("They greeted.", "there is space")[key == "n" :]))
         await pilot.press(key)
-        await wait_until(pilot, lambda: "there is room" in screen.transcript.text)
+        await wait_until(pilot, lambda: "there is space" in screen.transcript.text)
         assert ("They greeted." in screen.transcript.text) is (key == "s")
         assert screen.transcript.frame_title == title
         assert screen.composer.text == ""

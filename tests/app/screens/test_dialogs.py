@@ -201,9 +201,9 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
         dialog.query_one("#verification", Select).value = "rejection"
         dialog.query_one("#bonus_token", Select).value = False
         await pilot.press("ctrl+s")
-        judged = replace(before, verification="rejection", bonus_token=False)
-        await wait_until(pilot, lambda: client.speculation == judged)
-        assert screen.conversation.speculation == judged
+        changed = replace(before, verification="rejection", bonus_token=False)
+        await wait_until(pilot, lambda: client.speculation == changed)
+        assert screen.conversation.speculation == changed
         await pilot.press("ctrl+s")
         assert app.screen.query_one("#verification", Select).value == "rejection"
         assert not app.screen.query_one("#bonus_token", Select).value

@@ -71,8 +71,8 @@ async def test_an_impossible_path_is_refused(tmp_path: Path, here: Path) -> None
             app.screen.query_one(Input).value = name
             await pilot.press("enter")
             await wait_until(pilot, lambda: app._notifications)
-            told = " ".join(notice.message for notice in app._notifications)
-            assert re.search("cannot be written|does not exist|Written", told), name
+            notices = " ".join(notice.message for notice in app._notifications)
+            assert re.search("cannot be written|does not exist|Written", notices), name
 
 
 def test_paths_are_found_where_folder_and_home_are_gone(

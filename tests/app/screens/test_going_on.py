@@ -223,7 +223,8 @@ async def test_queued_texts_return_when_the_engine_stops(tmp_path: Path) -> None
         await wait_until(pilot, lambda: screen.composer.text == "second\n\nthird")
         assert screen.composer.border_title == ""
         await wait_until(
-            pilot, lambda: any("ctrl+r restarts it" in told.message for told in app._notifications)
+            pilot,
+            lambda: any("ctrl+r restarts it" in notice.message for notice in app._notifications),
         )
         assert len(client.requests) == 1
 

@@ -1,4 +1,4 @@
-"""The engine is lent to a summary or a comparison while a chat is answered in another slot."""
+"""the engine works on a summary or a comparison while a chat is answered in another slot."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,7 +51,7 @@ def compared(conversation: Conversation, client: ScriptedClient) -> Comparison:
     request = GenerationRequest((Message("user", "x"),), seed=1)
     arms = (PLAIN, parse_arm("lookup"))
     comparison = Comparison(client, request, arms, speculation=conversation.speculation)
-    conversation.lease = comparison
+    conversation.task = comparison
     comparison.add_blocks()
     return comparison
 
@@ -103,7 +103,7 @@ def test_tokens_are_counted_during_a_summary_or_comparison(
     lend(conversation, client)
     assert conversation.counts.of("typed meanwhile") is None
     conversation.poll()
-    assert conversation.is_leased
+    assert conversation.has_task
     assert conversation.counts.of("typed meanwhile") == 2
 
 
@@ -116,7 +116,7 @@ def test_panels_show_the_engine_during_a_summary(start: Start) -> None:
     snapshot = conversation.snapshot()
     assert snapshot.threads is not None
     assert snapshot.threads.n_decode == 3
-    assert conversation.is_leased
+    assert conversation.has_task
 
 
 def test_esc_stops_the_shown_reply_only(start: Start) -> None:
@@ -126,15 +126,15 @@ def test_esc_stops_the_shown_reply_only(start: Start) -> None:
     assert conversation.stop()
     conversation.poll()
     assert conversation.reply_in(slow) is None
-    assert conversation.is_leased
+    assert conversation.has_task
 
 
 def test_a_second_summary_waits_for_the_first(start: Start) -> None:
     conversation, client, _ = full_beside_slow(start)
     summarised(conversation, client)
-    first, n_asked = conversation.lease, len(client.requests)
+    first, n_asked = conversation.task, len(client.requests)
     summarised(conversation, client)
-    assert conversation.lease is first
+    assert conversation.task is first
     assert len(client.requests) == n_asked
     assert "is busy" in conversation.poll().notices[-1].message
 
@@ -144,6 +144,6 @@ def test_an_engine_that_ends_cuts_summary_and_replies(start: Start) -> None:
     client.script = Script(replies=("word " * 40,), tps=5.0, dies_after=3)
     ContextFull(conversation).summarise()
     play(conversation, start.clock, 20)
-    assert not conversation.is_leased
+    assert not conversation.has_task
     assert conversation.reply_in(slow) is None
     assert conversation.loaded is None
