@@ -44,7 +44,6 @@ from engine.events import (
     Loaded,
     OfReply,
     PromptReady,
-    RoundFinished,
     SpeculationChanged,
     TokensCommitted,
     TokensCounted,
@@ -470,7 +469,7 @@ class Conversation:
     def _generate(self, chat: ChatHistory, reply: RunningReply) -> None:
         self.refused = None
         self.running[reply.message_id] = reply
-        self.meters.start_reply(reply.message_id, reply.stats_before)
+        reply.meter = self.meters.start_reply(reply.message_id, reply.stats_before)
         self._update.is_rebuilt = True
         request = GenerationRequest(
             messages=chat.request_messages(reply.message.parent_id),
@@ -589,9 +588,6 @@ class Conversation:
                     self._update.spans += added
             case PromptReady():
                 self._prompts[reply.chat_id] = event
-                reply.count(event)
-            case RoundFinished():
-                reply.count(event)
             case CacheChanged():
                 self._chat_in_context = reply.chat_id
             case Finished():

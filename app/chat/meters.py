@@ -81,6 +81,7 @@ class ReplyMeter:
         self._started_at = clock()
         self._read: list[tuple[float, int]] = []
         """Times and tokens of the first and last progress of the prefill."""
+        self._n_emitted = 0
         self._unsettled: list[RoundFinished] = []
         """Rounds that the tally does not have yet: a hundred a second, for ten frames."""
         self._recent: deque[tuple[float, int]] = deque()
@@ -120,8 +121,9 @@ class ReplyMeter:
             case PromptProgress():
                 figures |= {"phase": Phase.PREFILL, "prefill": event}
                 self._read = [*self._read[:1], (self._clock(), event.n_done)]
-            case PromptReady(elapsed_s=elapsed_s):
+            case PromptReady(n_prompt, elapsed_s=elapsed_s):
                 figures |= {"phase": Phase.DECODING, "prefill": None, "prefill_s": elapsed_s}
+                self.tally = GenerationStats(n_prompt, event.n_reused, prefill_s=elapsed_s)
             case Thinking():
                 figures["thinking"] = event
             case TokensCommitted():
@@ -160,6 +162,7 @@ class ReplyMeter:
             self.figures.setdefault("first_token_s", now - self._started_at)
         n_tokens = len(event.tokens) + event.n_unnamed
         self._recent.append((now, n_tokens))
+        self._n_emitted += n_tokens
         self._bin.n_emitted += n_tokens
 
     def _end(self) -> None:
@@ -176,6 +179,10 @@ class ReplyMeter:
             self.figures |= {name: getattr(last, name) for name in LAST_ROUND}
             self._unsettled.clear()
         return self.tally
+
+    def counted(self) -> GenerationStats:
+        """Counts of a reply that ends without statistics of the engine."""
+        return replace(self.settled(), n_emitted=self._n_emitted)
 
     def _live_tps(self) -> float | None:
         now = self._clock()
@@ -255,9 +262,11 @@ class Meters:
         )
         self.set_speculation(configuration.speculation)
 
-    def start_reply(self, reply_id: int = 0, before: GenerationStats | None = None) -> None:
+    def start_reply(self, reply_id: int = 0, before: GenerationStats | None = None) -> ReplyMeter:
         """Start the counts of a reply; `before` is those of its first part."""
-        self._replies[reply_id] = ReplyMeter(self._clock, self._last.figures["cache"], before)
+        meter = ReplyMeter(self._clock, self._last.figures["cache"], before)
+        self._replies[reply_id] = meter
+        return meter
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         self.show(

@@ -2,9 +2,10 @@
 
 from dataclasses import InitVar, dataclass, field, replace
 
+from app.chat.meters import ReplyMeter
 from app.chat.spans import TokenSpan, spans_of
 from app.store.records import StoredMessage, stats_of
-from engine.events import Finished, GenerationStats, PromptReady, RoundFinished, TokensCommitted
+from engine.events import Finished, GenerationStats, TokensCommitted
 from engine.files import FileLock
 
 SAVE_EVERY_S = 0.4
@@ -37,10 +38,9 @@ class RunningReply:
     is_stopping: bool = False
     has_begun: bool = False
     """Whether a token came since it was requested."""
+    meter: ReplyMeter | None = None
+    """Its counts, once it was requested."""
     _token_ids: list[int] | None = None
-    _ready: PromptReady = field(default_factory=lambda: PromptReady(0))
-    _rounds: list[RoundFinished] = field(default_factory=list)
-    _n_emitted: int = 0
     _saved_at: float = 0.0
     _has_unsaved: bool = False
 
@@ -87,17 +87,9 @@ class RunningReply:
         self.spans += added
         if self._token_ids is not None:
             self._token_ids += [token.token for token in event.tokens]
-        self._n_emitted += len(event.tokens) + event.n_unnamed
         self.has_begun |= bool(event.tokens or event.text)
         self._has_unsaved = True
         return added
-
-    def count(self, event: PromptReady | RoundFinished) -> None:
-        """Store counts, the statistics of a reply that ends without any."""
-        if isinstance(event, PromptReady):
-            self._ready = event
-        else:
-            self._rounds.append(event)
 
     def is_due(self, now: float) -> bool:
         """Whether a partial save is due; counts as done when it is."""
@@ -112,7 +104,8 @@ class RunningReply:
         start, message = self.resumed, self.message
         if event is None and not self.has_begun and start and start.id == self.message_id:
             return replace(start, finish_reason=reason)
-        stats = self._whole_stats(event.stats if event else self._counted())
+        counted = self.meter.counted() if self.meter and self.has_begun else None
+        stats = self._whole_stats(event.stats if event else counted)
         if event is None:
             content, token_ids, seed = self.text, self.token_ids, start.seed if start else None
         else:
@@ -135,10 +128,3 @@ class RunningReply:
         if of_this_part is None or not self.resumed_text:
             return of_this_part or before
         return None if before is None else before + of_this_part
-
-    def _counted(self) -> GenerationStats | None:
-        if not self.has_begun:
-            return None
-        ready = self._ready
-        counted = GenerationStats(ready.n_prompt, ready.n_reused, prefill_s=ready.elapsed_s)
-        return replace(counted.with_rounds(self._rounds), n_emitted=self._n_emitted)
