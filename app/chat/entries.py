@@ -37,13 +37,10 @@ def prompt_messages(
     kept_from: int | None = None,
     summary: str | None = None,
 ) -> tuple[Message, ...]:
-    """The messages of a request; those without text are left out.
+    """The messages of a request from the root of a chat on; those without text are left out.
 
-    Args:
-        system_prompt: Instruction at the start; blanks alone are none.
-        path: The stored messages from the root on.
-        kept_from: First message that the model sees; all if it is not on the path.
-        summary: What the model sees in place of the messages before that one.
+    The model sees them from `kept_from` on, or all if that is not on the path, and the summary in
+    place of the others.
     """
     n_hidden = index_of(kept_from, path)
     note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if n_hidden and summary else ""
@@ -149,7 +146,7 @@ def hint_of(last: StoredMessage) -> str:
 
 
 def ending_of(message: StoredMessage) -> str:
-    """How a reply ended and how fast it was, such as `stopped · 412 tokens · 74 tok/s`."""
+    """End and figures of a reply, such as `stopped · 412 tokens · 74 tok/s`."""
     return " · ".join([*_ending(message.finish_reason), *_figures(message)])
 
 

@@ -273,13 +273,9 @@ class ChatHistory:
         model_name: str | None,
         vocabulary_id: str | None,
     ) -> StoredMessage:
-        """Save and show a question and an empty reply, which is returned.
+        """Save and show a question and an empty reply of a model, which is returned.
 
-        Args:
-            question: The question; None answers an earlier one.
-            parent_id: The message above the question; without a new one, the question.
-            model_name: The model that answers.
-            vocabulary_id: Its vocabulary.
+        Without a question the reply answers the message `parent_id`.
         """
         chat = self.chat or Chat(
             title=title_of(question or ""),

@@ -77,6 +77,18 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         await wait_until(pilot, lambda: "pinned" in listed(screen))
 
 
+async def test_the_open_chat_can_be_deleted_in_the_sidebar(tmp_path: Path) -> None:
+    async with opened(tmp_path, size=HUGE) as (_, _, pilot, screen):
+        await answered(pilot, screen, "first")
+        screen.composer.put("unsent")
+        screen.sidebar.chats.focus()
+        await pilot.press("d", "y")
+        await wait_until(pilot, lambda: screen.conversation.history.chat is None)
+        await wait_until(pilot, lambda: screen.beginning.display)
+        assert screen.sidebar.chats.rows == ()
+        assert screen.composer.text == "unsent"
+
+
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:
     async with opened(tmp_path, size=NARROW) as (_, _, pilot, screen):
         await wait_until(pilot, lambda: screen.beginning.display)
