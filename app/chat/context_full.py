@@ -71,7 +71,7 @@ class ContextFull:
         if conversation.has_task:
             self._warn("The model is busy with another summary or comparison.")
             return
-        conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
+        history.notes.add(trim.dropped[-1].id, SUMMARISING)
         request, n_left_out = summary_request(
             history.path_before(trim.kept_from),
             system_prompt=history.system_prompt,
@@ -99,7 +99,6 @@ class ContextFull:
         if not self._history.n_hidden:
             return False
         self._history.see_from(None)
-        self._conversation.refresh()
         return True
 
     def _trim(self) -> Trim | None:
@@ -115,8 +114,9 @@ class ContextFull:
             else:
                 self._save(chat_id, trim.kept_from, text)
             if self._history.is_shown(chat_id):
-                self._history.notes.remove_after(trim.dropped[-1].id, SUMMARISING)
-                self._conversation.refresh()
+                notes = self._history.notes
+                notes.remove(notes.find(trim.dropped[-1].id, SUMMARISING))
+                self._history.refresh()
                 if text is not None:
                     self._conversation.continue_reply()
         except EngineError as error:

@@ -105,7 +105,7 @@ class Conversation:
         self.running: dict[int, RunningReply] = {}
         self.refused: RunningReply | None = None
         self.task: Summary | Comparison | None = None
-        self._update = ChatUpdate(is_rebuilt=True)
+        self._update = ChatUpdate()
         self._store = store
         self._clock = clock
         self._unsaved: dict[int, StoredMessage] = {}
@@ -224,12 +224,11 @@ class Conversation:
         if self.task is not None:
             self.task.revoke("another model was loaded in the meantime")
             self.task = None
-        self._remove_engine_note()
+        self.history.notes.remove(self._engine_note)
         self.configuration, self.loaded = configuration, None
         self._is_preloading = False
         self.speculation = configuration.speculation
-        self.history.model_path = configuration.address
-        self._update.is_rebuilt = True  # replies show which of them another model wrote
+        self.history.use_model(configuration.address)
         self.meters.start_load(configuration)
         self.client.load(configuration)
 
@@ -282,7 +281,6 @@ class Conversation:
         self.refused = None
         if self._is_preloading:
             self.client.stop(PRELOAD)
-        self._update.is_rebuilt = True
 
     def fork(self, message_id: int) -> None:
         """Copy the shown chat up to one of its messages into a new chat, and show the copy.
@@ -306,14 +304,12 @@ class Conversation:
             if self.live is not None:
                 return False
             self._store.show_message(message_id)
-            self.refresh()
+            self.history.refresh()
         return self.history.shown(message_id) is not None
 
     def switch_variant(self, message_id: int, step: int) -> bool:
         """Show the next or the previous variant of a message; False at the last one."""
-        has_moved = self.live is None and self.history.switch_variant(message_id, step)
-        self._update.is_rebuilt |= has_moved
-        return has_moved
+        return self.live is None and self.history.switch_variant(message_id, step)
 
     def delete_chat(self, chat_id: int) -> None:
         reply = self.reply_in(chat_id)
@@ -322,14 +318,10 @@ class Conversation:
         if self.history.is_shown(chat_id):
             self.new_chat()
 
-    def refresh(self) -> None:
-        self.history.refresh()
-        self._update.is_rebuilt = True
-
     def refresh_or_leave(self) -> None:
         """Read the shown chat again; show a new one if it cannot be read."""
         try:
-            self.refresh()
+            self.history.refresh()
         except StoreError:
             self.new_chat()
 
@@ -425,7 +417,7 @@ class Conversation:
             )
         earlier = set(self.running)
         try:
-            self._update.is_rebuilt |= chat.catch_up()
+            chat.catch_up()
             yield
         finally:
             for message_id in self.running.keys() - earlier:
@@ -470,7 +462,6 @@ class Conversation:
         self.refused = None
         self.running[reply.message_id] = reply
         reply.meter = self.meters.start_reply(reply.message_id, reply.stats_before)
-        self._update.is_rebuilt = True
         request = GenerationRequest(
             messages=chat.request_messages(reply.message.parent_id),
             sampling=chat.sampling,
@@ -496,23 +487,12 @@ class Conversation:
         """Let the user choose what to do about a full context; `why` names what is full."""
         self._update.context_full = why
 
-    def toggle_note(self, message_id: int, text: str) -> None:
-        self.history.notes.toggle(message_id, text)
-        self._update.is_rebuilt = True
-
     def _report_engine(self, event: Failed | WorkerStopped, todo: str) -> None:
         """Note in the transcript that there is no engine, until another load."""
         severity: Severity = "warning" if todo == RESTARTS else "error"
         self.notify(Notice(event.message, event.title, severity, is_in_transcript=True))
         text = f"{event.title}: {event.message}\n{todo}"
         self._engine_note = self.history.notes.add(self.history.head_id, text)
-        self._update.is_rebuilt = True
-
-    def _remove_engine_note(self) -> None:
-        if self._engine_note is not None:
-            self.history.notes.remove(self._engine_note)
-            self._engine_note = None
-            self._update.is_rebuilt = True
 
     # --- events ---
 
@@ -532,6 +512,7 @@ class Conversation:
             while True:
                 self.report(self._store_errors.get_nowait())
         update, self._update = self._update, ChatUpdate()
+        update.is_rebuilt = self.history.pop_change()
         if update.is_rebuilt:
             update.spans = []
         return update
@@ -563,7 +544,7 @@ class Conversation:
             case Loaded():
                 self.loaded = self._update.loaded = event
                 self.counts.forget()
-                self._remove_engine_note()
+                self.history.notes.remove(self._engine_note)
                 self._prefetch()
                 self._preload()
                 self._update.notices += map(Notice, event.notes)
@@ -669,7 +650,6 @@ class Conversation:
         else:
             self._undo(reply)
         self.history.notes.add(self.history.head_id, f"{title}: {message}")
-        self._update.is_rebuilt = True
 
     def _can_trim(self) -> bool:
         """Whether the shown chat has earlier turns, and its last question may fit alone."""
@@ -702,7 +682,6 @@ class Conversation:
             reply.lock.close()
         if not self.history.is_shown(reply.chat_id):
             return
-        self._update.is_rebuilt = True
         try:
             if ended is None:
                 self.history.refresh()

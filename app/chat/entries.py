@@ -211,6 +211,7 @@ class ChatNotes:
     """kvchat's notes in a transcript, each after a message or at its start."""
 
     def __init__(self) -> None:
+        self.is_changed = False
         self._notes: list[tuple[int | None, Entry]] = []
 
     def add(self, message_id: int | None, text: str) -> Entry:
@@ -218,21 +219,25 @@ class ChatNotes:
         lowest = min((entry.key for _, entry in self._notes), default=0)
         note = Entry(lowest - 1, Speaker.NOTE, text)
         self._notes.append((message_id, note))
+        self.is_changed = True
         return note
 
-    def remove(self, note: Entry) -> None:
+    def remove(self, note: Entry | None) -> None:
         self._notes = [each for each in self._notes if each[1] is not note]
+        self.is_changed = True
 
     def toggle(self, message_id: int, text: str) -> None:
-        n_before = len(self._notes)
-        self.remove_after(message_id, text)
-        if len(self._notes) == n_before:
+        """Add a note after a message, or remove it if it is there."""
+        found = self.find(message_id, text)
+        if found is None:
             self.add(message_id, text)
+        else:
+            self.remove(found)
 
-    def remove_after(self, message_id: int, text: str) -> None:
-        self._notes = [
-            each for each in self._notes if (each[0], each[1].content) != (message_id, text)
-        ]
+    def find(self, message_id: int, text: str) -> Entry | None:
+        """The note with a text after a message."""
+        notes = self.by_message()[message_id]
+        return next((note for note in notes if note.content == text), None)
 
     def by_message(self) -> Mapping[int | None, list[Entry]]:
         notes: dict[int | None, list[Entry]] = defaultdict(list)

@@ -54,14 +54,11 @@ class ChatHistory:
     """Reads and writes one chat at a time; a new chat is created with its first message.
 
     Methods raise `StoreError` if the chat is gone or the database fails; nothing is changed then.
-
-    Attributes:
-        model_path: The model that the next questions are saved with.
     """
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
         self.store = store
-        self.model_path: str | None = None
+        self._model_path: str | None = None
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
         self.begin()
@@ -70,6 +67,7 @@ class ChatHistory:
 
     def begin(self, like: Chat | None = None) -> None:
         """Show an empty chat with the settings of another, or the defaults."""
+        self._is_changed = True
         self.chat: Chat | None = None
         self.sampling = like.sampling if like else self._default_sampling
         self.system_prompt = like.system_prompt if like else self._default_system_prompt
@@ -110,6 +108,7 @@ class ChatHistory:
         return other
 
     def refresh(self) -> None:
+        self._is_changed = True
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -124,12 +123,16 @@ class ChatHistory:
             self.chat = None
             self._path, self._siblings = [], {}
 
-    def catch_up(self) -> bool:
-        """Read the chat again if it changed, and return whether it did."""
-        if self.chat is None or self.store.chat(self.chat.id) == self.chat:
-            return False
-        self.refresh()
-        return True
+    def catch_up(self) -> None:
+        """Read the chat again if another kvchat process changed it."""
+        if self.chat is not None and self.store.chat(self.chat.id) != self.chat:
+            self.refresh()
+
+    def pop_change(self) -> bool:
+        """Whether the entries changed since the last call."""
+        is_changed = self._is_changed or self.notes.is_changed
+        self._is_changed = self.notes.is_changed = False
+        return is_changed
 
     def is_shown(self, chat_id: int) -> bool:
         return self.chat is not None and self.chat.id == chat_id
@@ -202,7 +205,7 @@ class ChatHistory:
 
     def _other_model(self, message: StoredMessage) -> str:
         """`by` and the model that wrote a reply, if another one is loaded."""
-        name, path = message.model_name, self.model_path
+        name, path = message.model_name, self._model_path
         is_other = name and path and message.role == "assistant" and name != model_title(path)
         return f"by {name}" if is_other else ""
 
@@ -288,15 +291,17 @@ class ChatHistory:
         )  # fmt: skip
         asked = () if question is None else (replace(reply, role="user", content=question),)
         self.chat, added = self.store.add_messages(
-            replace(chat, model_path=self.model_path), (*asked, reply)
+            replace(chat, model_path=self._model_path), (*asked, reply)
         )
         above = self._index_of(parent_id)
+        self._is_changed = True
         self._path = [*self._path[: 0 if above is None else above + 1], *added]
         for each in added:
             self._siblings |= self.store.variant_ids(self.chat.id, each)
         return added[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
+        self._is_changed = True
         index = self._index_of(message.id)
         if self.chat is None or index is None:
             return
@@ -335,3 +340,8 @@ class ChatHistory:
         if self.chat is None:
             self.sampling = sampling
             self.system_prompt = system_prompt
+
+    def use_model(self, path: str) -> None:
+        """Set the model of the next questions; replies of others then name theirs."""
+        self._model_path = path
+        self._is_changed = True

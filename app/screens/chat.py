@@ -754,7 +754,7 @@ class ChatScreen(Screen[None]):
         if message is None or text is None:
             self.notify("This reply has no statistics.")
         else:
-            self.conversation.toggle_note(message.id, text)
+            self.conversation.history.notes.toggle(message.id, text)
 
     def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
         self.transcript.selected = message.key

@@ -319,7 +319,7 @@ class ChatList(Vertical):
             return
         self.store.update_chat(chat.id, **changes)
         if self.conversation.history.is_shown(chat.id):
-            self.conversation.refresh()
+            self.conversation.history.refresh()
         self.search_again()
         self.read()
 

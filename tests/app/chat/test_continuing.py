@@ -177,7 +177,7 @@ def test_a_reply_without_text_is_generated_in_its_message(start: Start) -> None:
     conversation, client = stopped(start)
     cut = conversation.history.message(conversation.entries()[-1].key)
     conversation.history.store.finish_message(replace(cut, content="", vocabulary_id="other"))
-    conversation.refresh()
+    conversation.history.refresh()
     assert conversation.continue_reply()
     assert client.requests[-1].continues == ()
     finished(conversation, start.clock)
