@@ -64,10 +64,8 @@ class ChatList(Vertical):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "search", "Search", id="chats-search",
+        Binding("slash,ctrl+f", "search", "Search", id="chats-search",
                 tooltip='Search all chats for words, parts of words or "whole phrases"'),
-        Binding("ctrl+f", "search", "Search", id="chats-search-too", show=False,
-                tooltip="Search all chats"),
         Binding("r", "rename", "Rename", id="chats-rename", tooltip="Change the title of the chat"),
         Binding("p", "pin", "Pin", id="chats-pin",
                 tooltip="Pin the highlighted chat to the top, or unpin it"),
@@ -79,9 +77,7 @@ class ChatList(Vertical):
                 tooltip="Switch between archived chats and the other chats"),
         Binding("x", "export", "Export", id="chats-export",
                 tooltip="Write the chat to a file: Markdown, or JSON lines with every branch"),
-        Binding("d", "delete", "Delete", id="chats-delete",
-                tooltip="Delete the chat and the cached states that no other chat uses"),
-        Binding("delete", "delete", "Delete", id="chats-delete-too", show=False,
+        Binding("d,delete", "delete", "Delete", id="chats-delete",
                 tooltip="Delete the chat and the cached states that no other chat uses"),
         Binding("down", "to_list", "To the list", id="search-to-list",
                 tooltip="Go from the search to the results"),
@@ -234,8 +230,8 @@ class ChatList(Vertical):
             self.post_message(self.Opened(key))
 
     def marked(self) -> Chat | None:
-        """The marked chat; None if there is none, or another kvchat process deleted it."""
-        key = self.chats.marked_key
+        """The marked chat; None if there is none in sight, or another process deleted it."""
+        key = self.chats.marked_key if self.display else None
         try:
             return self.store.chat(key.chat_id) if isinstance(key, ChatTarget) else None
         except StoreError:

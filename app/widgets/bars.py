@@ -111,14 +111,14 @@ class KeyBar(InkLines):
         if not self.size.width:
             return  # it is called again with a width
         more = ShownKey("f1", "f1", "more")
-        keys: list[ShownKey] = []
+        keys: dict[str | None, ShownKey] = {}
         for key, active in self.screen.active_bindings.items():
             name = self.app.get_key_display(active.binding)
             if active.binding.id == HELP_ID:
                 more = ShownKey(key, name, "more")
-            if active.binding.show and active.enabled:
-                keys.append(ShownKey(key, name, active.binding.description))
-        self._shown = tuple(fitting(_in_order(keys), self.size.width, more))
+            if active.binding.show and active.enabled:  # the first key of each binding
+                keys.setdefault(active.binding.id, ShownKey(key, name, active.binding.description))
+        self._shown = tuple(fitting(_in_order([*keys.values()]), self.size.width, more))
         self.show([tuple(run for shown in self._shown for run in shown.runs)])
 
     def on_click(self, event: events.Click) -> None:
