@@ -316,7 +316,7 @@ class KvchatApp(App[None]):
         except EngineError:
             # The load itself reports what is wrong with the file; the panel shows a dash.
             planned = None
-        call_if_open(self.chat, self.conversation.meters.set_planned, planned)
+        call_if_open(self.chat, self.conversation.meters.show, planned=planned)
 
     def open_model(self, path: Path | str | None) -> None:
         """Load a model with the configuration that suits it; None stays with what is there.

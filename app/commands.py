@@ -41,14 +41,12 @@ Keys = Mapping[str, str]
 """The user's own keys by binding id."""
 
 WIDGET_TITLES = {
-    "BeginningList": "in the list of recent chats",
-    "ChatSidebar": "in the chat sidebar",
+    "ChatList": "in the list of chats",
     "ChatTable": "in the list of chats",
-    "FindBox": "in the search box of a chat",
+    "FindBar": "in the search box of a chat",
     "LinesView": "in a text view",
     "PlanOptions": "in the plan settings",
     "PlanTable": "in the table of K/V types",
-    "SearchBox": "in a search",
     "SelectList": "in a list",
 }
 """What the help calls parts of a screen whose class has a name of several words."""
@@ -113,7 +111,7 @@ def key_sections(app: App[Any], screen: Screen[Any], keymap: Keys) -> list[KeySe
 def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Command]:
     """Every action that has a key on a screen, then the choices of the chat without one."""
     obstacles = screen.obstacles() if isinstance(screen, ChatScreen) else {}
-    with_words = {"chat-find": screen.find_text} if isinstance(screen, ChatScreen) else {}
+    with_words = {"chat-find": screen.action_find} if isinstance(screen, ChatScreen) else {}
     seen: set[str] = set()
     for node in (*own_nodes(screen), app):
         for binding in own_bindings(node, keymap):
@@ -136,33 +134,22 @@ def commands_of(app: App[Any], screen: Screen[Any], keymap: Keys) -> Iterator[Co
 
 
 def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
-    """What is done with the shown chat; predictors, rules and token colours by their names."""
-    loaded = chat.conversation.loaded
-    unsaved = "" if chat.conversation.history.chat else UNSAVED
-    for name, title, what, run, run_with in (
-        (
-            "rename",
-            "chat: Rename",
-            "Give this chat a title",
-            chat.ask_title,
-            chat.rename,
-        ),
-        (
-            "folder",
-            "chat: Folder",
-            "Put this chat into a folder",
-            chat.ask_folder,
-            chat.put_into,
-        ),
+    """Changes of the shown chat; predictors, controllers and token colours by their names."""
+    loaded, shown, chats = chat.conversation.loaded, chat.conversation.history.chat, chat.sidebar
+    unsaved = "" if shown else UNSAVED
+    for name, what, run, run_with in (
+        ("rename", "Give this chat a title", chats.ask_title, chats.rename),
+        ("folder", "Put this chat into a folder", chats.ask_folder, chats.put_into),
+        ("pin", "Pin this chat to the top of the list, or unpin it", chats.pin, None),
     ):
-        yield Command(name, title, what, run, obstacle=unsaved, run_with=run_with)
-    yield Command(
-        "pin",
-        "chat: Pin",
-        "Pin this chat to the top of the list, or unpin it",
-        chat.pin,
-        obstacle=unsaved,
-    )
+        yield Command(
+            name,
+            f"chat: {name.capitalize()}",
+            what,
+            partial(run, shown),
+            obstacle=unsaved,
+            run_with=run_with and partial(run_with, shown),
+        )
     yield Command(
         "draft",
         "speculation: Draft model",

@@ -51,7 +51,6 @@ class Attachment:
     name: str
     """The path of a file as it was written, or the number of a paste."""
     text: str
-    is_paste: bool = False
     image: Image | None = None
     """The image; its reference in a message is then the text."""
 
@@ -112,11 +111,7 @@ def names_in(text: str) -> list[str]:
 
 
 def read_files(text: str, folder: Path) -> list[Attachment]:
-    """The files that a text names; a name of no file is a word of the text.
-
-    Raises:
-        AttachmentError: If a file is binary, too large, cannot be read or is not in `folder`.
-    """
+    """The files that a text names; a name of no file is a word of the text."""
     return [read_file(name, folder) for name in names_in(text) if is_file(name, folder)]
 
 
@@ -154,7 +149,8 @@ def read_file(name: str, folder: Path) -> Attachment:
     except ImageError as error:
         raise AttachmentError(str(error)) from error
     except (OSError, RuntimeError) as error:
-        raise AttachmentError(_why_not(shown, path, error)) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise AttachmentError(f"@{shown} cannot be read: {reason}") from error
     if b"\0" in data:
         raise AttachmentError(f"@{shown} is a binary file: attach text or images")
     try:
@@ -171,20 +167,6 @@ def read_file(name: str, folder: Path) -> Attachment:
 def _image(path: Path, name: str, _stamp: tuple[int, int, int]) -> Image:
     """An image, read again only if its file changes."""
     return read_image(path, name)
-
-
-def _why_not(shown: str, path: Path, error: OSError | RuntimeError) -> str:
-    try:
-        n_bytes = path.stat().st_size
-    except (OSError, RuntimeError):
-        n_bytes = 0
-    if n_bytes > MAX_FILE_BYTES:
-        return (
-            f"@{shown} is {fmt.nbytes(n_bytes)}; the limit is {fmt.nbytes(MAX_FILE_BYTES)}: "
-            "paste the relevant part"
-        )
-    reason = getattr(error, "strerror", None) or str(error)
-    return f"@{shown} cannot be read: {reason}"
 
 
 def message_with(text: str, files: Sequence[Attachment]) -> str:
@@ -208,15 +190,10 @@ def message_with(text: str, files: Sequence[Attachment]) -> str:
 
 
 def written_message(text: str, folder: Path, blindness: str = "") -> str:
-    """The message that the model gets, with the files that a text names.
+    """The message that the model gets, with the files below `folder` that an unsent text names.
 
-    Args:
-        text: The unsent text.
-        folder: Directory in which paths begin.
-        blindness: Why no image can go with a message; empty if one can.
-
-    Raises:
-        AttachmentError: If a file cannot go with it.
+    `blindness` is why no image can go with a message; empty if one can. `AttachmentError` is raised
+    if a file cannot go with it.
     """
     files = read_files(text, folder)
     image = next((file for file in files if file.image is not None), None)

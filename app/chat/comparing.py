@@ -13,25 +13,21 @@ from engine.requests import GenerationRequest
 
 def obstacle(conversation: Conversation) -> str | None:
     """Why nothing can be compared now; None if it can."""
-    if conversation.is_replying:
-        return "A reply is running: stop it ({reply-stop}) before you compare."
-    if conversation.is_leased:
-        return "The model is busy with a summary or another comparison: try again in a moment."
     configuration = conversation.configuration
-    if configuration is not None and configuration.server is not None:
+    if configuration is None:
+        return NO_MODEL
+    if configuration.server is not None:
         return (
             "The draft settings of a server are fixed when the server starts: load a model on this "
             "machine to compare."
         )
-    match conversation.meters.phase:
-        case Phase.EMPTY:
-            return NO_MODEL
-        case Phase.LOADING:
-            return "The model is still being loaded."
-        case Phase.STOPPED:
-            return "The engine has stopped: {engine-restart} restarts it."
-        case _:
-            return None
+    is_busy = conversation.is_replying or conversation.has_task
+    if is_busy or conversation.meters.phase is not Phase.READY:
+        return (
+            "A comparison needs a loaded, idle model: {reply-stop} stops a reply, {engine-restart} "
+            "restarts the engine."
+        )
+    return None
 
 
 def prompt_of(conversation: Conversation, composed: str, folder: Path) -> str:

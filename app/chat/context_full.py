@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from app.cache import owner_of
+from app.chat.context import MAX_SHARE, Summary, Trim, n_tokens_of, summary_request
 from app.chat.conversation import Conversation
 from app.chat.entries import Speaker, did_not_fit
-from app.chat.trimming import MAX_KEPT, Summariser, Trim, n_tokens_of, summary_requests
 from app.chat.update import Notice
 from app.store.errors import ChatInUseError
 from engine.errors import EngineError
@@ -16,9 +16,8 @@ SUMMARISING = "The model is summarising the messages above; {reply-stop} stops t
 
 @dataclass(frozen=True, slots=True)
 class ContextFullOptions:
-    """What can be done now, in numbers."""
+    """What can be done now."""
 
-    n_ctx: int
     n_dropped: int
     """Messages that the model would no longer see; 0 if no turn can go."""
     can_branch: bool
@@ -44,14 +43,12 @@ class ContextFull:
         last = self._history.unfinished()
         if last is None or self._conversation.loaded is None or not did_not_fit(last):
             return False
-        visible = self._history.visible()
-        return sum(map(n_tokens_of, visible)) > (1 + MAX_KEPT) / 2 * self._n_ctx
+        n_max = (1 + MAX_SHARE) / 2 * self._conversation.n_ctx
+        return sum(map(n_tokens_of, self._history.visible())) > n_max
 
     def options(self) -> ContextFullOptions:
-        """What can be done."""
         trim, path = self._trim(), self._history.visible()
         return ContextFullOptions(
-            n_ctx=self._n_ctx,
             n_dropped=len(trim.dropped) if trim else 0,
             can_branch=any(message.role == "user" for message in path[1:]),
             can_take_back=self._conversation.refused is not None,
@@ -66,25 +63,27 @@ class ContextFull:
             self._conversation.continue_reply()
 
     def summarise(self) -> None:
-        """Have the model summarise the dropped turns, then continue the reply with the summary."""
+        """Let the model summarise the dropped turns, then continue the reply with the summary."""
         conversation, history = self._conversation, self._history
         trim, chat = self._trim(), history.chat
         if trim is None or chat is None or conversation.loaded is None:
             return
-        if conversation.is_leased:
+        if conversation.has_task:
             self._warn("The model is busy with another summary or comparison.")
             return
-        conversation.toggle_note(trim.dropped[-1].id, SUMMARISING)
-        requests = summary_requests(
+        history.notes.add(trim.dropped[-1].id, SUMMARISING)
+        request, n_left_out = summary_request(
             history.path_before(trim.kept_from),
             system_prompt=history.system_prompt,
             kept_from=chat.kept_from,
             summary=chat.summary,
-            n_ctx=self._n_ctx,
+            n_ctx=conversation.n_ctx,
             owner=owner_of(chat.id),
         )
+        if n_left_out:
+            self._warn(f"The summary leaves out the oldest {n_left_out:,} messages, too long here.")
         done = partial(self._use_summary, chat.id, trim)
-        conversation.lease = Summariser(conversation.client, chat.id, requests, done)
+        conversation.task = Summary(conversation.client, chat.id, request, done)
 
     def branch_off(self) -> None:
         """Ask the last question in a new chat with the same system prompt; this one stays."""
@@ -100,16 +99,10 @@ class ContextFull:
         if not self._history.n_hidden:
             return False
         self._history.see_from(None)
-        self._conversation.refresh()
         return True
 
-    @property
-    def _n_ctx(self) -> int:
-        loaded = self._conversation.loaded
-        return (loaded.n_ctx or 0) if loaded else 0
-
     def _trim(self) -> Trim | None:
-        return self._history.trim(self._n_ctx)
+        return self._history.trim(self._conversation.n_ctx)
 
     def _warn(self, text: str, title: str = "Summary") -> None:
         self._conversation.notify(Notice(text, title, "warning"))
@@ -121,16 +114,16 @@ class ContextFull:
             else:
                 self._save(chat_id, trim.kept_from, text)
             if self._history.is_shown(chat_id):
-                self._history.notes.remove_after(trim.dropped[-1].id, SUMMARISING)
-                self._conversation.refresh()
+                notes = self._history.notes
+                notes.remove(notes.find(trim.dropped[-1].id, SUMMARISING))
+                self._history.refresh()
                 if text is not None:
                     self._conversation.continue_reply()
         except EngineError as error:
             self._warn(str(error), error.title)
 
     def _save(self, chat_id: int, kept_from: int, summary: str) -> None:
-        """Save a summary, unless another kvchat process answers in its chat."""
-        store, lease = self._history.store, self._conversation.lease
+        store = self._history.store
         lock = store.lock_chat(chat_id)
         if lock is None:
             raise ChatInUseError(
@@ -138,5 +131,3 @@ class ContextFull:
             )
         with lock:
             store.update_chat(chat_id, kept_from=kept_from, summary=summary)
-        if isinstance(lease, Summariser) and (n := lease.n_left_out):
-            self._warn(f"The summary leaves out the oldest {n:,} messages, which did not fit.")

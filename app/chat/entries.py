@@ -37,13 +37,10 @@ def prompt_messages(
     kept_from: int | None = None,
     summary: str | None = None,
 ) -> tuple[Message, ...]:
-    """The messages of a request; those without text are left out.
+    """The messages of a request from the root of a chat on; those without text are left out.
 
-    Args:
-        system_prompt: Instruction at the start; blanks alone are none.
-        path: The stored messages from the root on.
-        kept_from: First message that the model sees; all if it is not on the path.
-        summary: What the model sees in place of the messages before that one.
+    The model sees them from `kept_from` on, or all if that is not on the path, and the summary in
+    place of the others.
     """
     n_hidden = index_of(kept_from, path)
     note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if n_hidden and summary else ""
@@ -149,7 +146,7 @@ def hint_of(last: StoredMessage) -> str:
 
 
 def ending_of(message: StoredMessage) -> str:
-    """How a reply ended and how fast it was, such as `stopped · 412 tokens · 74 tok/s`."""
+    """End and figures of a reply, such as `stopped · 412 tokens · 74 tok/s`."""
     return " · ".join([*_ending(message.finish_reason), *_figures(message)])
 
 
@@ -158,7 +155,7 @@ def thinking_of(stats: dict[str, object]) -> str:
     n_tokens, elapsed_s = stats.get("n_thinking"), _number(stats, "thinking_s")
     if not isinstance(n_tokens, int) or not n_tokens or elapsed_s is None:
         return ""
-    return f"thought for {fmt.seconds(elapsed_s)}, {fmt.counted(n_tokens, 'token')}"
+    return thinking_text(Thinking(n_tokens, elapsed_s, is_over=True))
 
 
 def thinking_text(thinking: Thinking) -> str:
@@ -214,6 +211,7 @@ class ChatNotes:
     """kvchat's notes in a transcript, each after a message or at its start."""
 
     def __init__(self) -> None:
+        self.is_changed = False
         self._notes: list[tuple[int | None, Entry]] = []
 
     def add(self, message_id: int | None, text: str) -> Entry:
@@ -221,27 +219,27 @@ class ChatNotes:
         lowest = min((entry.key for _, entry in self._notes), default=0)
         note = Entry(lowest - 1, Speaker.NOTE, text)
         self._notes.append((message_id, note))
+        self.is_changed = True
         return note
 
-    def remove(self, note: Entry) -> None:
-        """Remove a note, if it is still there."""
+    def remove(self, note: Entry | None) -> None:
         self._notes = [each for each in self._notes if each[1] is not note]
+        self.is_changed = True
 
     def toggle(self, message_id: int, text: str) -> None:
         """Add a note after a message, or remove it if it is there."""
-        n_before = len(self._notes)
-        self.remove_after(message_id, text)
-        if len(self._notes) == n_before:
+        found = self.find(message_id, text)
+        if found is None:
             self.add(message_id, text)
+        else:
+            self.remove(found)
 
-    def remove_after(self, message_id: int, text: str) -> None:
-        """Remove the note with this text after a message."""
-        self._notes = [
-            each for each in self._notes if (each[0], each[1].content) != (message_id, text)
-        ]
+    def find(self, message_id: int, text: str) -> Entry | None:
+        """The note with a text after a message."""
+        notes = self.by_message()[message_id]
+        return next((note for note in notes if note.content == text), None)
 
     def by_message(self) -> Mapping[int | None, list[Entry]]:
-        """The notes by the message that they follow."""
         notes: dict[int | None, list[Entry]] = defaultdict(list)
         for message_id, note in self._notes:
             notes[message_id].append(note)

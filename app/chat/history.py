@@ -1,9 +1,11 @@
 """The chat that is shown: its path through the tree of messages, and its settings."""
 
+from copy import copy
 from dataclasses import replace
 from typing import Literal
 
 from app.chat.attachments import without_references
+from app.chat.context import Trim, trim_of
 from app.chat.entries import (
     CUT_BY_CLOSE,
     CUT_BY_CRASH,
@@ -18,7 +20,6 @@ from app.chat.entries import (
     prompt_messages,
     with_question,
 )
-from app.chat.trimming import Trim, trim_of
 from app.sanitize import visible
 from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
@@ -37,13 +38,16 @@ def title_of(text: str) -> str:
     """The first line of a text that is not blank, short enough for a list."""
     lines = without_references(text).splitlines()
     first = next((line.strip() for line in lines if line.strip()), "New chat")
-    return first if len(first) <= MAX_TITLE_CHARS else first[: MAX_TITLE_CHARS - 1] + "…"
+    return _clipped(first, MAX_TITLE_CHARS)
 
 
 def short_title(title: str) -> str:
     """A title on one line, cut to a few words."""
-    shown = visible(title.replace("\n", " "))
-    return shown if len(shown) <= SHORT_TITLE_CHARS else shown[: SHORT_TITLE_CHARS - 1] + "…"
+    return _clipped(visible(title.replace("\n", " ")), SHORT_TITLE_CHARS)
+
+
+def _clipped(text: str, n: int) -> str:
+    return text if len(text) <= n else f"{text[: n - 1]}…"
 
 
 class ChatHistory:
@@ -54,15 +58,16 @@ class ChatHistory:
 
     def __init__(self, store: ChatStore, *, sampling: SamplingSettings, system_prompt: str) -> None:
         self.store = store
+        self._model_path: str | None = None
         self._default_sampling = sampling
         self._default_system_prompt = system_prompt
-        self._model_path: str | None = None
         self.begin()
 
     # --- which chat ---
 
     def begin(self, like: Chat | None = None) -> None:
         """Show an empty chat with the settings of another, or the defaults."""
+        self._is_changed = True
         self.chat: Chat | None = None
         self.sampling = like.sampling if like else self._default_sampling
         self.system_prompt = like.system_prompt if like else self._default_system_prompt
@@ -73,22 +78,20 @@ class ChatHistory:
         """Entries by message, each with what it was made of."""
 
     def open(self, chat_id: int) -> None:
-        """Show a stored chat."""
         chat = self.store.chat(chat_id)
         self.begin(like=chat)
         self.chat = chat
         self.refresh()
 
     def to_reopen(self, rule: RestoreRule) -> Chat | None:
-        """The chat used last, if a start is to show it."""
+        """The chat used last, if a start is to show it and no other kvchat answers in it."""
         chat = next(iter(self.store.list_chats(limit=1)), None)
         if chat is None or rule == "never" or (rule == "cut" and not self._was_cut(chat)):
             return None
         lock = self.store.lock_chat(chat.id)
-        if lock is None:  # another kvchat process is answering in it
-            return None
-        lock.close()
-        return chat
+        if lock is not None:
+            lock.close()
+        return chat if lock is not None else None
 
     def _was_cut(self, chat: Chat) -> bool:
         if chat.head_id is None:
@@ -98,18 +101,14 @@ class ChatHistory:
 
     def of_another(self, chat_id: int | None) -> "ChatHistory":
         """A chat to write without showing it; None is a new one."""
-        other = ChatHistory(
-            self.store,
-            sampling=self._default_sampling,
-            system_prompt=self._default_system_prompt,
-        )
-        other._model_path = self._model_path
+        other = copy(self)
+        other.begin()
         if chat_id is not None:
             other.open(chat_id)
         return other
 
     def refresh(self) -> None:
-        """Read the shown path again."""
+        self._is_changed = True
         if self.chat is None:
             return
         self.chat = self.store.chat(self.chat.id)
@@ -124,15 +123,18 @@ class ChatHistory:
             self.chat = None
             self._path, self._siblings = [], {}
 
-    def catch_up(self) -> bool:
-        """Read the chat again if it changed, and return whether it did."""
-        if self.chat is None or self.store.chat(self.chat.id) == self.chat:
-            return False
-        self.refresh()
-        return True
+    def catch_up(self) -> None:
+        """Read the chat again if another kvchat process changed it."""
+        if self.chat is not None and self.store.chat(self.chat.id) != self.chat:
+            self.refresh()
+
+    def pop_change(self) -> bool:
+        """Whether the entries changed since the last call."""
+        is_changed = self._is_changed or self.notes.is_changed
+        self._is_changed = self.notes.is_changed = False
+        return is_changed
 
     def is_shown(self, chat_id: int) -> bool:
-        """Whether this is the chat on the screen."""
         return self.chat is not None and self.chat.id == chat_id
 
     @property
@@ -142,32 +144,26 @@ class ChatHistory:
 
     @property
     def title(self) -> str:
-        """The title of the chat."""
         return self.chat.title if self.chat else "New chat"
 
     @property
     def head_id(self) -> int | None:
-        """The last message that is shown."""
         return self._path[-1].id if self._path else None
 
     # --- what is in it ---
 
     def message(self, message_id: int) -> StoredMessage:
-        """One message."""
         return self.store.message(message_id)
 
     def shown(self, message_id: int) -> StoredMessage | None:
-        """One of the messages on the screen."""
         index = self._index_of(message_id)
         return None if index is None else self._path[index]
 
     def last(self, speaker: Speaker) -> StoredMessage | None:
-        """The last shown message of the user or of the model."""
         role = "user" if speaker is Speaker.USER else "assistant"
         return next((m for m in reversed(self._path) if m.role == role), None)
 
     def last_varied(self) -> int | None:
-        """The last shown message that has variants."""
         ids = (message.id for message in reversed(self._path))
         return next((each for each in ids if len(self._siblings.get(each, ())) > 1), None)
 
@@ -185,37 +181,33 @@ class ChatHistory:
             return None
         return message.id if message.role == "user" else message.parent_id
 
-    def entries(
-        self,
-        *,
-        live_id: int | None = None,
-        live_text: str = "",
-    ) -> list[Entry]:
+    def entries(self, *, live_id: int | None = None, live_text: str = "") -> list[Entry]:
         """Messages and notes in their order; `live_text` is the text of `live_id` so far."""
         notes = self.notes.by_message()
         entries = [*notes.get(None, ())]
-        last = self.unfinished()
-        n_hidden = self.n_hidden
+        last, n_hidden = self.unfinished(), self.n_hidden
         for index, message in enumerate(self._path):
-            if n_hidden and index == n_hidden:
+            if index and index == n_hidden:
                 entries.append(divider(self.chat.summary if self.chat else None))
             entry = self._entry(message)
             if message.id == live_id:
                 entry = replace(entry, content=live_text, ending="", thinking="", is_live=True)
-            elif message is last:
-                hint = hint_of(message)
-                entry = replace(entry, ending=f"{entry.ending} · {hint}".removeprefix(" · "))
-            if message.id != live_id and (author := self._other_model(message)):
-                entry = replace(entry, ending=f"by {author} · {entry.ending}".removesuffix(" · "))
-            entries.append(entry)
-            entries += notes.get(message.id, ())
+            else:
+                author, hint = (
+                    self._other_model(message),
+                    hint_of(message) if message is last else "",
+                )
+                if author or hint:
+                    ending = " · ".join(filter(None, (author, entry.ending, hint)))
+                    entry = replace(entry, ending=ending)
+            entries += (entry, *notes.get(message.id, ()))
         return entries
 
     def _other_model(self, message: StoredMessage) -> str:
-        """The model that wrote a reply, if another one is loaded."""
+        """`by` and the model that wrote a reply, if another one is loaded."""
         name, path = message.model_name, self._model_path
         is_other = name and path and message.role == "assistant" and name != model_title(path)
-        return name or "" if is_other else ""
+        return f"by {name}" if is_other else ""
 
     def _entry(self, message: StoredMessage) -> Entry:
         """A message as an entry; made once, as a long chat is shown often."""
@@ -240,11 +232,9 @@ class ChatHistory:
         return bool(self.n_hidden) and self.chat is not None and not self.chat.summary
 
     def visible(self) -> list[StoredMessage]:
-        """The shown messages that the model sees."""
         return self._path[self.n_hidden :]
 
     def path_before(self, message_id: int) -> list[StoredMessage]:
-        """The shown messages before one of them."""
         return self._path[: index_of(message_id, self._path)]
 
     def trim(self, n_ctx: int) -> Trim | None:
@@ -286,13 +276,9 @@ class ChatHistory:
         model_name: str | None,
         vocabulary_id: str | None,
     ) -> StoredMessage:
-        """Save and show a question and an empty reply, which is returned.
+        """Save and show a question and an empty reply of a model, which is returned.
 
-        Args:
-            question: The question; None answers an earlier one.
-            parent_id: The message above the question; without a new one, the question.
-            model_name: The model that answers.
-            vocabulary_id: Its vocabulary.
+        Without a question the reply answers the message `parent_id`.
         """
         chat = self.chat or Chat(
             title=title_of(question or ""),
@@ -308,13 +294,14 @@ class ChatHistory:
             replace(chat, model_path=self._model_path), (*asked, reply)
         )
         above = self._index_of(parent_id)
+        self._is_changed = True
         self._path = [*self._path[: 0 if above is None else above + 1], *added]
         for each in added:
             self._siblings |= self.store.variant_ids(self.chat.id, each)
         return added[-1]
 
     def replace_message(self, message: StoredMessage) -> None:
-        """Show the present state of one of the shown messages."""
+        self._is_changed = True
         index = self._index_of(message.id)
         if self.chat is None or index is None:
             return
@@ -339,7 +326,6 @@ class ChatHistory:
         return True
 
     def change_settings(self, *, system_prompt: str, sampling: SamplingSettings) -> None:
-        """Use another system prompt and sampling in this chat."""
         if self.chat is not None:
             self.chat = self.store.update_chat(
                 self.chat.id, system_prompt=system_prompt, sampling=sampling
@@ -356,5 +342,6 @@ class ChatHistory:
             self.system_prompt = system_prompt
 
     def use_model(self, path: str) -> None:
-        """Set the model that the next questions are saved with."""
+        """Set the model of the next questions; replies of others then name theirs."""
         self._model_path = path
+        self._is_changed = True

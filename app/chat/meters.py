@@ -1,4 +1,4 @@
-"""Counters that the engine's events feed and the screen samples: of the engine, and of replies."""
+"""Counters of the engine and of replies, fed by events and sampled by the screen."""
 
 import time
 from collections import deque
@@ -6,13 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from typing import Any
 
-from app.chat.snapshot import (
-    CockpitSnapshot,
-    Phase,
-    PlannedBytes,
-    verification_label,
-)
+from app.chat.snapshot import CockpitSnapshot, Phase, verification_label
 from app.format import share
 from engine.cache.report import CacheNote
 from engine.configuration import Configuration, SpeculationSettings
@@ -47,6 +43,8 @@ N_BINS = 64
 N_VERDICTS = 200
 N_NOTES = 200
 """Lines of the cache's log that are shown."""
+LAST_ROUND = ("next_length", "reason", "plain_spread")
+"""Fields of the snapshot that the last round sets."""
 
 
 @dataclass(slots=True)
@@ -60,16 +58,10 @@ class _Bin:
 
 
 class ReplyMeter:
-    """The figures of one reply, while it is made and afterwards.
+    """The figures of one reply, while it is written and afterwards.
 
-    Args:
-        clock: Time in seconds.
-        cache: The context as the panels show it until this reply reports it.
-        before: The statistics of the first part of a continued reply.
-
-    Attributes:
-        cache: The context as it was reported last.
-        tally: Counts of this part.
+    `tally` has the counts of this part; a continued reply has those of its first part `before`.
+    The panels show `cache` until the reply reports its own.
     """
 
     def __init__(
@@ -77,125 +69,120 @@ class ReplyMeter:
         clock: Callable[[], float],
         cache: CacheChanged | None = None,
         before: GenerationStats | None = None,
+        *,
+        is_running: bool = True,
     ) -> None:
-        self.is_running = True
-        self.cache = cache
+        self.is_running = is_running
         self.tally = GenerationStats()
+        self.figures: dict[str, Any] = {"phase": Phase.PREFILL, "cache": cache}
+        """Fields of the snapshot that the reply sets."""
         self._before = before
         self._clock = clock
-        self._asked_at = clock()
-        self._phase = Phase.PREFILL
-        self._first_token_s: float | None = None
-        self._has_begun = False
-        self._prefill: PromptProgress | None = None
+        self._started_at = clock()
         self._read: list[tuple[float, int]] = []
-        """Times and tokens of the prompt's first and last progress."""
-        self._prefill_s: float | None = None
-        self._decode_tps: float | None = None
-        self._thinking: Thinking | None = None
-        self._last: RoundFinished | None = None
+        """Times and tokens of the first and last progress of the prefill."""
+        self._n_emitted = 0
         self._unsettled: list[RoundFinished] = []
-        """Rounds that the tally does not hold yet: a hundred a second, for ten frames."""
+        """Rounds that the tally does not have yet: a hundred a second, for ten frames."""
         self._recent: deque[tuple[float, int]] = deque()
         """Times and numbers of tokens within the window."""
         self._acceptance: deque[float | None] = deque(maxlen=N_BINS)
         self._tps: deque[float | None] = deque(maxlen=N_BINS)
         self._verdicts: deque[bool] = deque(maxlen=N_VERDICTS)
-        self._bin = _Bin()
+        self._bin: _Bin | None = None
+        """Counts since the last column; None before the first token."""
 
     def phase(self, engine: Phase) -> Phase:
         """Phase of this reply, or of the engine once it has ended."""
-        return self._phase if self.is_running else engine
+        phase: Phase = self.figures["phase"]
+        return phase if self.is_running else engine
 
     def snapshot(self, engine: CockpitSnapshot) -> CockpitSnapshot:
-        """The engine's snapshot with the figures of this reply."""
         self.settled()
         self._close_bin()
-        last = self._last
+        now: dict[str, Any] = {"phase": self.phase(engine.phase)}
+        if self.is_running:
+            now |= {"decode_tps": self._live_tps(), "prefill_left_s": self._prefill_left_s()}
         return replace(
             engine,
-            phase=self.phase(engine.phase),
-            next_length=last.next_length if last else engine.next_length,
-            reason=last.reason if last else engine.reason,
-            plain_spread=last.plain_spread if last else engine.plain_spread,
             reply=self._whole(self.tally),
             acceptance_history=tuple(self._acceptance),
             tps_history=tuple(self._tps),
             verdicts=tuple(self._verdicts),
-            decode_tps=self._live_tps() if self.is_running else self._decode_tps,
-            first_token_s=self._first_token_s,
-            prefill=self._prefill if self.is_running else None,
-            prefill_left_s=self._prefill_left_s() if self.is_running else None,
-            prefill_s=self._prefill_s,
-            thinking=self._thinking,
-            cache=self.cache,
+            **self.figures | now,
         )
 
     def _whole(self, stats: GenerationStats) -> GenerationStats:
         return stats if self._before is None else self._before + stats
 
     def feed(self, event: Event) -> None:
-        """Count one event of the reply."""
+        figures = self.figures
         match event:
             case PromptProgress():
-                self._phase, self._prefill = Phase.PREFILL, event
+                figures |= {"phase": Phase.PREFILL, "prefill": event}
                 self._read = [*self._read[:1], (self._clock(), event.n_done)]
-            case PromptReady(elapsed_s=elapsed_s):
-                self._phase, self._prefill, self._prefill_s = Phase.DECODING, None, elapsed_s
+            case PromptReady(n_prompt, elapsed_s=elapsed_s):
+                figures |= {"phase": Phase.DECODING, "prefill": None, "prefill_s": elapsed_s}
+                self.tally = GenerationStats(n_prompt, event.n_reused, prefill_s=elapsed_s)
             case Thinking():
-                self._thinking = event
+                figures["thinking"] = event
             case TokensCommitted():
-                self._committed(event)
+                self._commit(event)
             case RoundFinished():
-                self._finished_round(event)
+                self._add_round(event)
             case CacheChanged():  # ends a round
-                self.cache = event
+                figures["cache"] = event
                 self._close_bin()
             case Finished(stats=stats):
-                self._finished(stats)
+                self._end()
+                self.tally = stats
+                figures |= {
+                    "decode_tps": self._whole(stats).decode_tps,
+                    "first_token_s": stats.first_token_s,
+                    "prefill_s": stats.prefill_s or None,
+                }
             case Failed() | WorkerStopped():
                 self._end()
             case _:
                 pass
 
-    def _finished_round(self, event: RoundFinished) -> None:
-        self._bin.n_verified += event.n_verified
-        self._bin.n_accepted += event.n_accepted
-        self._verdicts.extend(event.verdicts)
-        if event.first_token_s is not None:
-            self._first_token_s = event.first_token_s
+    def _add_round(self, event: RoundFinished) -> None:
         self._unsettled.append(event)
+        self._verdicts.extend(event.verdicts)
+        if self._bin is not None:
+            self._bin.n_verified += event.n_verified
+            self._bin.n_accepted += event.n_accepted
+        if event.first_token_s is not None:
+            self.figures["first_token_s"] = event.first_token_s
 
-    def _finished(self, stats: GenerationStats) -> None:
-        self._end(stats)
-        self._decode_tps = self._whole(stats).decode_tps
-        self._first_token_s, self._prefill_s = stats.first_token_s, stats.prefill_s or None
-
-    def _committed(self, event: TokensCommitted) -> None:
+    def _commit(self, event: TokensCommitted) -> None:
         now = self._clock()
-        if not self._has_begun:
-            self._has_begun = True
-            self._bin.start = now
-            if self._first_token_s is None:
-                self._first_token_s = now - self._asked_at
+        if self._bin is None:
+            self._bin = _Bin(now)
+            self.figures.setdefault("first_token_s", now - self._started_at)
         n_tokens = len(event.tokens) + event.n_unnamed
         self._recent.append((now, n_tokens))
+        self._n_emitted += n_tokens
         self._bin.n_emitted += n_tokens
 
-    def _end(self, tally: GenerationStats | None = None) -> None:
+    def _end(self) -> None:
         if self.is_running:
             self.settled()
-            self._decode_tps = self._live_tps()
-            self.tally = tally or self.tally
+            self.figures |= {"decode_tps": self._live_tps(), "prefill": None}
             self.is_running = False
 
     def settled(self) -> GenerationStats:
         """Counts of this part, up to the last round."""
         if self._unsettled:
+            last = self._unsettled[-1]
             self.tally = self.tally.with_rounds(self._unsettled)
-            self._last = self._unsettled[-1]
+            self.figures |= {name: getattr(last, name) for name in LAST_ROUND}
             self._unsettled.clear()
         return self.tally
+
+    def counted(self) -> GenerationStats:
+        """Counts of a reply that ends without statistics of the engine."""
+        return replace(self.settled(), n_emitted=self._n_emitted)
 
     def _live_tps(self) -> float | None:
         now = self._clock()
@@ -211,17 +198,18 @@ class ReplyMeter:
         return share(n_tokens, end - self._recent[0][0])
 
     def _prefill_left_s(self) -> float | None:
-        if self._prefill is None or len(self._read) < 2:
+        prefill: PromptProgress | None = self.figures.get("prefill")
+        if prefill is None or len(self._read) < 2:
             return None
         (began, n_before), (last, n_done) = self._read
         if n_done <= n_before or last - began < MIN_TIMED_S:
             return None
-        total_s = (self._prefill.n_total - n_done) * (last - began) / (n_done - n_before)
+        total_s = (prefill.n_total - n_done) * (last - began) / (n_done - n_before)
         return max(total_s - (self._clock() - last), 0.0)
 
     def _close_bin(self) -> None:
         now, done = self._clock(), self._bin
-        if not self.is_running or not self._has_begun or now - done.start < BIN_S:
+        if not self.is_running or done is None or now - done.start < BIN_S:
             return
         self._acceptance.append(share(done.n_accepted, done.n_verified))
         self._tps.append(share(done.n_emitted, now - done.start))
@@ -238,13 +226,11 @@ class Meters:
         """Of finished replies since the model was loaded."""
         self._replies: dict[int, ReplyMeter] = {}
         """Running replies by id, oldest first."""
-        self._last = ReplyMeter(clock)
+        self._last = ReplyMeter(clock, is_running=False)
         """The reply that ended last."""
-        self._last.is_running = False
         self._notes: deque[CacheNote] = deque(maxlen=N_NOTES)
 
     def snapshot(self, reply_id: int | None = None) -> CockpitSnapshot:
-        """What the panels show of a running reply, or of the last one."""
         running = self._replies.get(reply_id) if reply_id is not None else None
         snapshot = (running or self._newest).snapshot(self._engine)
         tallies = [meter.settled() for meter in self._replies.values()]
@@ -252,8 +238,8 @@ class Meters:
 
     @property
     def cache(self) -> CacheChanged | None:
-        """The context as the newest reply reported it."""
-        return self._newest.cache
+        cache: CacheChanged | None = self._newest.figures["cache"]
+        return cache
 
     @property
     def _newest(self) -> ReplyMeter:
@@ -261,15 +247,12 @@ class Meters:
 
     @property
     def phase(self) -> Phase:
-        """Phase of the newest reply, or of the engine."""
         return self._newest.phase(self._engine.phase)
 
     def start_load(self, configuration: Configuration) -> None:
-        """Start the counts of a model that is being loaded."""
         self._earlier = GenerationStats()
         self._replies.clear()
-        self._last = ReplyMeter(self._clock)
-        self._last.is_running = False
+        self._last = ReplyMeter(self._clock, is_running=False)
         self._engine = CockpitSnapshot(
             phase=Phase.LOADING,
             model_name=model_title(configuration.address),
@@ -279,55 +262,46 @@ class Meters:
         )
         self.set_speculation(configuration.speculation)
 
-    def start_reply(self, reply_id: int = 0, before: GenerationStats | None = None) -> None:
-        """Start the counts of a reply; `before` are those of its first part."""
-        self._replies[reply_id] = ReplyMeter(self._clock, self._last.cache, before)
+    def start_reply(self, reply_id: int = 0, before: GenerationStats | None = None) -> ReplyMeter:
+        """Start the counts of a reply; `before` is those of its first part."""
+        meter = ReplyMeter(self._clock, self._last.figures["cache"], before)
+        self._replies[reply_id] = meter
+        return meter
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
-        """Show other settings of speculation."""
-        self._engine = replace(
-            self._engine,
+        self.show(
             predictor=settings.predictor,
             controller=settings.controller,
             n_draft=settings.n_draft,
             verification_label=verification_label(settings),
         )
 
-    def set_planned(self, planned: PlannedBytes | None) -> None:
-        """Show the estimate for the loaded configuration."""
-        self._engine = replace(self._engine, planned=planned)
-
-    def set_process_bytes(self, nbytes: int | None) -> None:
-        """Show the memory of the engine's process."""
-        self._engine = replace(self._engine, process_bytes=nbytes)
+    def show(self, **changes: Any) -> None:
+        """Show other figures of the engine, by their names in the snapshot."""
+        self._engine = replace(self._engine, **changes)
 
     def feed(self, event: Event, reply_id: int = 0) -> None:
-        """Count one event of the engine or of a reply."""
         match event:
             case Loaded():
                 self._loaded(event)
-            case TiersChanged():
-                self._notes.extend(event.report.notes)
-                self._engine = replace(
-                    self._engine, tiers=event.report, cache_log=tuple(self._notes)
-                )
+            case TiersChanged(report):
+                self._notes.extend(report.notes)
+                self.show(tiers=report, cache_log=tuple(self._notes))
             case ThreadsChanged():
-                self._engine = replace(self._engine, threads=event)
+                self.show(threads=event)
             case ServerFigures(figures):
-                self._engine = replace(self._engine, server=figures)
+                self.show(server=figures)
             case Waiting(text):
-                self._engine = replace(self._engine, waiting=text)
+                self.show(waiting=text)
             case SpeculationChanged(predictor, controller, note):
-                self._engine = replace(
-                    self._engine, predictor=predictor, controller=controller, fault=note
-                )
+                self.show(predictor=predictor, controller=controller, fault=note)
             case WorkerStopped(will_restart=will_restart):
                 for running in tuple(self._replies):
                     self._feed_reply(event, running)
                 self._last.feed(event)
                 self._stopped(will_restart=will_restart)
             case Failed(fatal=fatal) if fatal or self._engine.phase is Phase.LOADING:
-                self._engine = replace(self._engine, phase=Phase.STOPPED, waiting="")
+                self.show(phase=Phase.STOPPED, waiting="")
             case _:
                 self._feed_reply(event, reply_id)
 
@@ -340,30 +314,21 @@ class Meters:
 
     def _stopped(self, *, will_restart: bool) -> None:
         phase = Phase.LOADING if will_restart else Phase.STOPPED
-        self._engine = replace(
-            self._engine, phase=phase, waiting="", process_bytes=None, tiers=None, buffers=()
-        )
-        self._last.cache = None
+        self.show(phase=phase, waiting="", process_bytes=None, tiers=None, buffers=())
+        self._last.figures["cache"] = None
 
     def _loaded(self, event: Loaded) -> None:
+        chosen = "" if event.configuration.n_threads is None else "chosen"
         self.set_speculation(event.configuration.speculation)
-        self._last.cache = None
-        self._engine = replace(
-            self._engine,
+        self._last.figures["cache"] = None
+        self.show(
             phase=Phase.READY,
             model_name=model_title(event.configuration.address),
             file_type=event.file_type,
             n_ctx=event.n_ctx,
             n_ctx_train=event.n_ctx_train,
             n_slots=event.configuration.n_slots,
-            threads=_threads_of(event),
+            threads=None if event.n_threads is None else ThreadsChanged(*event.n_threads, chosen),
             buffers=event.buffers,
             tiers=None,
         )
-
-
-def _threads_of(event: Loaded) -> ThreadsChanged | None:
-    if event.n_threads is None:
-        return None
-    is_chosen = event.configuration.n_threads is not None
-    return ThreadsChanged(*event.n_threads, "chosen" if is_chosen else "")

@@ -1,4 +1,4 @@
-"""What is written and not sent in each chat, and the messages that wait for the engine.
+"""The unsent text of each chat, and the messages that wait for the engine.
 
 No Textual here. Every text is saved at all times: as unsent text of its chat, or as a message.
 """
@@ -9,8 +9,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app import format as fmt
-from app.chat.attachments import as_written, message_with, written_message
+from app.chat.attachments import (
+    AttachmentError,
+    as_written,
+    is_file,
+    message_with,
+    names_in,
+    pieces,
+    read_file,
+    written_message,
+)
 from app.chat.context_full import ContextFull
 from app.chat.conversation import Conversation
 from app.chat.history import short_title
@@ -35,55 +43,64 @@ class QueuedMessage:
     unsent: UnsentText = NOTHING
 
 
-class Outbox:
-    """Sends messages, or queues them while the engine is busy.
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A paste or file that goes with a message."""
 
-    What goes wrong is reported as a notice of the conversation, and the text stays unsent.
+    label: str
+    """`paste 1`, or the name of a file."""
+    text: str = ""
+    problem: str = ""
+    """Why it cannot go with it."""
+
+
+class Outbox:
+    """Measures and sends messages, or queues them while the engine is busy.
+
+    Errors are notices of the conversation, and the text stays unsent.
 
     Attributes:
         folder: Directory in which `@path` names of a text begin.
         chat_id: The chat whose text is in the composer; None is the new chat.
         queue: Waiting messages of all chats, oldest first.
+        parts: Pastes and files of the text in the composer.
     """
 
     def __init__(self, conversation: Conversation, context: ContextFull) -> None:
         self.folder = Path()
         self.chat_id: int | None = None
         self.queue: list[QueuedMessage] = []
+        self.parts: list[Part] = []
         self._conversation = conversation
         self._context = context
         self._store = conversation.history.store
         self._store.unsent_of = self._stays_unsent
+        self._typed = ""
         self._texts: dict[int | None, UnsentText] = {}
         self._saved: dict[int | None, UnsentText] = {}
         self._failed: deque[int | None] = deque()
         """Chats whose text could not be saved, filled by the thread of the store."""
         self._sent = (NOTHING, "")
         """The text sent last and the message it became: the engine may refuse it."""
-        self._has_suggested_slots = False
 
-    # --- what is written ---
+    # --- the composer's text ---
 
     @property
     def unsent(self) -> UnsentText:
-        """What is written in the composer."""
         return self._texts.get(self.chat_id, NOTHING)
 
     @property
     def is_edit(self) -> bool:
-        """Whether the composer's text replaces an earlier message."""
         return self.unsent.edited is not None
 
     @property
     def queued(self) -> list[QueuedMessage]:
-        """The waiting messages of the composer's chat."""
         return self._queued_in(self.chat_id)
 
     def _queued_in(self, chat_id: int | None) -> list[QueuedMessage]:
         return [message for message in self.queue if message.chat_id == chat_id]
 
     def write(self, text: str) -> None:
-        """Note what the composer holds now."""
         self._set(self.chat_id, replace(self.unsent, text=text))
 
     def _set(self, chat_id: int | None, unsent: UnsentText) -> None:
@@ -92,17 +109,45 @@ class Outbox:
             self._texts[chat_id] = unsent
 
     def edit(self, message: StoredMessage) -> None:
-        """Write a message again; what was written before returns after the edit."""
+        """Edit a message; the earlier text of the composer returns after the edit."""
         unsent, content = self.unsent, message.content
         before = unsent.before if self.is_edit else unsent.text
         text = content if message.role == "assistant" else as_written(content, self.folder)
         self._set(self.chat_id, UnsentText(text, message.id, before))
 
     def cancel_edit(self) -> None:
-        """Return to what was written before the edit."""
         self._set(self.chat_id, UnsentText(self.unsent.before))
 
-    def takes_files(self, unsent: UnsentText) -> bool:
+    # --- its size ---
+
+    def measure(self, pastes: Sequence[tuple[str, str]]) -> None:
+        """Read the files that the text names; `pastes` are those in it, by label."""
+        unsent, folder = self.unsent, self.folder
+        self._typed = "".join(part for part, is_paste in pieces(unsent.text) if not is_paste)
+        named = names_in(unsent.text) if self._has_files(unsent) else ()
+        known = {part.label: part for part in self.parts}
+        files = [known.get(f"@{n}") or self._read(n) for n in named if is_file(n, folder)]
+        self.parts = [*(Part(*paste) for paste in pastes), *files]
+
+    def _read(self, name: str) -> Part:
+        try:
+            file = read_file(name, self.folder)
+        except AttachmentError as error:
+            return Part(f"@{name}", problem=str(error))
+        if file.image is not None and (blindness := self._conversation.blindness):
+            return Part(f"@{name}", problem=f"an image, and {blindness}")
+        return Part(f"@{name}", file.text)
+
+    def count(self) -> tuple[int | None, bool]:
+        """Tokens of the message, None if not all are known, and whether some are being counted."""
+        counts = self._conversation.counts
+        texts = (self._typed, *(part.text for part in self.parts))
+        counted = [counts.of(text) for text in texts]
+        known = [n for n in counted if n is not None]
+        is_counting = any(map(counts.is_counting, texts))
+        return (sum(known) if len(known) == len(counted) else None), is_counting
+
+    def _has_files(self, unsent: UnsentText) -> bool:
         """Whether files named in a text go with it; none go with an edited reply."""
         with suppress(StoreError):  # sending reports that the message is gone
             if unsent.edited is not None:
@@ -110,15 +155,14 @@ class Outbox:
         return True
 
     def _message_of(self, unsent: UnsentText) -> str:
-        """The message that the model gets, with pastes and the present content of named files."""
-        if not self.takes_files(unsent):
+        """The message for the model, with pastes and the present content of named files."""
+        if not self._has_files(unsent):
             return message_with(unsent.text, ())
         return written_message(unsent.text, self.folder, self._conversation.blindness)
 
     # --- saved texts ---
 
     def load(self) -> None:
-        """Read the unsent texts of all chats."""
         self.chat_id = self._conversation.history.chat_id
         self._saved = self._store.unsent_texts()
         self._texts = dict(self._saved)
@@ -147,7 +191,7 @@ class Outbox:
         return self._unsent_in(chat_id)
 
     def follow_chat(self) -> bool:
-        """Turn to the chat that is shown; False if the composer's text already belongs to it."""
+        """Switch to the text of the shown chat; False if the composer already has it."""
         old, new = self.chat_id, self._conversation.history.chat_id
         if old == new:
             return False
@@ -159,7 +203,7 @@ class Outbox:
         return True
 
     def _read_again(self, chat_id: int) -> None:
-        """Read what another kvchat process left in a chat, unless something is written here."""
+        """Read the text that another kvchat process saved, unless there is a newer one here."""
         is_changed = self._texts.get(chat_id, NOTHING) != self._saved.get(chat_id, NOTHING)
         if is_changed or self._queued_in(chat_id):
             return
@@ -179,7 +223,7 @@ class Outbox:
         return False
 
     def _move(self, old: int | None, new: int | None) -> None:
-        """Move what is written and waits in one chat to another, before what is there."""
+        """Move unsent text and queued messages of a chat to another, before those there."""
         moved = self._texts.pop(old, NOTHING)
         self._set(new, together(moved, self._texts.get(new, NOTHING)))
         self.queue = [replace(m, chat_id=new) if m.chat_id == old else m for m in self.queue]
@@ -187,7 +231,7 @@ class Outbox:
     # --- sending ---
 
     def send(self) -> bool:
-        """Send or queue what is written; with nothing written, continue a reply that was cut off.
+        """Send or queue the text; without text, continue a reply that was cut off.
 
         False if the text stays in the composer.
         """
@@ -197,31 +241,30 @@ class Outbox:
                 self.continue_reply()
             return False
         try:
-            self._message_of(unsent)
+            text = self._message_of(unsent)
         except EngineError as error:
             conversation.report(error)
             return False
         self._set(self.chat_id, UnsentText(unsent.before))
-        if not self._send_or_queue(QueuedMessage(self.chat_id, replace(unsent, before=""))):
+        message = QueuedMessage(self.chat_id, replace(unsent, before=""))
+        is_sent = self._queue(message) or self._send(message, text)
+        if not is_sent:
             self._set(self.chat_id, unsent)
-            return False
-        return True
+        return is_sent
 
     def continue_reply(self) -> None:
         """Continue the last reply of the shown chat, now or when the engine is free."""
-        self._send_or_queue(QueuedMessage(self.chat_id))
+        message = QueuedMessage(self.chat_id)
+        if not self._queue(message):
+            self._send(message)
 
     def regenerate(self, message_id: int | None) -> None:
         """Generate another reply to a message, or to the last one if None."""
         blocked_by = self.blocked_by(self.chat_id)
         if blocked_by is not None:
             self._notify(f"Another reply can be generated when {blocked_by}.")
-        elif self._is_engine_ready():
-            try:
-                if not self._conversation.regenerate(message_id):
-                    self._notify(NO_QUESTION)
-            except EngineError as error:
-                self._conversation.report(error)
+        elif self._is_engine_ready() and not self._conversation.regenerate(message_id):
+            self._notify(NO_QUESTION)
 
     def send_next(self) -> bool:
         """Send the oldest queued message that nothing blocks; whether one left the queue."""
@@ -253,7 +296,6 @@ class Outbox:
         self._return(self.chat_id, unsent)
 
     def return_queued(self) -> None:
-        """Return the queued messages of the shown chat to the composer."""
         self._return(self.chat_id, NOTHING)
 
     def _return(self, chat_id: int | None, first: UnsentText) -> None:
@@ -272,15 +314,17 @@ class Outbox:
         conversation = self._conversation
         if conversation.reply_in(chat_id) is not None:
             return "this reply is done" if chat_id == self.chat_id else "its reply is done"
-        if conversation.is_leased:
+        if conversation.has_task:
             return "the model is free"
         if conversation.is_replying and not conversation.has_free_slot:
-            return f"“{self._answered_title}” is answered"
+            answered = next(iter(conversation.running.values()))
+            return f"“{short_title(answered.chat_title)}” is answered"
         return "the model is loaded" if conversation.meters.phase is Phase.LOADING else None
 
-    def _send_or_queue(self, message: QueuedMessage) -> bool:
+    def _queue(self, message: QueuedMessage) -> bool:
+        """Queue a message if it is blocked; False if it can be sent now."""
         if self.blocked_by(message.chat_id) is None:
-            return self._send(message)
+            return False
         if message.unsent or message not in self.queue:
             self.queue.append(message)
         try:
@@ -288,76 +332,46 @@ class Outbox:
             self._store.flush()  # the user is shown that it waits
         except StoreError as error:
             self._conversation.report(error)
-        self._suggest_slots(message.chat_id)
         return True
 
-    def _send(self, message: QueuedMessage) -> bool:
+    def _send(self, message: QueuedMessage, text: str | None = None) -> bool:
+        """Send a message, or continue the last reply; False, with a notice, if that fails."""
+        conversation, unsent = self._conversation, message.unsent
         if not self._is_engine_ready():
             return False
-        is_shown = message.chat_id == self._conversation.history.chat_id
-        if not message.unsent.text and is_shown and self._context.is_needed():
-            self._conversation.offer_space("this reply ended because the context is full")
+        is_shown = message.chat_id == conversation.history.chat_id
+        if not unsent.text and is_shown and self._context.is_needed():
+            conversation.offer_space("this reply ended because the context is full")
             return True
         try:
-            self._ask(message)
+            history = conversation.history if is_shown else conversation.history_of(message.chat_id)
+            if not unsent.text:
+                if conversation.continue_reply(history) is None:
+                    self._notify(
+                        NOTHING_TO_CONTINUE, "" if is_shown else short_title(history.title)
+                    )
+                return True
+            text = self._message_of(unsent) if text is None else text
+            if is_shown:
+                self._sent = (unsent, text)
+            if unsent.edited is None:
+                reply = conversation.send(text, history)
+            else:
+                reply = conversation.edit(unsent.edited, text, history)
         except EngineError as error:
-            self._conversation.report(error)
+            conversation.report(error)
             return False
-        return True
-
-    def _ask(self, message: QueuedMessage) -> None:
-        """Ask for the reply to a message, or for more of the last reply."""
-        unsent, history = message.unsent, self._conversation.history
-        is_shown = message.chat_id == history.chat_id
-        conversation = self._conversation
-        if not is_shown:
-            history = conversation.history_of(message.chat_id)
-        if not unsent.text:
-            if conversation.continue_reply(history) is None:
-                title = "" if is_shown else short_title(history.title)
-                self._notify(NOTHING_TO_CONTINUE, title)
-            return
-        text = self._message_of(unsent)
-        if is_shown:
-            self._sent = (unsent, text)
-        if unsent.edited is None:
-            reply = conversation.send(text, history)
-        else:
-            reply = conversation.edit(unsent.edited, text, history)
         if message.chat_id is None:
             self._move(None, reply.chat_id)
             self.chat_id = reply.chat_id if is_shown else self.chat_id
+        return True
 
     def _is_engine_ready(self) -> bool:
         conversation = self._conversation
         if conversation.has_free_slot:
             return True
-        if conversation.meters.phase is Phase.EMPTY:
-            self._notify(NO_MODEL)
-        else:
-            conversation.notify(Notice(STOPPED, severity="warning"))
+        self._notify(NO_MODEL if conversation.meters.phase is Phase.EMPTY else STOPPED)
         return False
-
-    @property
-    def _answered_title(self) -> str:
-        return short_title(next(iter(self._conversation.running.values())).chat_title)
-
-    def _suggest_slots(self, chat_id: int | None) -> None:
-        """Suggest a second slot the first time that a chat waits for another."""
-        conversation, loaded = self._conversation, self._conversation.loaded
-        if loaded is None or loaded.configuration.server is not None or self._has_suggested_slots:
-            return
-        if not conversation.is_replying or conversation.reply_in(chat_id) is not None:
-            return
-        self._has_suggested_slots = True
-        n_slots = loaded.configuration.n_slots
-        kv = [b.nbytes for b in loaded.buffers if b.kind == "KV" and b.owner == "target"]
-        cost = f" (for {fmt.nbytes(sum(kv) // n_slots)} more memory)" if kv else ""
-        self._notify(
-            f"To answer both chats at the same time{cost}, set slots = {n_slots + 1} under cache "
-            "in the settings ({settings-open}), or n_slots in the preset, and reload the model.",
-            f"“{self._answered_title}” is answered first",
-        )
 
     def _notify(self, message: str, title: str = "") -> None:
         self._conversation.notify(Notice(message, title))
@@ -374,7 +388,7 @@ def together(*texts: UnsentText) -> UnsentText:
 class InputHistory:
     """Earlier questions, newest first, reached step by step from the text in the composer.
 
-    A question is turned into what was typed by `as_written` once it is shown.
+    `as_written` turns a question into its unsent text when it is shown.
     """
 
     def __init__(

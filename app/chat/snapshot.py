@@ -19,12 +19,9 @@ from engine.events import (
 
 
 def verification_label(settings: SpeculationSettings) -> tuple[str, ...]:
-    """The settings of verification that differ from the usual: its name, `no bonus`."""
-    words = {
-        settings.verification: settings.verification != "coupled",
-        "no bonus": not settings.bonus_token,
-    }
-    return tuple(word for word, is_unusual in words.items() if is_unusual)
+    """The settings of verification that differ from the default: its name, `no bonus`."""
+    name = () if settings.verification == "coupled" else (settings.verification,)
+    return name if settings.bonus_token else (*name, "no bonus")
 
 
 NO_MODEL = (
@@ -49,11 +46,11 @@ class PlannedBytes:
     """Estimate before a model is loaded, on all devices together."""
 
     buffers: int
-    """Of llama.cpp; compared with the buffers that it reports once it has loaded."""
+    """Of llama.cpp, which reports its buffers once it has loaded."""
     overhead: int
-    """Of the process and the drivers beside them; the planner's sums hold it too."""
+    """Of the process and the drivers."""
     reclaimable: int = 0
-    """Mapped pages beside both that the system may take back: their weights were repacked."""
+    """Mapped pages of repacked weights, which the system may take back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class CockpitSnapshot:
 
     phase: Phase = Phase.EMPTY
     waiting: str = ""
-    """For which other program the engine waits."""
+    """The other program that the engine waits for."""
     model_name: str = ""
     file_type: str = ""
     n_ctx: int | None = None
@@ -72,47 +69,45 @@ class CockpitSnapshot:
     n_draft: int | None = None
     """Draft length that the user set."""
     verification_label: tuple[str, ...] = ()
-    """How drafts are verified, where that is not the usual way."""
     next_length: int | None = None
     """Draft length that the controller chose for the next round."""
     reason: str = ""
     """Why the controller chose it."""
     fault: str | None = None
-    """Why another predictor is at work than was asked for, or none."""
+    """Why another predictor, or none, is used."""
     threads: ThreadsChanged | None = None
-    """What the engine computes with, None before a model is loaded."""
+    """None before a model is loaded."""
     reply: GenerationStats = NOTHING_COUNTED
     session: GenerationStats = NOTHING_COUNTED
-    """All replies since the model was loaded, the running one included."""
+    """All replies since the model was loaded, with the running one."""
     acceptance_history: tuple[float | None, ...] = ()
     verdicts: tuple[bool, ...] = ()
     decode_tps: float | None = None
-    """Over the last two seconds while a reply runs, over all of it afterwards."""
+    """Over the last two seconds of a running reply, over all of an ended one."""
     plain_spread: float | None = None
-    """How far plain steps are from one another, as a share: the noise of the machine."""
+    """Relative deviation of plain steps: the noise of the machine."""
     tps_history: tuple[float | None, ...] = ()
     first_token_s: float | None = None
     prefill: PromptProgress | None = None
-    """Set while the prompt is being read."""
+    """None except during a prefill."""
     prefill_left_s: float | None = None
-    """Estimated time until the prompt is read; None until a batch was timed."""
+    """Estimated time to the end of the prefill; None until a batch was timed."""
     prefill_s: float | None = None
     cache: CacheChanged | None = None
     is_of_chat: bool = True
-    """The cells hold the shown chat, or the one that is answered while another one is shown."""
+    """Whether the cells hold the shown chat, or another that is being answered."""
     n_of_chat: int | None = None
-    """About how many tokens the shown chat has, where the cells do not hold it."""
+    """Estimated tokens of the shown chat if the cells do not hold it."""
     n_written: int | None = 0
-    """Tokens that what stands in the composer would add; None while they are counted, 0
-    where nobody can count."""
+    """Tokens of the text in the composer; None while they are counted, 0 if nobody can count."""
     prompt: PromptReady | None = None
-    """Where the last prompt of the shown chat came from; None before it was read."""
+    """The last prompt of the shown chat."""
     n_slots: int = 1
     """Sequences of the context."""
     tiers: CacheReport | None = None
-    """The cache's last report, None before there is one."""
+    """The cache's last report."""
     cache_log: tuple[CacheNote, ...] = ()
-    """What the cache's reports noted, oldest first; a bounded number."""
+    """Notes of the cache's reports, oldest first; a bounded number."""
     buffers: tuple[BufferSize, ...] = ()
     planned: PlannedBytes | None = None
     process_bytes: int | None = None
@@ -121,6 +116,6 @@ class CockpitSnapshot:
     background_title: str | None = None
     """Title of the chat that is being answered while another one is shown."""
     thinking: Thinking | None = None
-    """How far the thinking of the reply is; None where it does not think."""
+    """Progress of the reply's thinking."""
     n_beside: int = 0
-    """Replies under way beside the one whose figures these are."""
+    """Other running replies."""

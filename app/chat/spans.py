@@ -1,8 +1,7 @@
-"""A reply's text by where its tokens came from."""
+"""A reply's text by the origin of its tokens."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 
 from engine.events import TokenKind, TokensCommitted
@@ -57,33 +56,31 @@ def cut_spans(spans: Iterable[TokenSpan], text: str) -> tuple[TokenSpan, ...] | 
         if not text.startswith(part, end):
             return None
         if part:
-            cut.append(TokenSpan(part, span.kind, span.source))
+            cut.append(replace(span, text=part))
         end += len(part)
     return tuple(cut) if end == len(text) else None
 
 
 class SpanCache:
-    """Where the tokens of the newest replies came from, by message id; never saved."""
+    """The origin of the tokens of the newest replies, by message id; never saved."""
 
     def __init__(self) -> None:
-        self._spans: OrderedDict[int, tuple[TokenSpan, ...]] = OrderedDict()
+        self._spans: dict[int, tuple[TokenSpan, ...]] = {}
 
-    def keep(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
+    def store(self, message_id: int, spans: Iterable[TokenSpan], text: str) -> None:
         """Store the spans of a reply, cut to its text, unless their text differs."""
-        known = cut_spans(merged_spans(spans), text)
-        if known:
+        if known := cut_spans(merged_spans(spans), text):
+            self._spans.pop(message_id, None)
             self._spans[message_id] = known
-            self._spans.move_to_end(message_id)
         if len(self._spans) > N_REPLIES:
-            self._spans.popitem(last=False)
+            del self._spans[next(iter(self._spans))]
 
     def get(self, message_id: int) -> tuple[TokenSpan, ...]:
-        """The spans of a message; empty if unknown."""
         return self._spans.get(message_id, ())
 
-    def of_text(self, message_id: int, text: str) -> tuple[TokenSpan, ...]:
+    def of_text(self, message_id: int, text: str) -> list[TokenSpan]:
         """Spans of a text: those of the message, or one of unknown origin."""
         known = self.get(message_id)
         if "".join(span.text for span in known) == text:
-            return known
-        return (TokenSpan(text),)
+            return list(known)
+        return [TokenSpan(text)]

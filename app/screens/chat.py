@@ -1,4 +1,4 @@
-"""The chat: transcript and composer, and the panels beside them.
+"""The chat: transcript, composer and panels.
 
 One timer drives everything: it polls the conversation, appends text at a reader's pace and lets the
 panels sample the counters.
@@ -15,6 +15,7 @@ from textual._styles_cache import StylesCache
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import Screen
 from textual.widgets import Static
 
@@ -35,25 +36,14 @@ from app.render.reply_stats import reply_stats_text
 from app.render.status import model_facts, status_line
 from app.render.transcript import TINT_MEANINGS, TINT_MODES, TintMode
 from app.sanitize import visible
-from app.screens.chat_list import (
-    N_RECENT,
-    BeginningList,
-    ChatList,
-    ChatSidebar,
-    ChatTarget,
-    Example,
-    ask_folder,
-    ask_title,
-    in_folder,
-    with_title,
-)
+from app.screens.chat_list import N_RECENT, ChatList, ChatTarget, Example, beginnings
 from app.screens.completion import Commands, Completion
-from app.screens.composer_frame import ComposerFrame
+from app.screens.composer_frame import lines_above, title_above, title_below
 from app.screens.dialogs import ContextChoice, ContextFullScreen, ask, report
 from app.screens.find import FindBar
 from app.startup import Services
 from app.store.errors import StoreError
-from app.store.records import ChatChanges, StoredMessage
+from app.store.records import StoredMessage
 from app.widgets.bars import KeyBar, TabStrip, TitleBar
 from app.widgets.composer import PLACEHOLDER, Composer
 from app.widgets.ink import InkLines
@@ -88,8 +78,8 @@ NEEDS_MODEL = (
     "engine-restart", "compare-open", "speculation-predictor", "reply-regenerate",
     "message-regenerate", "message-continue",
 )  # fmt: skip
-NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics")
-NEEDS_QUESTION = ("reply-regenerate", "message-regenerate")
+NEEDS_REPLY = ("message-copy", "message-copy-code", "message-statistics", "message-edit-reply")
+NEEDS_QUESTION = ("reply-regenerate", "message-regenerate", "message-edit")
 """Ids of keys that can do nothing without these."""
 NOT_REMEMBERED = (PredictorName.DRAFT, PredictorName.CUSTOM)
 """Predictors that need a file: the next start may not have it."""
@@ -119,29 +109,30 @@ class ChatScreen(Screen[None]):
         self.transcript = Transcript(id="transcript")
         self.composer = Composer(id="composer")
         self.beside = InkLines(id="beside")
-        self.sidebar = ChatSidebar(conversation)
+        self.sidebar = ChatList(conversation, services.forget_on_disk, id="sidebar")
         self.find = FindBar(self.transcript, id="find")
-        self.beginning = BeginningList(
-            id="beginning", title="begin with", note="press ↓ to choose, enter to use"
+        self.beginning = SelectList(
+            id="beginning",
+            title="begin with",
+            note="press ↓ to choose, enter to use",
+            click_picks=True,
         )
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
         self.completion = Completion(self.composer, self.choices, commands)
-        self.composer_frame = ComposerFrame(self.composer, self.beside, self.outbox, conversation)
+        self._faults = faults
         self._questions: InputHistory | None = None
         """Earlier questions, once the up key was pressed."""
-        self._found: tuple[int, str] | None = None
-        """A message to scroll to, and a text in it, once the chat is painted."""
+        self._found: ChatTarget | None = None
+        """A message to scroll to once the chat is painted."""
         self._is_choosing = False
         """The user is asked what goes from a full context: nothing is sent meanwhile."""
-        self._unpainted = ""
+        self._unpainted: list[TokenSpan] = []
         """Text of the reply that is to be painted with the next frame that is due."""
-        self._unpainted_spans: list[TokenSpan] = []
-        self._n_shown: int | None = 0
-        """Tokens of what is written, as the status line has them."""
+        self._counted: tuple[int | None, bool] = (0, False)
+        """Tokens of the composer's text as the status line shows them."""
         self._copied_code: tuple[int, int] | None = None
         """The message whose code was copied last, and which block from its end."""
-        self._faults = faults
         self.set_class(services.settings.settings.ui.sidebar, "-sidebar", update=False)
         self._text_pacer = Pacer(TEXT_S, max_share=MAX_TEXT_SHARE)
         self._panel_pacer = Pacer(PANEL_S)
@@ -175,7 +166,6 @@ class ChatScreen(Screen[None]):
         except StoreError as error:  # the chat opens without unsent texts
             report(self, error)
         self._begin_text()
-        self.composer_frame.present()
         self.composer.focus()
         ui = self.services.settings.settings.ui
         self.transcript.set_tint(ui.tint)
@@ -192,12 +182,12 @@ class ChatScreen(Screen[None]):
         self.outbox.save()
 
     def on_resize(self) -> None:
-        self.call_after_refresh(self._keep_focus)
+        self.call_after_refresh(self._restore_focus)
 
-    def _keep_focus(self) -> None:
+    def _restore_focus(self) -> None:
         """Focus the composer again after a window too small for the chat took the focus away."""
-        self.composer_frame.present()
-        self.sidebar.read()
+        self._frame_composer()
+        self.sidebar.show_current()
         if self.focused is None and self.composer.size.width:
             self.composer.focus()
 
@@ -205,7 +195,7 @@ class ChatScreen(Screen[None]):
         # Textual keeps the last 1,024 painted widgets by this function, with every line that they
         # had: those of screens that are closed would take 50 MiB after a hundred of them.
         StylesCache.get_inner_outer.cache_clear()
-        self.sidebar.read()
+        self.sidebar.show_current()
         self._offer_beginning()
         self._show_placeholder()
 
@@ -213,17 +203,13 @@ class ChatScreen(Screen[None]):
 
     @property
     def has_unpainted_text(self) -> bool:
-        """Whether text of the reply waits for the next frame."""
         return bool(self._unpainted)
 
     def _on_frame(self) -> None:
         steps = (
-            self._poll,
-            self._send_next,
-            self._paint_text,
-            self._save_and_sample,
+            self._poll, self._send_next, self._paint_text, self._save_and_sample,
             self._present_if_due,
-        )
+        )  # fmt: skip
         for step in steps:
             try:
                 step()
@@ -237,47 +223,44 @@ class ChatScreen(Screen[None]):
         if self.outbox.queue and not self._is_choosing:
             with self._composing(), self._sending():
                 self.outbox.send_next()
-        elif self.composer_frame.is_counting:
-            self.composer_frame.present()
-        if self.composer_frame.n_tokens != self._n_shown:
-            self._n_shown = self.composer_frame.n_tokens
+        if self._counted[1]:
+            self._frame_composer()
+        if self.outbox.count() != self._counted:
             self._show_status(self._snapshot())
 
     def _paint_text(self) -> None:
-        if self.has_unpainted_text and self._text_pacer.is_due():
+        if self._unpainted and self._text_pacer.is_due():
             with self._text_pacer.work():
-                text, spans = self._unpainted, self._unpainted_spans
-                self._unpainted, self._unpainted_spans = "", []
-                self.transcript.append(text, spans)
+                spans, self._unpainted = self._unpainted, []
+                self.transcript.append("".join(span.text for span in spans), spans)
 
     def _save_and_sample(self) -> None:
         if self._memory_pacer.is_due():
             self._read_memory()
 
+    def _read_memory(self) -> None:
+        self.outbox.save()
+        client = self.conversation.client
+        with self._memory_pacer.work():
+            self.conversation.meters.show(process_bytes=client.process_memory_bytes())
+
     def _present_if_due(self) -> None:
         # Together with text, so that both are painted in one frame.
-        if self._panel_pacer.is_due() and not self.has_unpainted_text:
+        if self._panel_pacer.is_due() and not self._unpainted:
             is_busy = self.conversation.client.is_busy
             self._panel_pacer.interval_s = PANEL_S if is_busy else IDLE_PANEL_S
             with self._panel_pacer.work():
                 self.present()
 
-    def _read_memory(self) -> None:
-        self.outbox.save()
-        client = self.conversation.client
-        with self._memory_pacer.work():
-            self.conversation.meters.set_process_bytes(client.process_memory_bytes())
-
     def _show_update(self, update: ChatUpdate) -> None:
         if update.is_rebuilt:
             self._rebuild()
-        if self._found is not None:
-            self.query_one(TabStrip).active = 0
-            if self.transcript.jump_to(*self._found):
-                self.transcript.focus()
+        if (found := self._found) is not None and found.message_id is not None:
             self._found = None
-        self._unpainted += update.text
-        self._unpainted_spans += update.spans
+            self.query_one(TabStrip).active = 0
+            if self.transcript.jump_to(found.message_id, found.found):
+                self.transcript.focus()
+        self._unpainted += update.spans
         can_see = self.is_current and self.transcript.is_following
         for notice in update.notices:
             if not (notice.is_in_transcript and can_see):
@@ -295,14 +278,13 @@ class ChatScreen(Screen[None]):
             self.present()
 
     def _rebuild(self) -> None:
-        """Show the entries, the title and the unsent text of the shown chat."""
-        self._unpainted, self._unpainted_spans = "", []
+        self._unpainted = []
         self.transcript.show(self.conversation.entries())
         title = visible(self.conversation.history.title.replace("\n", " "))
         self.transcript.set_frame(title=title)
         self._follow_chat()
         self._offer_beginning()
-        self.sidebar.read()
+        self.sidebar.show_current()
         self._show_placeholder()
         self.present()
 
@@ -310,23 +292,23 @@ class ChatScreen(Screen[None]):
         self.composer.placeholder = with_keys(PLACEHOLDER, self.app)
 
     def _offer_beginning(self) -> None:
-        """Show what a chat without messages can begin with."""
+        """Show recent chats and examples in a chat without messages."""
         is_empty = not self.transcript.has_messages
         if is_empty:
             with suppress(StoreError):  # the sidebar reports it
-                self.beginning.offer(self.conversation.history.store.list_chats(N_RECENT))
-        if self.beginning.has_focus and not is_empty:
+                rows = beginnings(self.conversation.history.store.list_chats(N_RECENT))
+                self.beginning.show_rows(rows, None if self.beginning.has_focus else rows[0].key)
+        elif self.beginning.has_focus:
             self.composer.focus()
         self.set_class(is_empty, "-begin")
 
     def present(self) -> None:
-        """Show the counters in every visible panel."""
         snapshot = self._snapshot()
         self.transcript.set_invitation(self._empty_state(snapshot))
         if snapshot.thinking is not None and snapshot.background_title is None:
             self.transcript.set_progress(thinking_text(snapshot.thinking))
         self._show_status(snapshot)
-        self.composer_frame.present()
+        self._frame_composer()
         for panel in self.query(Panel):
             panel.present(snapshot)
 
@@ -340,8 +322,8 @@ class ChatScreen(Screen[None]):
         return "\n".join(("No model is loaded.", "", *rows))
 
     def _snapshot(self) -> CockpitSnapshot:
-        frame = self.composer_frame
-        n_written = frame.n_tokens if frame.is_counting else frame.n_tokens or 0
+        n_tokens, is_counting = self._counted = self.outbox.count()
+        n_written = n_tokens if is_counting else n_tokens or 0
         return replace(self.conversation.snapshot(), n_written=n_written)
 
     def _show_status(self, snapshot: CockpitSnapshot) -> None:
@@ -358,45 +340,66 @@ class ChatScreen(Screen[None]):
         finally:  # no fault loses a text
             if self.outbox.unsent.text != self.composer.written:
                 self.composer.put(self.outbox.unsent.text)
-        self.composer_frame.present()
+        self._frame_composer()
 
     @contextmanager
     def _sending(self) -> Iterator[None]:
-        """Scroll to the reply that is asked for meanwhile in the shown chat."""
+        """Scroll to the reply that is requested meanwhile in the shown chat."""
         before = self.conversation.live
         yield
         reply = self.conversation.live
         if reply is not None and reply is not before:
             self.transcript.action_follow()
-        self.composer_frame.present()
+        self._frame_composer()
 
     def _begin_text(self) -> None:
         """Show another text in the composer, from which undo does not lead back."""
         self._questions = None
         self.composer.begin(self.outbox.unsent.text)
-        self.composer_frame.measure()
+        self.outbox.measure(self.composer.pastes)
+        self._frame_composer()
 
     def _follow_chat(self) -> None:
         self.outbox.write(self.composer.written)
         if self.outbox.follow_chat():
             self._begin_text()
-        self.composer_frame.present()
+        self._frame_composer()
+
+    def _frame_composer(self) -> None:
+        """Show queued messages, attachments, the size of the text, and what esc does."""
+        composer = self.composer
+        lines = lines_above(self.outbox, self.conversation, composer.outer_size.width)
+        if len(lines) != len(self.beside.lines):
+            self.beside.styles.height = len(lines)
+        self.beside.show(lines)
+        above = with_keys(title_above(self.outbox), self.app)
+        below = with_keys(title_below(self.outbox, self.conversation), self.app)
+        shown = (str(composer.border_title or ""), str(composer.border_subtitle or ""))
+        if (above, below) != shown:
+            composer.border_title, composer.border_subtitle = Content(above), Content(below)
 
     def on_text_area_changed(self) -> None:
-        """Measure what is written, and offer completions."""
+        """Measure the text, and offer completions."""
         if self.composer.text:
             self._show_placeholder()
         self.outbox.write(self.composer.written)
         if self._questions is not None and self.outbox.unsent.text != self._questions.shown:
             self._questions = None
-        self.composer_frame.measure()
+        self.outbox.measure(self.composer.pastes)
         self.completion.refresh()
-        self.composer_frame.present()
+        self._frame_composer()
 
-    def on_select_list_picked(self) -> None:
-        """Use the completion that was clicked."""
-        self.completion.run()
-        self.composer.focus()
+    def on_select_list_picked(self, message: SelectList.Picked) -> None:
+        """Use an example, a recent chat, or the completion that was clicked."""
+        match message.key:
+            case Example(text):
+                self.composer.put(text)
+                self.composer.focus()
+            case ChatTarget():
+                self.open_at(message.key)
+            case _:
+                self.completion.run()
+                self.composer.focus()
 
     def _recall(self, n: int) -> bool:
         """Show a queued message, else the question `n` steps earlier; False if there is none."""
@@ -424,7 +427,7 @@ class ChatScreen(Screen[None]):
         return True
 
     def _move_in_list(self, step: int) -> bool:
-        """Move in the completions, or from an empty composer to what an empty chat offers."""
+        """Move in the completions, or from an empty composer to the examples of an empty chat."""
         if self.completion.move(step):
             return True
         is_offered = step > 0 and self.beginning.display and not self.composer.text
@@ -435,11 +438,13 @@ class ChatScreen(Screen[None]):
     # --- sending ---
 
     def action_send(self) -> None:
-        """Send what is written, or run it as a command; without text, continue a cut reply."""
+        """Send the text, or run it as a command; without text, continue a cut reply."""
         if self.completion.run():
             return
         self.transcript.selected = None  # what is sent next is at the end of the chat
-        if self.composer_frame.is_too_long:
+        self.outbox.write(self.composer.written)
+        n_ctx, n_tokens = self.conversation.n_ctx, self.outbox.count()[0]
+        if n_ctx and (n_tokens or 0) >= n_ctx:
             self.notify(
                 "The message is longer than the context: shorten the message, or load the model "
                 "with a larger context ({model-plan}).",
@@ -447,7 +452,6 @@ class ChatScreen(Screen[None]):
                 severity="warning",
             )
             return
-        self.outbox.write(self.composer.written)
         with self._sending():
             if self.outbox.send():
                 self._begin_text()
@@ -471,17 +475,16 @@ class ChatScreen(Screen[None]):
 
     def _edit(self, speaker: Speaker) -> None:
         message = self._message_of(speaker)
-        if message is None or (why := self._why_not_edit(message)):
-            self.notify("There is nothing to edit yet." if message is None else why)
+        if message is None or self._is_live(message):
+            self.notify("There is nothing to edit yet." if message is None else BEING_WRITTEN)
             return
         with self._composing():
             self.outbox.edit(message)
         self.composer.focus()
 
-    def _why_not_edit(self, message: StoredMessage | None) -> str:
+    def _is_live(self, message: StoredMessage | None) -> bool:
         live = self.conversation.live
-        is_live = live is not None and message is not None and live.message_id == message.id
-        return BEING_WRITTEN if is_live else ""
+        return live is not None and message is not None and live.message_id == message.id
 
     def _message_of(self, speaker: Speaker) -> StoredMessage | None:
         """The selected message if it is that speaker's, else the last, with its live text."""
@@ -530,30 +533,30 @@ class ChatScreen(Screen[None]):
     def obstacles(self) -> dict[str, str]:
         """Reasons why some of the keys can do nothing now, by their ids."""
         conversation, history = self.conversation, self.conversation.history
-        has_model = conversation.configuration is not None
-        no_model = {} if has_model else dict.fromkeys(NEEDS_MODEL, NO_MODEL)
-        no_reply = "there is no reply yet" if history.last(Speaker.MODEL) is None else ""
-        no_question = "there is no question yet" if history.last(Speaker.USER) is None else ""
         is_busy = conversation.is_replying or conversation.meters.phase is Phase.LOADING
-        is_complete = not history.unfinished() and not is_busy
-        edit = self._why_not_edit(self._message_of(Speaker.USER))
-        edit_reply = self._why_not_edit(self._message_of(Speaker.MODEL))
-        why = {
-            **dict.fromkeys(NEEDS_REPLY, no_reply),
-            **dict.fromkeys(NEEDS_QUESTION, no_question),
-            "message-continue": "the last reply is complete" if is_complete else "",
-            "message-see-all": "" if history.n_hidden else "the model already sees the whole chat",
-            "reply-stop": "" if is_busy else "no reply is running",
-            "chat-export": UNSAVED if history.chat is None else "",
-            "message-edit": edit or no_question,
-            "message-edit-reply": edit_reply or no_reply,
-        }
-        return {name: text for name, text in {**why, **no_model}.items() if text}
+        last_question, last_reply = history.last(Speaker.USER), history.last(Speaker.MODEL)
+        why: dict[str, str] = {}
+        if not history.unfinished() and not is_busy:
+            why["message-continue"] = "the last reply is complete"
+        if not history.n_hidden:
+            why["message-see-all"] = "the model already sees the whole chat"
+        if not is_busy:
+            why["reply-stop"] = "no reply is running"
+        if history.chat is None:
+            why["chat-export"] = UNSAVED
+        if self._is_live(self._message_of(Speaker.MODEL)):
+            why["message-edit-reply"] = BEING_WRITTEN
+        if last_reply is None:
+            why |= dict.fromkeys(NEEDS_REPLY, "there is no reply yet")
+        if last_question is None:
+            why |= dict.fromkeys(NEEDS_QUESTION, "there is no question yet")
+        if conversation.configuration is None:
+            why |= dict.fromkeys(NEEDS_MODEL, NO_MODEL)
+        return why
 
     # --- a full context ---
 
     def _offer_space(self, why: str) -> None:
-        """Let the user choose what to do about a full context."""
         if not self.is_current:
             # Another screen is in front: the hint after the reply leads here later.
             self.notify(why, title="The context is full", severity="warning")
@@ -580,13 +583,12 @@ class ChatScreen(Screen[None]):
     # --- chats ---
 
     def _show_chat(self) -> None:
-        """Go to the end of the chat that is shown now, and write there."""
+        """Go to the end of the chat that is shown now, and to its composer."""
         self._follow_chat()
         self.transcript.action_follow()
         self.composer.focus()
 
     def open_chat(self, chat_id: int) -> None:
-        """Show a stored chat."""
         self.conversation.open_chat(chat_id)
         self._show_chat()
 
@@ -597,7 +599,7 @@ class ChatScreen(Screen[None]):
         if target.message_id is None:
             return
         if self.conversation.show_message(target.message_id):
-            self._found = (target.message_id, target.found)
+            self._found = target
         else:
             self.notify(
                 "The message is on another branch, which can be shown when the running reply is "
@@ -621,22 +623,14 @@ class ChatScreen(Screen[None]):
         shown = self.conversation.history.chat_id
 
         def closed(target: ChatTarget | None) -> None:
-            if (target is None or target.chat_id == shown) and not self._is_still_there():
-                self.conversation.new_chat()
+            if target is None or target.chat_id == shown:
+                self.conversation.refresh_or_leave()
             if target is not None:
                 self.open_at(target)
 
         forget = self.services.forget_on_disk
         screen = ChatsScreen(self.conversation, is_searching=is_searching, forget_on_disk=forget)
         self.app.push_screen(screen, closed)
-
-    def _is_still_there(self) -> bool:
-        """Read the shown chat again; False if it is gone."""
-        try:
-            self.conversation.refresh()
-        except StoreError:
-            return False
-        return True
 
     def action_fork(self) -> None:
         """Copy the chat up to the selected message, or to its end, into a new chat."""
@@ -649,7 +643,6 @@ class ChatScreen(Screen[None]):
         self.notify("This chat is a copy; the original chat is unchanged.")
 
     def action_chat_settings(self) -> None:
-        """Ask for system prompt and sampling, and how drafts are verified."""
         from app.screens.chat_settings import ChatSettings, ChatSettingsScreen
 
         conversation, history = self.conversation, self.conversation.history
@@ -663,35 +656,6 @@ class ChatScreen(Screen[None]):
             )
 
         ask(self, ChatSettingsScreen(now, self.services.settings.settings.prompts), changed)
-
-    def pin(self) -> None:
-        """Pin the shown chat to the top of the lists, or unpin it."""
-        if self._is_still_there() and (chat := self.conversation.history.chat) is not None:
-            self._change_chat(ChatChanges(is_pinned=not chat.is_pinned))
-
-    def ask_folder(self) -> None:
-        """Ask for the folder of the shown chat."""
-        if (chat := self.conversation.history.chat) is not None:
-            ask_folder(self, chat, self._change_chat)
-
-    def put_into(self, folder: str) -> None:
-        """Put the shown chat into a folder."""
-        self._change_chat(in_folder(folder))
-
-    def ask_title(self) -> None:
-        """Ask for another title of the shown chat."""
-        if (chat := self.conversation.history.chat) is not None:
-            ask_title(self, chat, self._change_chat)
-
-    def rename(self, title: str) -> None:
-        """Give the shown chat a title."""
-        self._change_chat(with_title(title))
-
-    def _change_chat(self, changes: ChatChanges) -> None:
-        history = self.conversation.history
-        if history.chat is not None:
-            self.sidebar.change(history.chat, changes)
-            self._is_still_there()
 
     def action_export(self) -> None:
         from app.screens.chats import ask_export
@@ -715,23 +679,11 @@ class ChatScreen(Screen[None]):
         self._remember("ui", "sidebar", is_on)
 
     def show_sidebar(self, *, is_on: bool) -> None:
-        """Show the chats beside the transcript where the screen is wide, or hide them."""
         self.set_class(is_on, "-sidebar")
-        self.call_after_refresh(self.sidebar.read)
+        self.call_after_refresh(self.sidebar.show_current)
 
     def on_chat_list_opened(self, message: ChatList.Opened) -> None:
         self.open_at(message.target)
-
-    def on_beginning_list_chosen(self, message: BeginningList.Chosen) -> None:
-        match message.key:
-            case Example(text):
-                self.composer.put(text)
-                self.composer.focus()
-            case int(chat_id):
-                self.open_chat(chat_id)
-
-    def action_to_list(self) -> None:
-        self.sidebar.chats.focus()
 
     # --- speculation ---
 
@@ -770,16 +722,10 @@ class ChatScreen(Screen[None]):
 
     # --- messages ---
 
-    def action_find(self) -> None:
-        self.find_text()
-
-    def find_text(self, text: str | None = None) -> None:
-        """Find a text in this chat; None keeps the last one."""
+    def action_find(self, text: str | None = None) -> None:
+        """Find a text in this chat; None finds the last one again."""
         self.query_one(TabStrip).active = 0
         self.find.open(text)
-
-    def action_find_next(self, step: int) -> None:
-        self.find.next(step)
 
     def action_copy_message(self) -> None:
         message = self._message_of(Speaker.MODEL)
@@ -808,7 +754,7 @@ class ChatScreen(Screen[None]):
         if message is None or text is None:
             self.notify("This reply has no statistics.")
         else:
-            self.conversation.toggle_note(message.id, text)
+            self.conversation.history.notes.toggle(message.id, text)
 
     def on_transcript_clicked(self, message: Transcript.Clicked) -> None:
         self.transcript.selected = message.key
@@ -817,7 +763,6 @@ class ChatScreen(Screen[None]):
         self.set_tint(TINT_MODES[(TINT_MODES.index(self.transcript.tint) + 1) % len(TINT_MODES)])
 
     def set_tint(self, mode: TintMode) -> None:
-        """Colour tokens in this way, and remember it."""
         self.transcript.set_tint(mode)
         self.notify(f"Token colours: {TINT_MEANINGS[mode]}", timeout=3)
         self._remember("ui", "tint", mode)
@@ -836,9 +781,6 @@ def speculation_text(settings: SpeculationSettings) -> str:
     """The settings in words, such as `lookup, auto draft length`."""
     if settings.predictor is PredictorName.OFF:
         return "off: plain decoding"
-    match settings.controller:
-        case ControllerName.FIXED:
-            rule = f"fixed at {settings.n_draft} tokens"
-        case ControllerName.AUTO:
-            rule = "auto draft length"
+    is_fixed = settings.controller is ControllerName.FIXED
+    rule = f"fixed at {settings.n_draft} tokens" if is_fixed else "auto draft length"
     return f"{settings.predictor}, {rule}"

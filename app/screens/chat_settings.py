@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,14 +18,10 @@ from engine.configuration import (
     MAX_COUNT,
     SamplingSettings,
     SpeculationSettings,
-    Thinking,
-    Verification,
     bounds_of,
 )
 from engine.grammar.source import SCHEMA_SUFFIX, GrammarError, read_grammar
 from engine.planning.values import OptionError, parse_count
-
-Choice = TypeVar("Choice", bound=Verification | Thinking | bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +54,24 @@ _FIELDS = (
 )
 
 
-_VERIFICATIONS: dict[Verification, str] = {
-    "coupled": "coupled: same text as without drafts",
-    "rejection": "rejection: accepts more drafts; the text differs",
+_CHOICES: dict[str, tuple[str, dict[str | bool, str]]] = {
+    "thinking": (
+        "thinking",
+        {"auto": "auto: follows the chat template", "off": "off: answers without thinking"},
+    ),
+    "verification": (
+        "verification",
+        {
+            "coupled": "coupled: same text as without drafts",
+            "rejection": "rejection: accepts more drafts; the text differs",
+        },
+    ),
+    "bonus_token": (
+        "bonus token",
+        {True: "on: extra token after full acceptance", False: "off: no extra token"},
+    ),
 }
-_THINKS: dict[Thinking, str] = {
-    "auto": "auto: follows the chat template",
-    "off": "off: answers without thinking",
-}
-_BONUS = {True: "on: extra token after full acceptance", False: "off: no extra token"}
+"""Settings of sampling or speculation with their labels and choices."""
 
 
 class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
@@ -108,19 +113,17 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
                     id="answer-rule", compact=True,
                     placeholder="file with a JSON schema (.json) or grammar; empty: any text",
                 )  # fmt: skip
-            yield from self._verification()
+            with Grid(id="choices"):
+                for name, (label, choices) in _CHOICES.items():
+                    sampling, speculation = self._settings.sampling, self._settings.speculation
+                    now = getattr(sampling if name == "thinking" else speculation, name)
+                    yield Label(label, classes="label")
+                    yield Select(
+                        [(text, value) for value, text in choices.items()],
+                        value=now, allow_blank=False, compact=True, id=name,
+                    )  # fmt: skip
             yield Static("", id="problem", markup=False)
             yield Static("ctrl+s or enter saves · esc cancels", classes="hint", markup=False)
-
-    def _verification(self) -> ComposeResult:
-        speculation = self._settings.speculation
-        with Grid(id="choices"):
-            yield Label("thinking", classes="label")
-            yield _choice("thinking", _THINKS, self._settings.sampling.thinking)
-            yield Label("verification", classes="label")
-            yield _choice("verification", _VERIFICATIONS, speculation.verification)
-            yield Label("bonus token", classes="label")
-            yield _choice("bonus_token", _BONUS, speculation.bonus_token)
 
     def on_mount(self) -> None:
         self.query_one("#system-prompt").focus()
@@ -152,24 +155,17 @@ class ChatSettingsScreen(ModalScreen[ChatSettings | None]):
         if problems:
             self.query_one("#problem", Static).update("\n".join(problems))
             return
-        chosen = self.query_one("#thinking", Select).value
-        values["thinking"] = next(name for name in _THINKS if name == chosen)
-        changed = replace(self._settings.sampling, **values).with_absolute_paths()
-        prompt = self.query_one("#system-prompt", TextArea).text
-        self.dismiss(ChatSettings(prompt, changed, self._speculation()))
-
-    def _speculation(self) -> SpeculationSettings:
-        verification = self.query_one("#verification", Select).value
-        return replace(
-            self._settings.speculation,
-            verification=next(name for name in _VERIFICATIONS if name == verification),
-            bonus_token=self.query_one("#bonus_token", Select).value is True,
+        chosen: dict[str, Any] = {
+            name: self.query_one(f"#{name}", Select).value for name in _CHOICES
+        }
+        values["thinking"] = chosen.pop("thinking")
+        self.dismiss(
+            ChatSettings(
+                self.query_one("#system-prompt", TextArea).text,
+                replace(self._settings.sampling, **values).with_absolute_paths(),
+                replace(self._settings.speculation, **chosen),
+            )
         )
-
-
-def _choice(name: str, options: dict[Choice, str], value: Choice) -> Select[Choice]:
-    pairs = [(text, option) for option, text in options.items()]
-    return Select(pairs, value=value, allow_blank=False, compact=True, id=name)
 
 
 def _read(field: _Field, text: str) -> float | int:

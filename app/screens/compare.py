@@ -222,7 +222,7 @@ class CompareScreen(Screen[None]):
             if is_asking:
                 self.remove_class("-asking")
                 self.query_one("#answer-1").focus()
-            self._conversation.lease = self.comparison
+            self._conversation.task = self.comparison
         self.comparison.add_blocks(n_blocks)
         self.show_now()
 

@@ -28,44 +28,41 @@ _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
 
 class Completion:
-    """Lists completions of the word at the cursor; the composer's keys move in the list.
+    """Lists completions of the word at the cursor in `rows`, which never have the focus.
 
-    Args:
-        composer: Holds the word.
-        rows: The list, which never has the focus.
-        commands: Returns what can be written after a slash.
+    `commands` returns what can be written after a slash; `folder` has the files.
     """
 
     def __init__(self, composer: Composer, rows: SelectList, commands: Commands) -> None:
+        self.folder = Path()
+        self.is_open = False
         self._composer = composer
         self._rows = rows
         self._commands = commands
-        self.is_open = False
         self._listed_for = ""
         """The text that the list belongs to."""
         self._closed_at: str | None = None
         """The text for which the user closed the list."""
-        self._names: tuple[str, ...] = ()
+        self._names: Sequence[str] = ()
         self._names_at = float("-inf")
-        self.folder = Path()
-        """Directory of the files."""
 
     def refresh(self) -> None:
         """Show what the word before the cursor may become, or close the list."""
-        composer = self._composer
-        row, column = composer.cursor_location
-        line = composer.document.get_line(row)[:column]
+        text = self._listed_for = self._composer.text
         rows: list[Row[Command | str]] = []
-        self._listed_for = composer.text
-        if composer.text != self._closed_at and composer.has_focus:
+        if text != self._closed_at and self._composer.has_focus:
             self._closed_at = None
-            if (match := _COMMAND.fullmatch(composer.text)) is not None:
+            if (match := _COMMAND.fullmatch(text)) is not None:
                 rows = self._command_rows(match[1])
-            elif (match := _FILE.search(line)) is not None:
+            elif (match := self._file_at_cursor()) is not None:
                 rows = self._file_rows(match[1])
         self._rows.display = self.is_open = bool(rows)
         if rows:
             self._rows.show_rows(rows, rows[0].key)
+
+    def _file_at_cursor(self) -> re.Match[str] | None:
+        row, column = self._composer.cursor_location
+        return _FILE.search(self._composer.document.get_line(row)[:column])
 
     def move(self, step: int) -> bool:
         """Mark the next completion or the one before; False without a list."""
@@ -82,33 +79,32 @@ class Completion:
         return was_open
 
     def complete(self) -> bool:
-        """Write the marked completion; False without a list."""
+        """Insert the marked completion; False without a list."""
         self._catch_up()
-        if not self.is_open:
-            return False
-        self._write(self._rows.marked_key)
-        return True
+        was_open = self.is_open
+        if was_open:
+            self._insert(self._rows.marked_key)
+        return was_open
 
     def run(self) -> bool:
-        """Insert the marked file, or run the marked or written command; False for a message."""
+        """Insert the marked file, or run the marked or typed command; False for a message."""
         self._catch_up()
         if self.is_open:
             choice = self._rows.marked_key
             if isinstance(choice, Command):
                 self._run(choice, choice.run)
             else:
-                self._write(choice)
+                self._insert(choice)
             return True
-        text = self._composer.text.rstrip()
+        text, commands = self._composer.text.rstrip(), [*self._commands()]
         words = _WITH_WORDS.fullmatch(text)
-        command = command_named(self._commands(), words[1]) if words is not None else None
+        command = command_named(commands, words[1]) if words is not None else None
         if words is not None and command is not None and command.run_with is not None:
             self._run(command, partial(command.run_with, words[2]))
             return True
         match = _COMMAND.fullmatch(text)
         if match is None or not match[1]:
             return False
-        commands = [*self._commands()]
         command = command_named(commands, match[1])
         if command is not None:
             self._run(command, command.run)
@@ -135,27 +131,18 @@ class Completion:
         # After the key: a screen that a command opens handles the next ones.
         self._composer.call_later(run)
 
-    def _write(self, choice: object) -> None:
+    def _insert(self, choice: object) -> None:
         composer = self._composer
         row, column = composer.cursor_location
-        line = composer.document.get_line(row)[:column]
         if isinstance(choice, Command):
             composer.put(f"/{choice.name}")
-        elif (match := _FILE.search(line)) is not None:
-            composer.replace(
-                f"{choice} ",
-                (row, match.start()),
-                (row, column),
-                maintain_selection_offset=False,
-            )
+        elif (match := self._file_at_cursor()) is not None:
+            start, end = (row, match.start()), (row, column)
+            composer.replace(f"{choice} ", start, end, maintain_selection_offset=False)
         self._hide()
 
     def _hide(self) -> None:
         self._rows.display = self.is_open = False
-
-    def _show_names(self, names: Sequence[str]) -> None:
-        self._names = tuple(names)
-        self.refresh()
 
     def _command_rows(self, typed: str) -> list[Row[Command | str]]:
         found = completions([*self._commands()], typed)
@@ -167,12 +154,16 @@ class Completion:
         now = time.monotonic()
         if now - self._names_at > NAMES_AGE_S:
             self._names_at = now  # a folder of another machine may not answer for a minute
-            look = partial(file_names, self.folder)
-            in_thread(self._rows.screen, "file names", look, self._show_names)
+            read = partial(file_names, self.folder)
+            in_thread(self._rows.screen, "file names", read, self._show_names)
         found = matching(self._names, typed)[:MAX_ROWS]
         if found == [typed]:
             return []
         return [Row(mention(name), partial(_file_line, name)) for name in found]
+
+    def _show_names(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.refresh()
 
 
 def _command_line(command: Command, width: int) -> Line:

@@ -46,12 +46,8 @@ def in_thread(
 ) -> None:
     """Run slow work in a thread; its result comes back unless the screen was closed.
 
-    Args:
-        screen: Where the result is shown.
-        group: Name of the work; later work of the same name replaces it.
-        make: The work; may raise `EngineError`.
-        take: Receives the result, in the thread of the app.
-        fail: Receives the error; None shows a notice.
+    Later work of the same `group` replaces it. `take` receives the result of `make`, and `fail` its
+    `EngineError`, in the thread of the app; without `fail` the error is a notice.
     """
     failed: Callable[[EngineError], object] = fail or partial(report, screen)
 
@@ -78,12 +74,7 @@ def ask(node: DOMNode, screen: Screen[T | None], then: Callable[[T], object]) ->
 
 def confirm(node: DOMNode, question: str, then: Callable[[], object]) -> None:
     """Ask a question, and do something if the answer is yes."""
-
-    def answered(is_sure: bool | None) -> None:
-        if is_sure:
-            then()
-
-    node.app.push_screen(AskYes(question), answered)
+    ask(node, AskYes(question), lambda _: then())
 
 
 def ask_line(node: DOMNode, question: str, value: str, then: Callable[[str], object]) -> None:
@@ -112,8 +103,8 @@ class AskLine(ModalScreen[str | None]):
         self.dismiss(message.value.strip() or None)
 
 
-class AskYes(ModalScreen[bool]):
-    """Asks whether something is to be done."""
+class AskYes(ModalScreen[bool | None]):
+    """Asks whether something is to be done; the result is None if not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Confirm"),
@@ -130,7 +121,7 @@ class AskYes(ModalScreen[bool]):
             yield Static("y yes · n or esc no", classes="hint", markup=False)
 
     def action_answer(self, is_yes: bool) -> None:
-        self.dismiss(is_yes)
+        self.dismiss(True if is_yes else None)
 
 
 class Saving(ModalScreen[None]):
@@ -161,17 +152,9 @@ class PickScreen(ModalScreen[Key | None]):
         tabs: Sequence[Widget] = (),
         classes: str = "",
     ) -> None:
-        """A list of rows.
+        """A list of rows, with `tabs` above and `note` below; `mark` is the key of the marked row.
 
-        Args:
-            title: The title of the dialog.
-            rows: The rows; `show_all` shows others.
-            note: A line below the rows.
-            noun: What a row is, in the singular; without it only hits of a search are counted.
-            hint: The keys.
-            mark: Key of the row that is marked at first.
-            tabs: Widgets between title and rows.
-            classes: Of the dialog in the style sheets; `-short` has few rows.
+        `noun` is what a row is called; without it only results of a search are counted.
         """
         super().__init__()
         self._title = title
@@ -208,12 +191,10 @@ class PickScreen(ModalScreen[Key | None]):
 
     @property
     def marked(self) -> Key | None:
-        """The key of the marked row; None without rows."""
         index = self.query_one(SelectList).index
         return self._shown[index].key if self._shown else None
 
     def picked(self, key: Key) -> None:
-        """Close with a row."""
         self.dismiss(key)
 
     def found(self, words: Sequence[str]) -> list[Row[Key]]:
@@ -225,11 +206,9 @@ class PickScreen(ModalScreen[Key | None]):
         return None
 
     def mark_row(self, key: Key) -> None:
-        """Mark a row, if it is shown."""
         self.query_one(SelectList).mark(key)
 
     def show_note(self, note: str) -> None:
-        """Show another note below the rows."""
         self._note = note
         self._show_below()
 
@@ -348,19 +327,16 @@ class ContextFullScreen(ModalScreen[ContextChoice]):
             rows.show_rows(list(_rows(self._choices, undoes)))
             rows.focus()
 
-    def on_select_list_picked(self) -> None:
-        self.action_choose(str(self.query_one(SelectList).marked_key))
+    def on_select_list_picked(self, message: SelectList.Picked) -> None:
+        self.action_choose(message.key)
 
-    def action_choose(self, choice: str) -> None:
-        match choice:
-            case "shift" | "summarise" if self._choices.n_dropped:
-                self.dismiss("shift" if choice == "shift" else "summarise")
-            case "branch" if self._choices.can_branch:
-                self.dismiss("branch")
-            case "stop":
-                self.dismiss("stop")
-            case _:
-                self.app.bell()
+    def action_choose(self, choice: ContextChoice) -> None:
+        can_drop, can_branch = bool(self._choices.n_dropped), self._choices.can_branch
+        can = {"shift": can_drop, "summarise": can_drop, "branch": can_branch, "stop": True}
+        if can[choice]:
+            self.dismiss(choice)
+        else:
+            self.app.bell()
 
 
 def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoice]]:
@@ -373,9 +349,8 @@ def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoic
     branched = "with the same system prompt; this chat is not changed"
     if not can_branch:
         branched = "this is the only question: a new chat would be just as full"
-    stopped = "nothing changes"
-    if choices.can_take_back:
-        stopped = "the question returns to the composer"
+    returns = choices.can_take_back
+    stopped = "the question returns to the composer" if returns else "nothing changes"
     yield _row("d", "Drop the oldest turns", dropped, "shift", can_drop)
     yield _row("s", "Summarise the oldest turns", written, "summarise", can_drop)
     yield _row("n", "New chat with the last question", branched, "branch", can_branch)
@@ -385,10 +360,8 @@ def _rows(choices: ContextFullOptions, undoes: str) -> Iterator[Row[ContextChoic
 def _row(
     key: str, title: str, meaning: str, choice: ContextChoice, can: bool
 ) -> Row[ContextChoice]:
-    above = (
-        Run(f"{key:>4}  ", "accent" if can else "muted"),
-        Run(title, "strong" if can else "muted"),
-    )
+    key_style, title_style = ("accent", "strong") if can else ("muted", "muted")
+    above = (Run(f"{key:>4}  ", key_style), Run(title, title_style))
     below = (Run(f"      {meaning}", "muted"),)
     return Row(choice, partial(clipped, above), partial(clipped, below), is_enabled=can)
 

@@ -11,53 +11,41 @@ from app.format import count, counted
 from app.widgets.transcript import Transcript
 
 
-class FindBox(Input):
-    """Where the user writes what is looked for."""
+class FindBar(Horizontal):
+    """A search box above the transcript."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "screen.find_next(-1)", "Before", id="find-before",
+        Binding("up", "next(-1)", "Before", id="find-before",
                 tooltip="Go to the previous match, as enter does"),
-        Binding("down", "screen.find_next(1)", "Next", id="find-next", tooltip="Go to the next "
-                                                                               "match"),
+        Binding("down", "next(1)", "Next", id="find-next", tooltip="Go to the next match"),
     ]  # fmt: skip
-
-
-class FindBar(Horizontal):
-    """A line above the transcript while something is looked for."""
 
     def __init__(self, transcript: Transcript, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
         self._transcript = transcript
+        self._box = Input(placeholder="find in this chat", id="find-box", compact=True)
+        self._count = Static(id="find-count", markup=False)
         self._keys: list[int] = []
-        """Messages that hold the text, oldest first."""
+        """Messages that contain the text, oldest first."""
         self._at = 0
         """Which of them is shown."""
         self._line = 0
         """Which of the lines with the text in that message is shown."""
 
     def compose(self) -> ComposeResult:
-        yield FindBox(placeholder="find in this chat", id="find-box", compact=True)
-        yield Static(id="find-count", markup=False)
-
-    @property
-    def _box(self) -> FindBox:
-        return self.query_one(FindBox)
-
-    @property
-    def text(self) -> str:
-        """What is looked for."""
-        return self._box.value
+        yield self._box
+        yield self._count
 
     def open(self, text: str | None = None) -> None:
-        """Show the line; a text is looked for at once, None keeps the one before."""
+        """Show the search box with a text; None is the text of the last search."""
         self.display = True
         if text is not None:
             self._box.value = text
         self._box.focus()
-        self._look()
+        self._search()
 
     def close(self) -> bool:
-        """Hide the line and mark nothing any more; False where it was not there."""
+        """Hide the search box and the marks; False if it was hidden."""
         was_open = self.display
         if was_open:
             self.display = False
@@ -68,17 +56,17 @@ class FindBar(Horizontal):
     def on_input_changed(self, message: Input.Changed) -> None:
         message.stop()
         if self.display:
-            self._look()
+            self._search()
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         message.stop()
-        self.next(-1)
+        self.action_next(-1)
 
-    def next(self, step: int) -> None:
-        """Go to the next place with the text, or the one before; from the end to the start."""
+    def action_next(self, step: int) -> None:
+        """Go to the next line with the text, or the one before; from the end to the start."""
         if not self._keys:
             return
-        lines = self._transcript.lines_with(self._keys[self._at], self.text)
+        lines = self._transcript.lines_with(self._keys[self._at], self._box.value)
         if 0 <= self._line + step < len(lines):
             self._line += step
         else:
@@ -86,22 +74,20 @@ class FindBar(Horizontal):
             self._line = 0 if step > 0 else -1
         self._show()
 
-    def _look(self) -> None:
-        """Find the messages, and show the last place of all."""
-        self._transcript.mark_text(self.text)
-        self._keys = self._transcript.keys_with(self.text)
+    def _search(self) -> None:
+        """Find the messages, and show the last line with the text."""
+        self._transcript.mark_text(self._box.value)
+        self._keys = self._transcript.keys_with(self._box.value)
         self._at, self._line = len(self._keys) - 1, -1
         self._show()
 
     def _show(self) -> None:
-        status = self.query_one("#find-count", Static)
+        text = self._box.value
         if not self._keys:
-            status.update("nothing found" if self.text else "up/down: matches · esc closes")
+            self._count.update("nothing found" if text else "up/down: matches · esc closes")
             return
         key = self._keys[self._at]
-        self._transcript.jump_to(key)  # which lays it out
-        lines = self._transcript.lines_with(key, self.text)
-        if lines:
-            self._line %= len(lines)
-            self._transcript.show_line(lines[self._line])
-        status.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")
+        self._transcript.jump_to(key, text, self._line)
+        if self._line < 0:
+            self._line += len(self._transcript.lines_with(key, text))
+        self._count.update(f"{count(self._at + 1)} of {counted(len(self._keys), 'message')}")

@@ -16,12 +16,9 @@ HELP_ID = "app-help"
 class TitleBar(InkLines):
     """A line over the whole width."""
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
-        super().__init__(id=id)
-        self._render_line: Callable[[int], Line] = lambda _: EMPTY
+    _render_line: Callable[[int], Line] = staticmethod(lambda _: EMPTY)
 
     def present(self, render: Callable[[int], Line]) -> None:
-        """Show another line, made for the width that there is."""
         self._render_line = render
         if self.size.width:
             self.show([render(self.size.width)])
@@ -32,7 +29,10 @@ class TitleBar(InkLines):
 
 
 class TabStrip(InkLines):
-    """Names side by side, the active one marked by shape and colour."""
+    """Names side by side, the active one marked by shape and colour; the first one at first.
+
+    `key` is the name of the key that goes to the next tab.
+    """
 
     active: reactive[int] = reactive(0, layout=False, init=False)
 
@@ -42,20 +42,7 @@ class TabStrip(InkLines):
 
         index: int
 
-    def __init__(
-        self,
-        names: tuple[str, ...],
-        key: str,
-        *,
-        id: str | None = None,  # noqa: A002  Textual's own name
-    ) -> None:
-        """Tabs of which the first is active.
-
-        Args:
-            names: The tabs.
-            key: Stands behind them: the key that goes to the next one.
-            id: Its name in the style sheets.
-        """
+    def __init__(self, names: tuple[str, ...], key: str, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
         super().__init__(id=id)
         self.names = names
         self._key = key
@@ -68,16 +55,12 @@ class TabStrip(InkLines):
         self.post_message(self.Chosen(active))
 
     def next(self) -> None:
-        """Go to the next tab, from the last to the first."""
         self.active = (self.active + 1) % len(self.names)
 
     def on_click(self, event: events.Click) -> None:
-        end = 0
-        for index, part in enumerate(self._tabs()):
-            end += width_of((part,))
-            if event.x < end:
-                self.active = index
-                return
+        index = _index_at(event.x, [(tab,) for tab in self._tabs()])
+        if index is not None:
+            self.active = index
 
     def _tabs(self) -> list[Run]:
         return [
@@ -95,19 +78,16 @@ class ShownKey:
     """A key as the bar shows it."""
 
     key: str
-    """As it is pressed."""
+    """Textual's name of the key."""
     name: str
-    """As it is written."""
     description: str
 
     @property
     def runs(self) -> Line:
-        """The key and what it does."""
         return (Run(f" {self.name}", "accent"), Run(f" {self.description} ", "muted"))
 
     @property
     def number(self) -> int | None:
-        """Of a function key."""
         is_function = self.key[0] == "f" and self.key[1:].isdecimal()
         return int(self.key[1:]) if is_function else None
 
@@ -118,9 +98,7 @@ class KeyBar(InkLines):
     Textual's footer is a widget for each key, all of which are laid out with every frame.
     """
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  Textual's own name
-        super().__init__(id=id)
-        self._shown: list[ShownKey] = []
+    _shown: tuple[ShownKey, ...] = ()
 
     def on_mount(self) -> None:
         self.screen.bindings_updated_signal.subscribe(self, lambda _: self.update())
@@ -130,53 +108,48 @@ class KeyBar(InkLines):
         self.update()
 
     def update(self) -> None:
-        """Show what the focused widget and the screen bind now."""
         if not self.size.width:
             return  # it is called again with a width
-        self._shown = fitting(self._keys(), self.size.width, self._help_key())
+        more = ShownKey("f1", "f1", "more")
+        keys: dict[str | None, ShownKey] = {}
+        for key, active in self.screen.active_bindings.items():
+            name = self.app.get_key_display(active.binding)
+            if active.binding.id == HELP_ID:
+                more = ShownKey(key, name, "more")
+            if active.binding.show and active.enabled:  # the first key of each binding
+                keys.setdefault(active.binding.id, ShownKey(key, name, active.binding.description))
+        self._shown = tuple(fitting(_in_order([*keys.values()]), self.size.width, more))
         self.show([tuple(run for shown in self._shown for run in shown.runs)])
 
     def on_click(self, event: events.Click) -> None:
-        end = 0
-        for shown in self._shown:
-            end += width_of(shown.runs)
-            if event.x < end:
-                self.app.simulate_key(shown.key)
-                return
+        index = _index_at(event.x, [shown.runs for shown in self._shown])
+        if index is not None:
+            self.app.simulate_key(self._shown[index].key)
 
-    def _help_key(self) -> ShownKey:
-        """The key of the help, which works over every screen, under the name of what it is here."""
-        for key, active in self.screen.active_bindings.items():
-            if active.binding.id == HELP_ID:
-                return ShownKey(key, self.app.get_key_display(active.binding), "more")
-        return ShownKey("f1", "f1", "more")
 
-    def _keys(self) -> list[ShownKey]:
-        shown: list[ShownKey] = []
-        for key, active in self.screen.active_bindings.items():
-            if active.binding.show and active.enabled:
-                name = self.app.get_key_display(active.binding)
-                shown.append(ShownKey(key, name, active.binding.description))
-        return _in_order(shown)
+def _index_at(x: int, parts: list[Line]) -> int | None:
+    """The index of the part at a column; None after the last."""
+    end = 0
+    for index, part in enumerate(parts):
+        end += width_of(part)
+        if x < end:
+            return index
+    return None
 
 
 def fitting(keys: list[ShownKey], width: int, more: ShownKey) -> list[ShownKey]:
-    """The keys that have room; where some have none, `more` at the end shows the rest.
+    """The keys that fit; if some do not, `more` at the end shows the rest.
 
-    Function keys go first, the last of them before the others, and esc stays.
+    The last function key is left out first, then the last of the others, and esc stays.
     """
     if _width(keys) <= width:
         return keys
-    kept = [shown for shown in keys if shown.key != more.key]
-    while kept and _width([*kept, more]) > width:
-        kept.remove(_least(kept))
-    return [*kept, more]
-
-
-def _least(keys: list[ShownKey]) -> ShownKey:
-    functions = [shown for shown in keys if shown.number is not None]
-    others = [shown for shown in keys if shown.key != "escape"]
-    return (functions or others or keys)[-1]
+    left = [shown for shown in keys if shown.key != more.key]
+    while left and _width([*left, more]) > width:
+        functions = [shown for shown in left if shown.number is not None]
+        others = [shown for shown in left if shown.key != "escape"]
+        left.remove((functions or others or left)[-1])
+    return [*left, more]
 
 
 def _width(keys: list[ShownKey]) -> int:
@@ -185,8 +158,5 @@ def _width(keys: list[ShownKey]) -> int:
 
 def _in_order(keys: list[ShownKey]) -> list[ShownKey]:
     """Function keys in their order, where they stand; a focused text area moves some ahead."""
-    indices = [index for index, shown in enumerate(keys) if shown.number is not None]
-    ordered = sorted((keys[index] for index in indices), key=lambda shown: shown.number or 0)
-    for index, shown in zip(indices, ordered, strict=True):
-        keys[index] = shown
-    return keys
+    ordered = iter(sorted((k for k in keys if k.number is not None), key=lambda k: k.number or 0))
+    return [key if key.number is None else next(ordered) for key in keys]

@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.strip import Strip
-from textual.widgets import Input, TextArea
+from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
 from app.bindings import COMPOSER_KEYS, with_keys
@@ -23,10 +23,10 @@ _LABEL = re.compile(r"\[paste (\d+): [^\]\n]*\]")
 
 
 class Composer(TextArea):
-    """A text area of a few lines; what enter does with its text, the screen knows.
+    """A text area of a few lines; its screen handles enter.
 
-    A long paste stands in it as a label such as `[paste 1: 214 lines pasted]`. Whoever changes the
-    label makes plain text of it; undo brings it back.
+    A long paste is shown as a label such as `[paste 1: 214 lines pasted]`. A changed label is plain
+    text; undo restores the paste.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = COMPOSER_KEYS
@@ -40,11 +40,11 @@ class Composer(TextArea):
             highlight_cursor_line=False,
         )
         self.recall: Callable[[int], bool] = lambda _: False
-        """Shows the text so many questions back in time, or forward; False without any."""
+        """Shows the question so many steps earlier, or later; False without any."""
         self.move_in_list: Callable[[int], bool] = lambda _: False
-        """Moves the mark in a list of completions; False where there is none."""
+        """Moves the mark in a list of completions; False without a list."""
         self.complete: Callable[[], bool] = lambda: False
-        """Does what tab is for here; False where it is to move the focus, as elsewhere."""
+        """Does what tab is for here; False if tab is to move the focus."""
         self._pastes: dict[str, str] = {}
         """Pastes by label."""
         # A blinking cursor repaints the screen twice a second while a reply streams.
@@ -131,7 +131,7 @@ class Composer(TextArea):
         return [(row, match) for row, match in found if match[0] in self._pastes]
 
     def _labelled(self, text: str) -> str:
-        """The label of a paste, which is kept under it."""
+        """Store a paste and return its label."""
         number = len(self._pastes) + 1
         label = f"[paste {number}: {paste_size(text)}]"
         self._pastes[label] = without_marks(text)
@@ -143,15 +143,7 @@ class Composer(TextArea):
 
     # --- its text ---
 
-    def take(self) -> str:
-        """Take out what is written: what is typed from now on is another text."""
-        text = self.written
-        if text.strip():
-            self.begin("")
-        return text
-
     def action_newline(self) -> None:
-        """Begin a new line."""
         self.insert("\n")
 
     def action_copy_or_clear(self) -> None:
@@ -182,8 +174,8 @@ class Composer(TextArea):
             return
         if not self.navigator.is_first_wrapped_line(self.cursor_location):
             self.action_cursor_up()
-        else:
-            self._recall(1)
+        elif not self.recall(1):
+            self.action_cursor_line_start()
 
     def action_newer(self) -> None:
         """Go a line down; from the last, forward to what was written."""
@@ -191,15 +183,7 @@ class Composer(TextArea):
             return
         if not self.navigator.is_last_wrapped_line(self.cursor_location):
             self.action_cursor_down()
-        else:
-            self._recall(-1)
-
-    def _recall(self, n: int) -> None:
-        if self.recall(n):
-            return
-        if n > 0:
-            self.action_cursor_line_start()
-        else:
+        elif not self.recall(-1):
             self.action_cursor_line_end()
 
     def undo(self) -> None:
@@ -233,12 +217,3 @@ class Composer(TextArea):
         self._pastes = {}
         self.load_text(self._shown(written))
         self.move_cursor(self.document.end)
-
-
-class SearchBox(Input):
-    """Where the user writes what is searched."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "screen.to_list", "To the list", id="search-to-list",
-                tooltip="Go from the search to the results"),
-    ]  # fmt: skip

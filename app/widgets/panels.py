@@ -1,7 +1,6 @@
 """The framed panels beside the chat: a snapshot goes in, lines are painted."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import get_args
 
 from app.chat.snapshot import CockpitSnapshot
 from app.render.cache import cache_lines
@@ -12,37 +11,7 @@ from app.render.status import memory_lines, server_lines, throughput_lines
 from app.widgets.ink import InkLines
 from engine.events import PanelName
 
-
-@dataclass(frozen=True, slots=True)
-class PanelContent:
-    """What a panel shows of a snapshot."""
-
-    title: Callable[[CockpitSnapshot], str]
-    lines: Callable[[CockpitSnapshot, int, int, GraphSymbols], list[Line]]
-    """Made for a width and a height in cells."""
-
-
-PANELS: Mapping[PanelName, PanelContent] = {
-    "speculation": PanelContent(
-        speculation_title,
-        lambda snapshot, width, height, symbols: speculation_lines(
-            snapshot, width, symbols, height=height
-        ),
-    ),
-    "throughput": PanelContent(
-        lambda _: "throughput",
-        lambda snapshot, width, _, symbols: throughput_lines(snapshot, width, symbols),
-    ),
-    "cache": PanelContent(
-        lambda _: "KV cache",
-        lambda snapshot, width, height, symbols: cache_lines(
-            snapshot, width, symbols, height=height
-        ),
-    ),
-    "memory": PanelContent(
-        lambda _: "memory", lambda snapshot, width, _height, _symbols: memory_lines(snapshot, width)
-    ),
-}
+PANELS: tuple[PanelName, ...] = get_args(PanelName)
 
 
 class Panel(InkLines):
@@ -51,20 +20,40 @@ class Panel(InkLines):
     def __init__(self, name: PanelName) -> None:
         super().__init__(id=name)
         self._panel: PanelName = name
-        self._content = PANELS[name]
         self._snapshot = CockpitSnapshot()
-        self.frame_title = self._content.title(self._snapshot)
+        self.frame_title = self._title()
 
     def present(self, snapshot: CockpitSnapshot) -> None:
-        """Show a snapshot."""
         self._snapshot = snapshot
         width, height = self.size
         if width:
-            told = server_lines(snapshot, self._panel, width)
-            lines = self._content.lines(snapshot, width, max(height - len(told), 1), self.symbols)
-            self.show([*told, *lines])
-            self.set_frame(title=self._content.title(snapshot))
+            above = server_lines(snapshot, self._panel, width)
+            lines = panel_lines(
+                self._panel, snapshot, width, max(height - len(above), 1), self.symbols
+            )
+            self.show([*above, *lines])
+            self.set_frame(title=self._title())
+
+    def _title(self) -> str:
+        if self._panel == "speculation":
+            return speculation_title(self._snapshot)
+        return "KV cache" if self._panel == "cache" else self._panel
 
     def on_resize(self) -> None:
         super().on_resize()
         self.present(self._snapshot)
+
+
+def panel_lines(
+    panel: PanelName, snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols
+) -> list[Line]:
+    """The lines of a panel, for a width and a height in cells."""
+    match panel:
+        case "speculation":
+            return speculation_lines(snapshot, width, symbols, height=height)
+        case "throughput":
+            return throughput_lines(snapshot, width, symbols)
+        case "cache":
+            return cache_lines(snapshot, width, symbols, height=height)
+        case "memory":
+            return memory_lines(snapshot, width)

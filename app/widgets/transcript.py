@@ -30,7 +30,7 @@ AGAIN = (
     "{reply-regenerate} regenerate · {composer-complete}, then {message-edit} edit, "
     "{message-edit-reply} edit reply, {message-fork} fork, {message-copy} copy"
 )
-"""Said behind the last reply: these keys have no other place where they could be found."""
+"""Follows the last reply: no other place shows these keys."""
 WINDOW = 20
 """Messages that are laid out when a chat is opened, and how many more at a time."""
 
@@ -90,16 +90,15 @@ class Transcript(ScrollView, Ink, can_focus=True):
         known = {shown.entry.key: shown for shown in self._shown}
         first = max(len(entries) - self._n_window, 0)
         self._shown = [self._updated(known.get(e.key), e) for e in entries[first:]]
-        for entry_lines in self._shown:
-            entry_lines.set_hint("")
-        if last := self._last_message():
-            entry = last.entry
-            can_answer = entry.speaker is Speaker.MODEL and not entry.is_live
-            last.set_hint(self._named(AGAIN) if can_answer else "")
+        last = self._last_message()
+        for each in self._shown:
+            entry = each.entry
+            can_answer = each is last and entry.speaker is Speaker.MODEL and not entry.is_live
+            each.set_hint(self._named(AGAIN) if can_answer else "")
         if self.selected not in {entry.key for entry in entries}:
             self.selected = None
             if self.has_focus:
-                self._select_last()
+                self.on_focus()
         if self._text_width <= 0:
             self._tops, self._lines = [], []  # of the entries before
             self.forget_strips()
@@ -109,23 +108,19 @@ class Transcript(ScrollView, Ink, can_focus=True):
         messages = (Speaker.USER, Speaker.MODEL)
         return next((s for s in reversed(self._shown) if s.entry.speaker in messages), None)
 
-    def _select_last(self) -> None:
-        """Show what the keys apply to where nothing was selected."""
+    def on_focus(self) -> None:
+        """Show which message the keys apply to if none was selected."""
         last = self._last_message()
         if self.selected is None and last is not None:
             self.selected = last.entry.key
 
-    def on_focus(self) -> None:
-        self._select_last()
-
     def append(self, text: str, spans: Sequence[TokenSpan] = ()) -> None:
-        """Add text to the entry that is live, and the same by where its tokens came from."""
+        """Add text to the live entry, with its spans by origin."""
         if self._shown and self._shown[-1].entry.is_live:
             self._shown[-1].append(text, spans)
             self._lay_out_from(len(self._shown) - 1)
 
     def set_progress(self, text: str) -> None:
-        """Say how far the thinking of the reply is that streams."""
         last = self._shown[-1] if self._shown else None
         if last is not None and last.entry.is_live and last.has_thinking:
             last.set_progress(text)
@@ -144,7 +139,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._lay_out_from(self._shown.index(chosen))
 
     def set_tint(self, tint: TintMode) -> None:
-        """Colour tokens in another way."""
         self.tint = tint
         for shown in self._shown:
             shown.set_tint(tint)
@@ -152,24 +146,20 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._lay_out_from(0)
 
     def set_invitation(self, text: str) -> None:
-        """Show what can be done in a chat without messages."""
         if text != self._invitation:
             self._invitation = text
             self._lay_out_from(0)
 
     @property
     def has_messages(self) -> bool:
-        """Whether somebody has said something."""
         return any(entry.speaker in (Speaker.USER, Speaker.MODEL) for entry in self._all)
 
     @property
     def n_hidden(self) -> int:
-        """Messages above the window."""
         return len(self._all) - len(self._shown)
 
     @property
     def text(self) -> str:
-        """Everything that is laid out, as plain text."""
         return "\n".join(plain(line) for line in self._lines)
 
     def _updated(self, known: EntryLines | None, entry: Entry) -> EntryLines:
@@ -197,12 +187,8 @@ class Transcript(ScrollView, Ink, can_focus=True):
             return
         if first >= len(self._tops):
             first = 0
-        if first == 0:
-            self._tops = []
-            lines: list[Line] = self._heading()
-        else:
-            lines = self._lines[: self._tops[first]]
-            del self._tops[first:]
+        lines = self._lines[: self._tops[first]] if first else self._heading()
+        del self._tops[first:]
         for shown in self._shown[first:]:
             self._tops.append(len(lines))
             lines += shown.lines(self._text_width)
@@ -215,7 +201,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
         elif len(lines) > n_old:
             self.set_frame(hint=self._named("more below: {transcript-end} goes to the end"))
         self._move_thumb()
-        self._refresh_from(unchanged)
+        top, size = max(unchanged - self.scroll_offset.y, 0), self.size
+        if top < size.height:
+            self.refresh(Region(0, top, size.width, size.height - top))
 
     def _forget_strips(self, start: int, end: int) -> None:
         for y in range(start, end):
@@ -238,18 +226,12 @@ class Transcript(ScrollView, Ink, can_focus=True):
     def _named(self, hint: str) -> str:
         return with_keys(hint, self.app)
 
-    def _refresh_from(self, line: int) -> None:
-        top = max(line - self.scroll_offset.y, 0)
-        size = self.size
-        if top < size.height:
-            self.refresh(Region(0, top, size.width, size.height - top))
-
     def on_resize(self) -> None:
         anchor = self._index_of(self.scroll_offset.y)
         self.forget_strips()
         self._lay_out_from(0)
-        is_wrapped_anew, self._laid_width = self.size.width != self._laid_width, self.size.width
-        if is_wrapped_anew and not self.is_following and 0 <= anchor < len(self._tops):
+        has_new_width, self._laid_width = self.size.width != self._laid_width, self.size.width
+        if has_new_width and not self.is_following and 0 <= anchor < len(self._tops):
             self.scroll_to(y=self._tops[anchor], animate=False)
         if self._goal is not None and self._is_laid_out:
             self.jump_to(*self._goal)
@@ -337,7 +319,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self.refresh()
 
     def action_select(self, step: int) -> None:
-        """Select the message above or below."""
         own = (Speaker.NOTE, Speaker.DIVIDER)
         keys = [shown.entry.key for shown in self._shown if shown.entry.speaker not in own]
         if not keys:
@@ -352,61 +333,47 @@ class Transcript(ScrollView, Ink, can_focus=True):
         if not 0 <= top - self.scroll_offset.y < self.size.height - 2:
             self.scroll_to(y=max(top - 1, 0), animate=False)
 
-    def jump_to(self, key: int, found: str = "") -> bool:
-        """Select a message and bring it into sight; False if it is not one of those shown.
+    def jump_to(self, key: int, found: str = "", index: int = 0) -> bool:
+        """Select a message and scroll to it; False if it is not one of those shown.
 
-        Where the transcript itself is not in sight, that is done as soon as it is.
-
-        Args:
-            key: Its id.
-            found: A text in it, whose first line is scrolled to.
+        It scrolls to one of the lines with the text `found`, by its index. A transcript that is not
+        in sight does so later.
         """
-        index = next((i for i, entry in enumerate(self._all) if entry.key == key), None)
-        if index is None:
+        at = next((i for i, entry in enumerate(self._all) if entry.key == key), None)
+        if at is None:
             return False
         self.is_following = False
-        if index < self.n_hidden:
-            self._n_window = len(self._all) - index + WINDOW // 2
+        if at < self.n_hidden:
+            self._n_window = len(self._all) - at + WINDOW // 2
             self.forget_strips()
             self.show(self._all)
         self.selected = key
         self._goal = None if self._is_laid_out else (key, found)
-        if self._goal is not None:
-            return True
-        line = self._line_of(index - self.n_hidden, found)
-        self.scroll_to(y=max(line - 2, 0), animate=False)
+        if self._goal is None:
+            lines = self.lines_with(key, found)
+            line = lines[index] if lines else self._tops[at - self.n_hidden]
+            self.scroll_to(y=max(line - 2, 0), animate=False)
         return True
-
-    def _line_of(self, shown: int, found: str) -> int:
-        """The line of a shown entry that holds a text, its first one where none does."""
-        return next(iter(self._lines_with(shown, found)), self._tops[shown])
-
-    def _lines_with(self, shown: int, text: str) -> list[int]:
-        start = self._tops[shown]
-        end = self._tops[shown + 1] if shown + 1 < len(self._tops) else len(self._lines)
-        wanted = text.lower()
-        lines = range(start, end) if wanted else ()
-        return [y for y in lines if wanted in plain(self._lines[y]).lower()]
 
     # --- finding ---
 
     def keys_with(self, text: str) -> list[int]:
-        """The messages that hold a text, in whatever case, oldest first."""
+        """The messages with a text in any case, oldest first."""
         wanted = text.lower()
         return [e.key for e in self._all if wanted and wanted in e.content.lower()]
 
     def lines_with(self, key: int, text: str) -> list[int]:
-        """The lines of a message that hold a text; none where it is not laid out."""
+        """The lines of a message that hold a text; none if it is not laid out."""
         shown = next((i for i, s in enumerate(self._shown) if s.entry.key == key), None)
-        return [] if shown is None or shown >= len(self._tops) else self._lines_with(shown, text)
-
-    def show_line(self, y: int) -> None:
-        """Bring a line into sight, a third of the way down."""
-        self.is_following = False
-        self.scroll_to(y=max(y - self.size.height // 3, 0), animate=False)
+        wanted = text.lower()
+        if shown is None or shown >= len(self._tops) or not wanted:
+            return []
+        end = self._tops[shown + 1] if shown + 1 < len(self._tops) else len(self._lines)
+        lines = range(self._tops[shown], end)
+        return [y for y in lines if wanted in plain(self._lines[y]).lower()]
 
     def mark_text(self, text: str) -> None:
-        """Mark a text wherever it stands; an empty one marks nothing."""
+        """Mark each occurrence of a text; an empty one marks nothing."""
         if text.lower() != self._marked_text:
             self._marked_text = text.lower()
             self.forget_strips()
@@ -422,7 +389,6 @@ class Transcript(ScrollView, Ink, can_focus=True):
         return strip
 
     def action_load_earlier(self) -> None:
-        """Lay out more messages above."""
         if not self.n_hidden:
             self.scroll_home(animate=False)
             return

@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 
 from app.application import KvchatApp
 from app.screens.chat import ChatScreen
-from tests.support.fakes_app import NARROW, answered, make_controller, ready, services, wait_until
+from tests.support.fakes_app import NARROW, answered, make_conversation, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -84,7 +84,7 @@ async def test_a_screen_is_as_it_was(
     monkeypatch.setattr(time, "time", lambda: NOW)
     monkeypatch.chdir(tmp_path)
     ticks = iter(range(10**9))
-    controller, _ = make_controller(tmp_path, Script((REPLY,)), clock=lambda: next(ticks) * 1e-6)
+    controller, _ = make_conversation(tmp_path, Script((REPLY,)), clock=lambda: next(ticks) * 1e-6)
     app = KvchatApp(controller, services(HOME), configuration=CONFIGURATION)
     async with app.run_test(size=size) as pilot:
         screen = await ready(pilot)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def services(tmp_path: Path, *, models: tuple[ModelEntry, ...] = ()) -> Services
     )
 
 
-def make_controller(
+def make_conversation(
     tmp_path: Path,
     script: Script | None = None,
     *,
@@ -65,9 +66,9 @@ def make_controller(
     return conversation, client
 
 
-def release_locks(controller: Conversation) -> None:
+def release_locks(conversation: Conversation) -> None:
     """Let go of the chats whose replies run, as the system does for a process that was killed."""
-    for reply in controller.running.values():
+    for reply in conversation.running.values():
         if reply.lock is not None:
             reply.lock.close()
 
@@ -75,9 +76,9 @@ def release_locks(controller: Conversation) -> None:
 def make_app(
     tmp_path: Path, script: Script | None = None, *, has_model: bool = True
 ) -> tuple[KvchatApp, ScriptedClient]:
-    controller, client = make_controller(tmp_path, script)
+    conversation, client = make_conversation(tmp_path, script)
     configuration = CONFIGURATION if has_model else None
-    return KvchatApp(controller, services(tmp_path), configuration=configuration), client
+    return KvchatApp(conversation, services(tmp_path), configuration=configuration), client
 
 
 async def wait_until(pilot: Pilot[None], predicate: Callable[[], object]) -> None:
@@ -111,3 +112,17 @@ async def answered(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
     await ask(pilot, screen, text)
     await wait_until(pilot, lambda: not screen.conversation.is_replying)
     await wait_until(pilot, lambda: not screen.has_unpainted_text)
+
+
+@asynccontextmanager
+async def opened(
+    tmp_path: Path,
+    script: Script | None = None,
+    *,
+    size: tuple[int, int] = WIDE,
+    has_model: bool = True,
+) -> AsyncIterator[tuple[KvchatApp, ScriptedClient, Pilot[None], ChatScreen]]:
+    """The chat with its model loaded."""
+    app, client = make_app(tmp_path, script, has_model=has_model)
+    async with app.run_test(size=size) as pilot:
+        yield app, client, pilot, await ready(pilot)

@@ -39,7 +39,7 @@ def refusal(text: str, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_a_paste_keeps_its_place_in_the_text_and_cannot_bring_marks_of_its_own() -> None:
+def test_a_paste_cannot_contain_marks() -> None:
     paste = folded("one\x03\x02two")
     text = f"before {paste} after"
     assert list(pieces(text)) == [("before ", False), ("onetwo", True), (" after", False)]
@@ -54,7 +54,7 @@ def test_files_are_named_by_path_and_words_stay_words(folder: Path) -> None:
     assert names_in(folded("@src/loop.py")) == [], "what is pasted asks for no file"
 
 
-def test_the_model_gets_the_file_behind_the_text_and_an_edit_gets_the_text_alone(
+def test_a_file_follows_the_text_and_an_edit_has_its_name(
     folder: Path,
 ) -> None:
     text = "what does @src/loop.py do?"
@@ -85,9 +85,7 @@ def test_the_name_of_a_folder_is_a_word_of_the_text(text: str, folder: Path) -> 
 @pytest.mark.parametrize(
     "text", ["read @src/loop.py", "@src/loop.py or @b.md?", "@b.md @src/loop.py"]
 )
-def test_a_question_sent_again_from_another_folder_keeps_the_files_it_had(
-    text: str, folder: Path
-) -> None:
+def test_a_question_sent_from_another_folder_has_its_files(text: str, folder: Path) -> None:
     (folder / "b.md").write_text("`````\nnot a file\n")
     message = message_with(text, read_files(text, folder))
     elsewhere = folder / "src"
@@ -109,7 +107,7 @@ def test_a_long_message_comes_back_as_one_line_and_a_short_one_as_it_was(folder:
     assert as_written("short", folder) == "short"
 
 
-def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path) -> None:
+def test_binary_large_and_unreadable_files_are_refused(folder: Path) -> None:
     (folder / "b.bin").write_bytes(b"a\0b")
     (folder / "photo.PNG").write_bytes(b"\x89PNG\0")
     (folder / "latin.txt").write_bytes(b"caf\xe9")
@@ -117,11 +115,11 @@ def test_binary_huge_and_unreadable_files_are_refused_in_a_sentence(folder: Path
     os.mkfifo(folder / "pipe")
     assert "binary" in refusal("@b.bin", folder)
     assert "not UTF-8 text (byte 3)" in refusal("@latin.txt", folder)
-    assert "limit is 1 MiB" in refusal("@huge.txt", folder)
+    assert "exceeds the limit" in refusal("@huge.txt", folder)
     assert "it is a pipe or a device, not a file" in refusal("@pipe", folder)
 
 
-def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
+def test_a_link_out_of_the_folder_is_refused(
     folder: Path,
 ) -> None:
     (folder.parent / "secret.txt").write_text("secret")
@@ -137,7 +135,7 @@ def test_a_link_that_leads_out_of_the_folder_is_refused_and_one_inside_is_not(
     assert read_files("@in.py", folder)[0].text == "a = 1\nb = 2\n"
 
 
-def test_names_are_found_by_any_part_and_links_and_hidden_folders_are_left_out(
+def test_names_match_anywhere_without_links_and_hidden_folders(
     folder: Path,
 ) -> None:
     (folder / ".git").mkdir()
@@ -153,9 +151,7 @@ def test_names_are_found_by_any_part_and_links_and_hidden_folders_are_left_out(
     assert mention("src/loop.py") == "@src/loop.py"
 
 
-def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_replaces_its_name_and_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     png(folder / "a b.png", width=4, height=3)
     text = 'is @"a b.png" like @src/loop.py, or @"a b.png"?'
@@ -170,7 +166,7 @@ def test_an_image_stands_where_it_is_named_and_comes_back_by_its_name(
     assert as_written(message, folder) == text
     (folder / "a b.png").unlink()
     assert as_written(message, folder).startswith(f"is {image.reference} like"), (
-        "what is kept serves"
+        "the stored path is used"
     )
     assert images_in(message_with(as_written(message, folder), ())) == [image]
 
@@ -192,13 +188,13 @@ def test_what_pastes_and_files_name_as_images_is_text(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "reason"),
     [(b"\x89PNG\r\n\x1a\n" + bytes(9), "damaged"), (b"hello", "not a supported image")],
 )
-def test_a_bad_image_is_refused_by_its_name(data: bytes, said: str, folder: Path) -> None:
+def test_a_bad_image_is_refused_by_its_name(data: bytes, reason: str, folder: Path) -> None:
     (folder / "a.PNG").write_bytes(data)
     assert refusal("@a.PNG", folder).startswith("@a.PNG is ")
-    assert said in refusal("@a.PNG", folder)
+    assert reason in refusal("@a.PNG", folder)
     (folder / "out.png").symlink_to(png(folder.parent / "other.png"))
     assert "@out.png points outside" in refusal("@out.png", folder)
 

@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 
 from app.chat.conversation import Conversation
@@ -7,130 +5,128 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from app.store.records import StoredMessage
 from engine.events import Failed, FinishReason
-from tests.app.chat.conftest import Clock, loaded
+from tests.app.chat.conftest import Clock, Start
 from tests.support.fakes_client import Script, ScriptedClient
 
 WORDS = "word " * 50
 
 
-def left(tmp_path: Path, clock: Clock) -> tuple[Conversation, ScriptedClient, int]:
+def left(start: Start) -> tuple[Conversation, ScriptedClient, int]:
     """A new chat, shown while the one before is being answered."""
-    controller, client = loaded(tmp_path, clock, Script(replies=(WORDS,), tps=10))
-    controller.send("go")
-    clock.now += 1
-    controller.poll()
-    chat = controller.history.chat
+    conversation, client = start(Script(replies=(WORDS,), tps=10))
+    conversation.send("go")
+    start.clock.now += 1
+    conversation.poll()
+    chat = conversation.history.chat
     assert chat is not None
-    controller.new_chat()
-    controller.poll()
-    return controller, client, chat.id
+    conversation.new_chat()
+    conversation.poll()
+    return conversation, client, chat.id
 
 
-def pass_time(controller: Conversation, clock: Clock, seconds: float) -> str:
+def pass_time(conversation: Conversation, clock: Clock, seconds: float) -> str:
     text = ""
     for _ in range(int(seconds * 10)):
         clock.now += 0.1
-        text += controller.poll().text
+        text += conversation.poll().text
     return text
 
 
-def test_a_reply_goes_on_in_its_own_chat_while_another_is_shown(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client, chat_id = left(tmp_path, clock)
+def test_a_reply_continues_in_its_own_chat_while_another_is_shown(start: Start) -> None:
+    conversation, client, chat_id = left(start)
     assert client.n_stops == 0
-    assert pass_time(controller, clock, 3.0) == "", "its text stays out of the chat that is shown"
-    assert controller.entries() == []
-    assert controller.background_title == "go"
-    assert controller.snapshot().background_title == "go"
-    assert not controller.can_ask
-    clock.now += 30
-    change = controller.poll()
+    assert pass_time(conversation, start.clock, 3.0) == "", (
+        "its text stays out of the chat that is shown"
+    )
+    assert conversation.entries() == []
+    assert conversation.background_title == "go"
+    assert conversation.snapshot().background_title == "go"
+    assert not conversation.can_ask
+    start.clock.now += 30
+    change = conversation.poll()
     assert "“go” is answered" in change.notices[-1].message
-    assert controller.background_title is None
-    assert controller.can_ask
-    controller.open_chat(chat_id)
-    [_, reply] = controller.entries()
+    assert conversation.background_title is None
+    assert conversation.can_ask
+    conversation.open_chat(chat_id)
+    [_, reply] = conversation.entries()
     assert reply.content == WORDS
-    assert controller.history.message(reply.key).finish_reason == FinishReason.END
+    assert conversation.history.message(reply.key).finish_reason == FinishReason.END
 
 
-def test_a_failure_in_the_background_keeps_the_question_and_the_shown_chat_clean(
-    tmp_path: Path, clock: Clock
+def test_a_failure_in_another_chat_is_saved_there(
+    start: Start,
 ) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=(WORDS,), tps=10, prefill_s=5.0))
-    controller.send("go")
-    chat = controller.history.chat
+    conversation, client = start(Script(replies=(WORDS,), tps=10, prefill_s=5.0))
+    conversation.send("go")
+    chat = conversation.history.chat
     assert chat is not None
-    controller.new_chat()
-    controller.poll()
+    conversation.new_chat()
+    conversation.poll()
     client.emit(Failed("The context is full", "too long"))
-    change = controller.poll()
+    change = conversation.poll()
     assert change.returned_text is None
     assert [notice.title for notice in change.notices] == ["The context is full: go"]
-    assert controller.entries() == []
-    controller.open_chat(chat.id)
-    [question, reply] = controller.entries()
+    assert conversation.entries() == []
+    conversation.open_chat(chat.id)
+    [question, reply] = conversation.entries()
     assert question.content == "go"
-    assert controller.history.message(reply.key).finish_reason == FinishReason.CONTEXT
+    assert conversation.history.message(reply.key).finish_reason == FinishReason.CONTEXT
     assert "{composer-send} shows ways" in reply.ending
 
 
-def test_a_chat_stays_at_the_branch_that_a_reply_is_written_on(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _, chat_id = left(tmp_path, clock)
-    pass_time(controller, clock, 30.0)
-    controller.open_chat(chat_id)
-    first = controller.entries()[-1].key
-    assert controller.regenerate()
-    pass_time(controller, clock, 0.5)
-    assert not controller.show_message(first)
-    assert controller.entries()[-1].is_live
-    pass_time(controller, clock, 30.0)
-    assert controller.show_message(first)
-    assert controller.entries()[-1].key == first
+def test_a_chat_stays_on_the_branch_of_its_running_reply(start: Start) -> None:
+    conversation, _, chat_id = left(start)
+    pass_time(conversation, start.clock, 30.0)
+    conversation.open_chat(chat_id)
+    first = conversation.entries()[-1].key
+    assert conversation.regenerate()
+    pass_time(conversation, start.clock, 0.5)
+    assert not conversation.show_message(first)
+    assert conversation.entries()[-1].is_live
+    pass_time(conversation, start.clock, 30.0)
+    assert conversation.show_message(first)
+    assert conversation.entries()[-1].key == first
 
 
-def test_a_reply_whose_end_cannot_be_handled_is_over_and_its_text_is_saved(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_a_bug_at_the_end_of_a_reply_loses_no_text(
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("alpha " * 9,)))
+    conversation, _ = start(Script(replies=("alpha " * 9,)))
 
     def broken(message: StoredMessage) -> None:
         raise RuntimeError("a fault of kvchat itself")
 
-    monkeypatch.setattr(controller.history.store, "finish_message", broken)
-    controller.send("one")
+    monkeypatch.setattr(conversation.history.store, "finish_message", broken)
+    conversation.send("one")
     with pytest.raises(RuntimeError):
-        controller.poll()
-    assert not controller.is_replying
-    assert controller.can_ask
-    assert controller.entries()[-1].content == "alpha " * 9
+        conversation.poll()
+    assert not conversation.is_replying
+    assert conversation.can_ask
+    assert conversation.entries()[-1].content == "alpha " * 9
     monkeypatch.undo()
-    controller.close()
-    controller.history.store.close()
-    with ChatStore(tmp_path / "chats.db") as store:
+    conversation.close()
+    conversation.history.store.close()
+    with ChatStore(start.path / "chats.db") as store:
         [chat] = store.list_chats()
         assert chat.head_id is not None
         assert store.path_to(chat.head_id)[-1].content == "alpha " * 9
 
 
-def test_a_reply_that_ends_on_a_full_disk_is_saved_once_there_is_space(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_a_reply_is_saved_once_a_full_disk_has_space(
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("alpha " * 9,)))
+    conversation, _ = start(Script(replies=("alpha " * 9,)))
 
     def full(message: StoredMessage) -> None:
         raise StoreError("no space is left")
 
     with monkeypatch.context() as patch:
-        patch.setattr(controller.history.store, "finish_message", full)
-        controller.send("one")
-        assert any("no space" in each.message for each in controller.poll().notices)
-    clock.now += 3
-    controller.poll()
-    with ChatStore(tmp_path / "chats.db") as store:
+        patch.setattr(conversation.history.store, "finish_message", full)
+        conversation.send("one")
+        assert any("no space" in each.message for each in conversation.poll().notices)
+    start.clock.now += 3
+    conversation.poll()
+    with ChatStore(start.path / "chats.db") as store:
         [chat] = store.list_chats()
         assert chat.head_id is not None
         found = store.path_to(chat.head_id)[-1]

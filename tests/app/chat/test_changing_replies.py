@@ -7,7 +7,7 @@ from app.chat.entries import CONTINUES, thinking_text
 from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
-from tests.app.chat.conftest import Clock, contents, loaded
+from tests.app.chat.conftest import Start, contents
 from tests.support.fakes_client import CONFIGURATION, Script, spelled
 
 THINKS = "<think>\nfirst this\nthen that\n</think>\n\nThe answer."
@@ -17,88 +17,80 @@ def text_of(lines: EntryLines, width: int = 80) -> str:
     return "\n".join(plain(line) for line in lines.lines(width))
 
 
-def test_a_reply_goes_on_behind_what_the_user_made_of_it(tmp_path: Path, clock: Clock) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=("Red is nice.", " and blue.")))
-    controller.send("which")
-    controller.poll()
-    [question, reply] = controller.entries()
-    before = controller.history.message(reply.key)
-    controller.edit(reply.key, "Red is loud")
+def test_a_reply_continues_from_a_changed_text(start: Start) -> None:
+    conversation, client = start(Script(replies=("Red is nice.", " and blue.")))
+    conversation.send("which")
+    conversation.poll()
+    [question, reply] = conversation.entries()
+    before = conversation.history.message(reply.key)
+    conversation.edit(reply.key, "Red is loud")
     request = client.requests[-1]
     assert request.continues_text == "Red is loud"
     assert spelled(request.continues) == "Red is nice.", "ids of a like text, to be reused"
-    controller.poll()
-    [same, changed] = controller.entries()
+    conversation.poll()
+    [same, changed] = conversation.entries()
     assert (same.key, changed.n_variants) == (question.key, 2)
     assert changed.content == "Red is loud and blue."
-    assert controller.history.message(before.id) == before
-    assert controller.switch_variant(changed.key, -1)
-    assert controller.entries()[-1].content == "Red is nice."
+    assert conversation.history.message(before.id) == before
+    assert conversation.switch_variant(changed.key, -1)
+    assert conversation.entries()[-1].content == "Red is nice."
 
 
-def test_a_changed_reply_is_saved_before_the_engine_says_anything(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("one.", "two"), tps=1.0))
-    controller.send("which")
-    clock.now += 60
-    controller.poll()
-    controller.edit(controller.entries()[-1].key, "mine")
-    controller.begin_close()
-    stored = controller.history.message(controller.entries()[-1].key)
+def test_a_changed_reply_is_saved_before_the_first_event(start: Start) -> None:
+    conversation, _ = start(Script(replies=("one.", "two"), tps=1.0))
+    conversation.send("which")
+    start.clock.now += 60
+    conversation.poll()
+    conversation.edit(conversation.entries()[-1].key, "mine")
+    conversation.begin_close()
+    stored = conversation.history.message(conversation.entries()[-1].key)
     assert stored.content == "mine"
 
 
-def test_a_fork_has_the_messages_up_to_there_and_the_chat_stays(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("first", "second")))
+def test_a_fork_has_the_earlier_messages_and_the_chat_is_unchanged(start: Start) -> None:
+    conversation, _ = start(Script(replies=("first", "second")))
     for question in ("one", "two"):
-        controller.send(question)
-        controller.poll()
-    old = controller.history.chat
+        conversation.send(question)
+        conversation.poll()
+    old = conversation.history.chat
     assert old is not None
-    whole = contents(controller)
-    forked = controller.fork(controller.entries()[1].key)
+    whole = contents(conversation)
+    forked = conversation.fork(conversation.entries()[1].key)
     assert forked != old.id
-    assert contents(controller) == whole[:2]
-    controller.send("other")
-    controller.poll()
-    controller.open_chat(old.id)
-    assert contents(controller) == whole
+    assert contents(conversation) == whole[:2]
+    conversation.send("other")
+    conversation.poll()
+    conversation.open_chat(old.id)
+    assert contents(conversation) == whole
 
 
-def test_a_fork_of_a_streaming_reply_has_its_text_so_far_and_can_go_on(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = loaded(tmp_path, clock, Script(replies=("word " * 50, "end."), tps=10))
-    controller.send("go")
-    clock.now += 1
-    controller.poll()
-    live = controller.entries()[-1]
+def test_a_fork_of_a_running_reply_can_continue(start: Start) -> None:
+    conversation, client = start(Script(replies=("word " * 50, "end."), tps=10))
+    conversation.send("go")
+    start.clock.now += 1
+    conversation.poll()
+    live = conversation.entries()[-1]
     assert live.is_live
-    old = controller.history.chat
+    old = conversation.history.chat
     assert old is not None
-    controller.fork(live.key)
-    copied = controller.entries()[-1]
+    conversation.fork(live.key)
+    copied = conversation.entries()[-1]
     assert copied.content == live.content
     assert copied.ending.startswith("stopped · ")
     assert copied.ending.endswith(CONTINUES)
-    clock.now += 60
-    controller.poll()
-    assert controller.continue_reply()
+    start.clock.now += 60
+    conversation.poll()
+    assert conversation.continue_reply()
     assert client.requests[-1].continues_text == live.content
     assert spelled(client.requests[-1].continues) == live.content
-    controller.open_chat(old.id)
-    assert controller.entries()[-1].content == "word " * 50, "it went on in its own chat"
+    conversation.open_chat(old.id)
+    assert conversation.entries()[-1].content == "word " * 50, "it went on in its own chat"
 
 
-def test_a_reply_that_streams_shows_where_it_thinks_and_folds_that_then(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=("x",), tps=1.0))
-    controller.send("why")
-    lines = EntryLines(controller.entries()[-1])
+def test_thinking_is_shown_live_and_folded_at_the_end(start: Start) -> None:
+    conversation, _ = start(Script(replies=("x",), tps=1.0))
+    conversation.send("why")
+    lines = EntryLines(conversation.entries()[-1])
     shown = []
     for start in range(0, len(THINKS), 7):
         lines.append(THINKS[start : start + 7])
@@ -111,13 +103,13 @@ def test_a_reply_that_streams_shows_where_it_thinks_and_folds_that_then(
     assert "1,200 tokens" in text_of(lines)
 
 
-def test_a_reply_of_another_model_says_which(tmp_path: Path) -> None:
-    controller, _ = loaded(tmp_path, Clock())
-    controller.send("hello")
-    controller.poll()
-    assert "by " not in controller.entries()[-1].ending
+def test_a_reply_of_another_model_says_which(start: Start) -> None:
+    conversation, _ = start()
+    conversation.send("hello")
+    conversation.poll()
+    assert "by " not in conversation.entries()[-1].ending
     other = replace(CONFIGURATION, model_path=Path("Other-Model.Q8_0.gguf"))
-    controller.poll()
-    controller.load(other)
-    assert controller.poll().is_rebuilt
-    assert controller.entries()[-1].ending.startswith("by Tiny-Instruct")
+    conversation.poll()
+    conversation.load(other)
+    assert conversation.poll().is_rebuilt
+    assert conversation.entries()[-1].ending.startswith("by Tiny-Instruct")

@@ -8,95 +8,95 @@ from app.chat.conversation import Conversation
 from engine.experiment.arm import PLAIN, parse_arm
 from engine.experiment.comparison import Comparison
 from engine.requests import GenerationRequest
-from tests.support.fakes_app import make_controller
+from tests.support.fakes_app import make_conversation
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient
 
 
 def opened(tmp_path: Path, script: Script | None = None) -> tuple[Conversation, ScriptedClient]:
-    controller, client = make_controller(tmp_path, script)
-    controller.load(CONFIGURATION)
-    controller.poll()
-    return controller, client
+    conversation, client = make_conversation(tmp_path, script)
+    conversation.load(CONFIGURATION)
+    conversation.poll()
+    return conversation, client
 
 
-def until(controller: Conversation, is_so: Callable[[], bool]) -> None:
+def until(conversation: Conversation, is_so: Callable[[], bool]) -> None:
     for _ in range(200):
-        controller.poll()
+        conversation.poll()
         if is_so():
             return
     raise AssertionError("it did not happen")
 
 
-def answered(controller: Conversation, text: str) -> None:
-    controller.send(text)
-    until(controller, lambda: not controller.is_replying)
+def answered(conversation: Conversation, text: str) -> None:
+    conversation.send(text)
+    until(conversation, lambda: not conversation.is_replying)
 
 
 def lend(
-    controller: Conversation, client: ScriptedClient, request: GenerationRequest
+    conversation: Conversation, client: ScriptedClient, request: GenerationRequest
 ) -> Comparison:
     arms = (PLAIN, parse_arm("lookup"))
-    comparison = Comparison(client, request, arms, speculation=controller.speculation)
-    controller.lease = comparison
+    comparison = Comparison(client, request, arms, speculation=conversation.speculation)
+    conversation.task = comparison
     return comparison
 
 
-def test_the_cells_of_a_comparison_are_not_shown_as_the_chat_s(tmp_path: Path) -> None:
-    controller, client = opened(tmp_path, Script(("One two", "Three four five", "Six")))
-    assert controller.snapshot().is_of_chat, "a new chat in an empty context"
-    answered(controller, "first")
-    assert controller.snapshot().is_of_chat
-    request = request_of(controller, "second")
+def test_cells_of_a_comparison_are_not_the_chat_s(tmp_path: Path) -> None:
+    conversation, client = opened(tmp_path, Script(("One two", "Three four five", "Six")))
+    assert conversation.snapshot().is_of_chat, "a new chat in an empty context"
+    answered(conversation, "first")
+    assert conversation.snapshot().is_of_chat
+    request = request_of(conversation, "second")
     assert request is not None
-    comparison = lend(controller, client, request)
+    comparison = lend(conversation, client, request)
     comparison.add_blocks()
-    until(controller, lambda: not comparison.is_running)
-    assert not controller.snapshot().is_of_chat
-    answered(controller, "third")
-    assert controller.snapshot().is_of_chat
-    controller.new_chat()
-    controller.poll()
-    assert not controller.snapshot().is_of_chat, "the new chat has none of those cells"
+    until(conversation, lambda: not comparison.is_running)
+    assert not conversation.snapshot().is_of_chat
+    answered(conversation, "third")
+    assert conversation.snapshot().is_of_chat
+    conversation.new_chat()
+    conversation.poll()
+    assert not conversation.snapshot().is_of_chat, "the new chat has none of those cells"
 
 
 def test_a_new_question_follows_the_chat_and_is_not_saved(tmp_path: Path) -> None:
-    controller, _ = opened(tmp_path)
-    controller.history.system_prompt = "Be short."
-    request = request_of(controller, "first")
+    conversation, _ = opened(tmp_path)
+    conversation.history.system_prompt = "Be short."
+    request = request_of(conversation, "first")
     assert request is not None
     assert [(m.role, m.content) for m in request.messages] == [
         ("system", "Be short."), ("user", "first")
     ]  # fmt: skip
-    answered(controller, "first")
-    request = request_of(controller, "second")
+    answered(conversation, "first")
+    request = request_of(conversation, "second")
     assert request is not None
     roles = [message.role for message in request.messages]
     assert roles == ["system", "user", "assistant", "user"]
-    assert [entry.content for entry in controller.entries()] == ["first", "Hello there."]
-    assert prompt_of(controller, " ", tmp_path) == "first"
+    assert [entry.content for entry in conversation.entries()] == ["first", "Hello there."]
+    assert prompt_of(conversation, " ", tmp_path) == "first"
 
 
 def test_a_question_after_one_without_a_reply_joins_it(tmp_path: Path) -> None:
-    controller, _ = opened(tmp_path, Script(tps=1.0))
-    controller.send("first")
-    controller.stop()
-    until(controller, lambda: not controller.is_replying)
-    request = request_of(controller, "second")
+    conversation, _ = opened(tmp_path, Script(tps=1.0))
+    conversation.send("first")
+    conversation.stop()
+    until(conversation, lambda: not conversation.is_replying)
+    request = request_of(conversation, "second")
     assert request is not None
     assert [message.role for message in request.messages] == ["user"]
     assert request.messages[0].content == "first\n\nsecond"
 
 
-def test_the_chat_cannot_ask_while_a_comparison_has_its_engine(tmp_path: Path) -> None:
-    controller, client = opened(tmp_path, Script(tps=1.0))
-    request = request_of(controller, "go")
+def test_nothing_is_sent_during_a_comparison(tmp_path: Path) -> None:
+    conversation, client = opened(tmp_path, Script(tps=1.0))
+    request = request_of(conversation, "go")
     assert request is not None
-    comparison = lend(controller, client, request)
-    assert controller.can_ask
+    comparison = lend(conversation, client, request)
+    assert conversation.can_ask
     comparison.add_blocks()
-    assert not controller.can_ask
-    assert "comparison" in str(obstacle(controller))
+    assert not conversation.can_ask
+    assert "comparison" in str(obstacle(conversation))
     comparison.stop()
-    until(controller, lambda: not comparison.is_running)
-    assert controller.can_ask
-    assert controller.snapshot().session.n_rounds == 0
+    until(conversation, lambda: not comparison.is_running)
+    assert conversation.can_ask
+    assert conversation.snapshot().session.n_rounds == 0

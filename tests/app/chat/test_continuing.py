@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -7,9 +6,9 @@ from app.chat.conversation import Conversation
 from app.chat.entries import CONTINUES, Speaker
 from app.store.chats import ChatStore
 from engine.events import FinishReason
-from tests.app.chat.conftest import Clock, contents, loaded
+from tests.app.chat.conftest import Clock, Start, contents
 from tests.support.chats import add_chat, add_message
-from tests.support.fakes_app import make_controller, release_locks
+from tests.support.fakes_app import release_locks
 from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
 
 FIRST = "one two three four five six seven eight nine ten"
@@ -17,55 +16,55 @@ SECOND = " and the rest."
 
 
 def stopped(
-    tmp_path: Path, clock: Clock, *, replies: tuple[str, ...] = (FIRST, SECOND)
+    start: Start, *, replies: tuple[str, ...] = (FIRST, SECOND)
 ) -> tuple[Conversation, ScriptedClient]:
     """A chat whose reply was stopped in the middle."""
-    controller, client = loaded(tmp_path, clock, Script(replies=replies, tps=10))
-    controller.send("count")
+    conversation, client = start(Script(replies=replies, tps=10))
+    conversation.send("count")
     for _ in range(3):
-        clock.now += 0.1
-        controller.poll()
-    controller.stop()
-    controller.poll()
-    return controller, client
+        start.clock.now += 0.1
+        conversation.poll()
+    conversation.stop()
+    conversation.poll()
+    return conversation, client
 
 
-def finished(controller: Conversation, clock: Clock) -> None:
+def finished(conversation: Conversation, clock: Clock) -> None:
     for _ in range(40):
         clock.now += 0.5
-        controller.poll()
-    assert not controller.is_replying
+        conversation.poll()
+    assert not conversation.is_replying
 
 
-def test_a_reply_that_was_stopped_goes_on_in_the_same_message(tmp_path: Path, clock: Clock) -> None:
-    controller, client = stopped(tmp_path, clock)
-    [_, cut] = controller.entries()
+def test_a_stopped_reply_continues_in_its_message(start: Start) -> None:
+    conversation, client = stopped(start)
+    [_, cut] = conversation.entries()
     assert 0 < len(cut.content) < len(FIRST)
     assert cut.ending.endswith(CONTINUES)
-    assert controller.continue_reply()
+    assert conversation.continue_reply()
     assert spelled(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
-    clock.now += 0.1
-    controller.poll()
-    assert controller.entries()[-1].content.startswith(cut.content)
-    finished(controller, clock)
-    [_, whole] = controller.entries()
+    start.clock.now += 0.1
+    conversation.poll()
+    assert conversation.entries()[-1].content.startswith(cut.content)
+    finished(conversation, start.clock)
+    [_, whole] = conversation.entries()
     assert whole.key == cut.key
     assert whole.content == cut.content + SECOND
     assert "continues the reply" not in whole.ending
-    assert not controller.continue_reply()
-    stored = controller.history.message(whole.key)
+    assert not conversation.continue_reply()
+    stored = conversation.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
     assert spelled(stored.token_ids or ()) == whole.content
 
 
-def test_the_statistics_of_both_parts_are_added_up(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = stopped(tmp_path, clock)
-    [_, cut] = controller.entries()
-    first = controller.history.message(cut.key).stats
-    controller.continue_reply()
-    finished(controller, clock)
-    whole = controller.history.message(cut.key)
+def test_the_statistics_of_both_parts_are_added_up(start: Start) -> None:
+    conversation, _ = stopped(start)
+    [_, cut] = conversation.entries()
+    first = conversation.history.message(cut.key).stats
+    conversation.continue_reply()
+    finished(conversation, start.clock)
+    whole = conversation.history.message(cut.key)
     assert first is not None
     assert whole.stats is not None
     assert isinstance(first["n_emitted"], int)
@@ -74,57 +73,53 @@ def test_the_statistics_of_both_parts_are_added_up(tmp_path: Path, clock: Clock)
 
 
 @pytest.mark.parametrize("how", ["another load", "fork", "close", "engine ends"])
-def test_a_reply_that_was_cut_without_a_word_of_the_engine_counts_all_of_its_tokens(
-    tmp_path: Path, clock: Clock, how: str
-) -> None:
+def test_a_reply_cut_without_event_counts_its_tokens(start: Start, how: str) -> None:
     dies_after = 6 if how == "engine ends" else None
     script = Script(replies=(FIRST, SECOND), tps=20, dies_after=dies_after)
-    controller, client = loaded(tmp_path, clock, script)
-    controller.send("count")
+    conversation, client = start(script)
+    conversation.send("count")
     for _ in range(4):
-        clock.now += 0.1
-        controller.poll()
+        start.clock.now += 0.1
+        conversation.poll()
     match how:
         case "another load":
-            controller.load(CONFIGURATION)
+            conversation.load(CONFIGURATION)
         case "fork":
-            controller.fork(controller.entries()[-1].key)
+            conversation.fork(conversation.entries()[-1].key)
         case "close":
-            controller.begin_close()
+            conversation.begin_close()
             client.is_closed = False
     client.script = replace(script, dies_after=None)
-    controller.load(CONFIGURATION)
-    controller.poll()
-    cut = controller.history.message(controller.entries()[-1].key)
+    conversation.load(CONFIGURATION)
+    conversation.poll()
+    cut = conversation.history.message(conversation.entries()[-1].key)
     assert cut.stats is not None
     assert cut.stats["n_emitted"] == len(cut.token_ids or ()) > 0
-    assert controller.continue_reply()
-    finished(controller, clock)
-    whole = controller.history.message(cut.id)
+    assert conversation.continue_reply()
+    finished(conversation, start.clock)
+    whole = conversation.history.message(cut.id)
     assert whole.stats is not None
     assert whole.stats["n_emitted"] == len(whole.token_ids or ()) > len(cut.token_ids or ())
 
 
-def test_a_reply_whose_beginning_nobody_counted_has_no_counts(tmp_path: Path, clock: Clock) -> None:
-    controller, _ = stopped(tmp_path, clock)
-    cut = controller.history.message(controller.entries()[-1].key)
-    controller.edit(cut.id, f"{cut.content} and my own words")
-    finished(controller, clock)
-    assert controller.history.message(controller.entries()[-1].key).stats is None
+def test_a_reply_whose_start_has_no_counts_has_none(start: Start) -> None:
+    conversation, _ = stopped(start)
+    cut = conversation.history.message(conversation.entries()[-1].key)
+    conversation.edit(cut.id, f"{cut.content} and my own words")
+    finished(conversation, start.clock)
+    assert conversation.history.message(conversation.entries()[-1].key).stats is None
 
 
-def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, _ = loaded(tmp_path, clock, Script(replies=(FIRST,), tps=10))
-    controller.send("count")
+def test_a_reply_of_a_killed_kvchat_continues(start: Start) -> None:
+    conversation, _ = start(Script(replies=(FIRST,), tps=10))
+    conversation.send("count")
     for _ in range(8):
-        clock.now += 0.1
-        controller.poll()
-    release_locks(controller)
-    controller.history.store.close()  # the reply never ends: nothing more is written
+        start.clock.now += 0.1
+        conversation.poll()
+    release_locks(conversation)
+    conversation.history.store.close()  # the reply never ends: nothing more is written
 
-    again, client = make_controller(tmp_path, Script(replies=(SECOND,)), clock=clock)
+    again, client = start.without_model(Script(replies=(SECOND,)))
     again.load(CONFIGURATION)
     again.poll()
     [chat] = again.history.store.list_chats()
@@ -133,79 +128,75 @@ def test_a_reply_that_a_killed_kvchat_left_goes_on_after_the_next_start(
     assert cut.content
     assert again.continue_reply()
     assert spelled(client.requests[0].continues) == cut.content
-    finished(again, clock)
+    finished(again, start.clock)
     assert again.entries()[-1].content == cut.content + SECOND
 
 
-def test_an_engine_that_refuses_to_go_on_leaves_the_reply_as_it_was(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = stopped(tmp_path, clock)
-    before = controller.history.message(controller.entries()[-1].key)
+def test_a_refused_continuation_changes_nothing(start: Start) -> None:
+    conversation, client = stopped(start)
+    before = conversation.history.message(conversation.entries()[-1].key)
     client.script = Script(refuses=("Decoding failed", "no"))
-    controller.continue_reply()
-    controller.poll()
-    after = controller.history.message(before.id)
+    conversation.continue_reply()
+    conversation.poll()
+    after = conversation.history.message(before.id)
     assert (after.content, after.token_ids) == (before.content, before.token_ids)
     assert (after.finish_reason, after.seed) == (before.finish_reason, before.seed)
     assert after.stats == before.stats
-    assert controller.history.head_id == before.id
+    assert conversation.history.head_id == before.id
 
 
-def test_a_reply_of_another_vocabulary_goes_on_behind_its_text(
-    tmp_path: Path, clock: Clock
-) -> None:
-    controller, client = stopped(tmp_path, clock)
-    assert controller.loaded is not None
-    cut = controller.history.message(controller.entries()[-1].key)
-    controller.loaded = replace(controller.loaded, vocabulary_id="other")
-    assert controller.continue_reply()
+def test_a_reply_of_another_vocabulary_continues_by_its_text(start: Start) -> None:
+    conversation, client = stopped(start)
+    assert conversation.loaded is not None
+    cut = conversation.history.message(conversation.entries()[-1].key)
+    conversation.loaded = replace(conversation.loaded, vocabulary_id="other")
+    assert conversation.continue_reply()
     request = client.requests[-1]
     assert (request.continues, request.continues_text) == ((), cut.content)
     client.script = Script(refuses=("Decoding failed", "no"))
-    finished(controller, clock)
-    whole = controller.history.message(cut.id)
+    finished(conversation, start.clock)
+    whole = conversation.history.message(cut.id)
     assert whole.content == cut.content + SECOND
     assert whole.token_ids
 
 
-def test_a_question_that_was_never_answered_is_answered(tmp_path: Path, clock: Clock) -> None:
-    with ChatStore(tmp_path / "chats.db") as store:
+def test_a_question_that_was_never_answered_is_answered(start: Start) -> None:
+    with ChatStore(start.path / "chats.db") as store:
         chat = add_chat(store, "open")
         add_message(store, chat.id, None, "user", "anyone?")
-    controller, client = loaded(tmp_path, clock)
-    controller.open_chat(chat.id)
-    assert "sends the question" in controller.entries()[-1].ending
-    assert controller.continue_reply()
-    controller.poll()
+    conversation, client = start()
+    conversation.open_chat(chat.id)
+    assert "sends the question" in conversation.entries()[-1].ending
+    assert conversation.continue_reply()
+    conversation.poll()
     assert client.requests[0].messages[0].content == "anyone?"
-    assert contents(controller)[-1] == (Speaker.MODEL, "Hello there.")
+    assert contents(conversation)[-1] == (Speaker.MODEL, "Hello there.")
 
 
-def test_a_reply_without_text_is_made_anew_in_its_place(tmp_path: Path, clock: Clock) -> None:
-    controller, client = stopped(tmp_path, clock)
-    cut = controller.history.message(controller.entries()[-1].key)
-    controller.history.store.finish_message(replace(cut, content="", vocabulary_id="other"))
-    controller.refresh()
-    assert controller.continue_reply()
+def test_a_reply_without_text_is_generated_in_its_message(start: Start) -> None:
+    conversation, client = stopped(start)
+    cut = conversation.history.message(conversation.entries()[-1].key)
+    conversation.history.store.finish_message(replace(cut, content="", vocabulary_id="other"))
+    conversation.history.refresh()
+    assert conversation.continue_reply()
     assert client.requests[-1].continues == ()
-    finished(controller, clock)
-    assert controller.entries()[-1].key == cut.id
-    assert controller.entries()[-1].content == SECOND
+    finished(conversation, start.clock)
+    assert conversation.entries()[-1].key == cut.id
+    assert conversation.entries()[-1].content == SECOND
 
 
-def test_a_chat_is_brought_into_memory_when_it_is_opened_and_when_its_model_is_loaded(
-    tmp_path: Path, clock: Clock
+def test_a_chat_is_prefetched_when_opened_or_its_model_loaded(
+    start: Start,
 ) -> None:
-    controller, client = stopped(tmp_path, clock)
-    chat = controller.history.chat
+    conversation, client = stopped(start)
+    chat = conversation.history.chat
     assert chat is not None
-    controller.new_chat()
+    conversation.new_chat()
     client.prefetched.clear()
-    controller.open_chat(chat.id)
+    conversation.open_chat(chat.id)
     [messages] = client.prefetched
     assert [m.role for m in messages] == ["user", "assistant"]
     assert messages[1].token_ids
-    controller.load(CONFIGURATION)
-    controller.poll()
+    conversation.load(CONFIGURATION)
+    conversation.poll()
     assert client.prefetched == [messages, messages]

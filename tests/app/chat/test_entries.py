@@ -22,14 +22,14 @@ def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
     assert note == "stopped · 1,412 tokens · 74 tok/s · accept 71% · 1.4x · first token 0.31 s"
 
 
-def test_the_tokens_of_a_reply_are_those_of_its_text_as_the_list_of_chats_counts_them() -> None:
+def test_the_tokens_of_a_reply_are_those_of_its_text() -> None:
     with_end = replace(reply("end", {"n_emitted": 4}), token_ids=(7, 8, 9))
     assert ending_of(with_end) == "3 tokens"
     assert ending_of(replace(with_end, token_ids=None)) == "4 tokens"
     assert ending_of(replace(with_end, stats=None)) == ""
 
 
-def test_the_tokens_of_a_reply_without_ids_are_those_that_its_server_counted() -> None:
+def test_tokens_without_ids_are_those_of_the_server() -> None:
     assert ending_of(replace(reply("end", {"n_emitted": 40}), token_ids=())) == "40 tokens"
     empty = replace(reply("end", {"n_emitted": 1}), content="", token_ids=())
     assert ending_of(empty) == "0 tokens"
@@ -43,11 +43,9 @@ def test_the_tokens_of_a_reply_without_ids_are_those_that_its_server_counted() -
         ({"speedup": 0.68, "saved_s": -4.0}, "74 tok/s · accept 1/1"),
         ({"speedup": 1.2, "saved_s": 4.0, "saved_error_s": 1.5}, "74 tok/s · accept 1/1 · ~1.2x"),
     ],
-    ids=["noisy", "within the noise", "kept by an older kvchat", "rough"],
+    ids=["noisy", "within the noise", "of an older kvchat", "rough"],
 )
-def test_a_figure_that_noise_blurs_says_so_and_one_that_may_be_noise_is_left_out(
-    more: dict[str, object], figures: str
-) -> None:
+def test_a_noisy_figure_is_marked_or_left_out(more: dict[str, object], figures: str) -> None:
     stats: dict[str, object] = {"decode_tps": 74.2, "n_verified": 1, "n_accepted": 1, **more}
     assert ending_of(reply("end", stats)) == figures
 

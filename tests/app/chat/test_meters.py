@@ -53,7 +53,7 @@ def meters(clock: Clock) -> Meters:
     return meters
 
 
-def test_who_is_waited_for_is_shown_until_it_goes_on(meters: Meters) -> None:
+def test_the_status_shows_what_the_engine_waits_for(meters: Meters) -> None:
     meters.start_load(CONFIGURATION)
     meters.feed(Waiting("cellar:8080 cannot answer now (503), waited 10 s, of 300 s at most"))
     assert "cellar:8080 cannot answer now" in plain(status_line(meters.snapshot(), 120))
@@ -61,7 +61,7 @@ def test_who_is_waited_for_is_shown_until_it_goes_on(meters: Meters) -> None:
     assert "cellar" not in plain(status_line(meters.snapshot(), 120))
 
 
-def test_a_reply_that_drafted_nothing_changes_nothing_of_what_the_session_saved(
+def test_a_reply_without_drafts_keeps_the_saved_time(
     meters: Meters,
 ) -> None:
     drafted = GenerationStats(
@@ -88,9 +88,7 @@ def test_the_session_adds_replies_and_the_running_one(meters: Meters) -> None:
     assert snapshot.session.n_accepted == 2
 
 
-def test_a_slow_model_has_a_live_speed_and_one_that_stalls_slows_down(
-    meters: Meters, clock: Clock
-) -> None:
+def test_slow_and_stalled_models_have_a_live_speed(meters: Meters, clock: Clock) -> None:
     for _ in range(4):
         clock.now += 3.0
         meters.feed(tokens(1))
@@ -105,7 +103,7 @@ def test_a_load_shows_the_draft_settings_of_its_configuration(meters: Meters) ->
     assert "lookup" in plain(status_line(meters.snapshot(), 120))
 
 
-def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:
+def test_an_ended_engine_has_no_memory(meters: Meters) -> None:
     assert meters.snapshot().buffers
     meters.feed(WorkerStopped("", "", -9))
     snapshot = meters.snapshot()
@@ -115,7 +113,7 @@ def test_an_engine_that_is_gone_holds_no_memory(meters: Meters) -> None:
     assert hot.split() == ["hot", NO_VALUE]
 
 
-def test_the_log_of_the_cache_forgets_its_oldest_lines(meters: Meters) -> None:
+def test_the_cache_log_is_bounded(meters: Meters) -> None:
     notes = tuple(CacheNote(float(i), str(i)) for i in range(N_NOTES + 5))
     meters.feed(TiersChanged(CacheReport(notes=notes)))
     assert meters.snapshot().cache_log[0].text == "5"

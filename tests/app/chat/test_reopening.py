@@ -1,72 +1,66 @@
-from pathlib import Path
-
 import pytest
 
 from app.chat.conversation import Conversation
-from tests.app.chat.conftest import Clock, loaded
-from tests.support.fakes_app import make_controller, release_locks
+from tests.app.chat.conftest import Start
+from tests.support.fakes_app import release_locks
 from tests.support.fakes_client import CONFIGURATION, Script
 
 
-def left(tmp_path: Path, clock: Clock, *, how: str) -> None:
+def left(start: Start, *, how: str) -> None:
     """One chat of an earlier kvchat, whose reply was whole, stopped or under way."""
     tps = None if how == "whole" else 10
-    controller, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=tps))
-    controller.send("go")
-    clock.now += 1
-    controller.poll()
+    conversation, _ = start(Script(replies=("word " * 50,), tps=tps))
+    conversation.send("go")
+    start.clock.now += 1
+    conversation.poll()
     if how == "stopped":
-        controller.stop()
-        controller.poll()
+        conversation.stop()
+        conversation.poll()
     if how == "killed":
-        release_locks(controller)
+        release_locks(conversation)
     else:
-        controller.close()
-    controller.history.store.close()
+        conversation.close()
+    conversation.history.store.close()
 
 
-def started(tmp_path: Path, clock: Clock) -> Conversation:
-    controller, _ = make_controller(tmp_path, clock=clock)
-    return controller
+def started(start: Start) -> Conversation:
+    conversation, _ = start.without_model()
+    return conversation
 
 
 @pytest.mark.parametrize(
     ("how", "is_shown"),
     [("closed", True), ("killed", True), ("stopped", False), ("whole", False)],
 )
-def test_a_chat_is_shown_again_where_kvchat_ended_before_its_reply_did(
-    tmp_path: Path, clock: Clock, how: str, is_shown: bool
-) -> None:
-    left(tmp_path, clock, how=how)
-    controller = started(tmp_path, clock)
-    controller.restore_last_chat("cut")
-    assert (controller.history.chat is not None) == is_shown
+def test_a_chat_whose_reply_was_cut_is_reopened(start: Start, how: str, is_shown: bool) -> None:
+    left(start, how=how)
+    conversation = started(start)
+    conversation.restore_last_chat("cut")
+    assert (conversation.history.chat is not None) == is_shown
     if is_shown:
-        controller.load(CONFIGURATION)
-        controller.poll()
-        assert controller.continue_reply()
+        conversation.load(CONFIGURATION)
+        conversation.poll()
+        assert conversation.continue_reply()
 
 
 @pytest.mark.parametrize(("rule", "is_shown"), [("last", True), ("never", False)])
-def test_the_setting_shows_the_last_chat_always_or_never(
-    tmp_path: Path, clock: Clock, rule: str, is_shown: bool
-) -> None:
-    left(tmp_path, clock, how="whole" if rule == "last" else "closed")
-    controller = started(tmp_path, clock)
-    controller.restore_last_chat(rule)  # type: ignore[arg-type]
-    assert (controller.history.chat is not None) == is_shown
+def test_the_setting_reopens_always_or_never(start: Start, rule: str, is_shown: bool) -> None:
+    left(start, how="whole" if rule == "last" else "closed")
+    conversation = started(start)
+    conversation.restore_last_chat(rule)  # type: ignore[arg-type]
+    assert (conversation.history.chat is not None) == is_shown
 
 
-def test_a_chat_that_another_kvchat_writes_is_left_to_it(tmp_path: Path, clock: Clock) -> None:
-    writing, _ = loaded(tmp_path, clock, Script(replies=("word " * 50,), tps=10))
+def test_a_chat_in_use_is_not_reopened(start: Start) -> None:
+    writing, _ = start(Script(replies=("word " * 50,), tps=10))
     writing.send("go")
     writing.poll()
-    controller = started(tmp_path, clock)
-    controller.restore_last_chat("cut")
-    assert controller.history.chat is None
+    conversation = started(start)
+    conversation.restore_last_chat("cut")
+    assert conversation.history.chat is None
 
 
-def test_without_chats_there_is_nothing_to_show(tmp_path: Path, clock: Clock) -> None:
-    controller = started(tmp_path, clock)
-    controller.restore_last_chat("last")
-    assert controller.history.chat is None
+def test_without_chats_there_is_nothing_to_show(start: Start) -> None:
+    conversation = started(start)
+    conversation.restore_last_chat("last")
+    assert conversation.history.chat is None

@@ -1,4 +1,4 @@
-"""What is exported comes back, whatever was said; the same file twice is two chats."""
+"""What is exported comes back, with any text; the same file twice is two chats."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file is said with its line."""
+"""What is wrong with a file is reported with its line."""
 
 import json
 import re
@@ -26,7 +26,7 @@ TREE = ChatTree(Chat(1, "t", False, 1.0, 1.0, None, "", SamplingSettings(), 3), 
 LINES = [json.loads(line) for line in jsonl_of([TREE])]
 
 
-def spelled(*lines: object) -> bytes:
+def as_bytes(*lines: object) -> bytes:
     return "".join(json.dumps(line) + "\n" for line in lines).encode()
 
 
@@ -70,7 +70,7 @@ def read(data: bytes) -> list[ChatTree]:
 def test_a_wrong_field_is_named(line: int, changes: dict[str, object], named: str) -> None:
     lines = [{**values, **changes} if n == line else values for n, values in enumerate(LINES, 1)]
     with pytest.raises(ChatFileError, match=re.escape(named)):
-        read(spelled(*lines))
+        read(as_bytes(*lines))
 
 
 OPTIONAL = {
@@ -88,7 +88,7 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
     lines = [dict(values) for values in LINES]
     del lines[line - 1][name]
     with pytest.raises(ChatFileError, match=f"line {line}"):
-        read(spelled(*lines))
+        read(as_bytes(*lines))
 
 
 @pytest.mark.parametrize(
@@ -98,11 +98,11 @@ def test_every_field_that_is_no_option_must_be_there(line: int, name: str) -> No
         (b"\n \n", "no chat"),
         (b"# a note\n\nof mine\n", "line 1"),
         (b"{\n", "line 1"),
-        (spelled(*LINES)[:-30], "line 4"),
+        (as_bytes(*LINES)[:-30], "line 4"),
         (b"{" * 100_000, "line 1"),
         (b'{"a":' * 100_000, "line 1"),
-        (spelled(LINES[0], 5), "line 2"),
-        (spelled(LINES[0]) + b"\xff\n", "line 2"),
+        (as_bytes(LINES[0], 5), "line 2"),
+        (as_bytes(LINES[0]) + b"\xff\n", "line 2"),
     ],
 )
 def test_a_file_of_another_kind_or_that_is_cut_is_named(data: bytes, place: str) -> None:
@@ -122,13 +122,13 @@ def test_of_any_number_of_wrong_fields_few_are_named(
     changes: dict[str, object], named: str
 ) -> None:
     with pytest.raises(ChatFileError, match=f"line 2.*{named}") as caught:
-        read(spelled(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
+        read(as_bytes(LINES[0], {**LINES[1], **changes}, *LINES[2:]))
     assert len(str(caught.value)) < 200
 
 
 @given(st.integers(0, 2**32), st.integers(0, 255))
 def test_any_changed_byte_is_read_or_named(place: int, byte: int) -> None:
-    data = bytearray(spelled(*LINES))
+    data = bytearray(as_bytes(*LINES))
     data[place % len(data)] = byte
     try:
         read(bytes(data))
@@ -137,8 +137,8 @@ def test_any_changed_byte_is_read_or_named(place: int, byte: int) -> None:
 
 
 def test_a_file_with_a_mark_of_its_byte_order_is_read() -> None:
-    assert len(read(b"\xef\xbb\xbf" + spelled(*LINES))) == 1
-    assert len(read(spelled(*LINES).replace(b"\n", b"\r\n"))) == 1
+    assert len(read(b"\xef\xbb\xbf" + as_bytes(*LINES))) == 1
+    assert len(read(as_bytes(*LINES).replace(b"\n", b"\r\n"))) == 1
 
 
 def test_a_file_that_cannot_be_written_is_named_and_leaves_nothing(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_chats_are_read_one_by_one() -> None:
         nonlocal n_read
         n_read = n_bytes
 
-    one = spelled(*LINES)
+    one = as_bytes(*LINES)
     chats = read_chats(BytesIO(b"\n \n" + 1000 * one), on_progress=note)
     assert next(chats) == read(one)[0]
     assert n_read < 2 * len(one)

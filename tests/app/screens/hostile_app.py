@@ -33,7 +33,7 @@ def main(folder: Path, model: Path) -> None:
         assert history.chat is not None
         chat_id = history.chat.id
         history.store.update_chat(chat_id, title=HOSTILE, system_prompt=HOSTILE)
-        chat.conversation.refresh()
+        chat.conversation.history.refresh()
         client.emit(Failed(HOSTILE, HOSTILE))
         client.emit(TiersChanged(report(HOSTILE, chat_id)))
         application.notify(HOSTILE, title=HOSTILE)

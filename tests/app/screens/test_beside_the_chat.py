@@ -4,9 +4,8 @@ from pathlib import Path
 
 from app.render.lines import plain
 from app.screens.chat import ChatScreen
-from app.screens.chat_list import in_folder
 from app.screens.chats import ChatsScreen
-from tests.support.fakes_app import NARROW, WIDE, answered, make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, answered, opened, wait_until
 from tests.support.fakes_client import Script
 
 HUGE = (180, 50)
@@ -17,9 +16,7 @@ def listed(screen: ChatScreen) -> list[str]:
 
 
 async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=HUGE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, size=HUGE) as (_, _, pilot, screen):
         assert screen.sidebar.display
         await answered(pilot, screen, "first")
         await pilot.press("ctrl+n")
@@ -35,12 +32,10 @@ async def test_chats_stand_beside_a_wide_screen_and_a_key_hides_them(tmp_path: P
         assert screen.composer.has_focus
 
 
-async def test_where_columns_are_few_the_key_takes_those_of_the_panels_or_lists_the_chats(
+async def test_the_sidebar_replaces_the_panels_or_is_a_dialog(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         assert not screen.sidebar.display
         await pilot.press("ctrl+b")
         await wait_until(pilot, lambda: screen.sidebar.display)
@@ -54,13 +49,16 @@ async def test_where_columns_are_few_the_key_takes_those_of_the_panels_or_lists_
 
 
 async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("a lighthouse stands here",)))
-    async with app.run_test(size=HUGE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("a lighthouse stands here",)), size=HUGE) as (
+        _,
+        _,
+        pilot,
+        screen,
+    ):
         for text in ("first", "second", "third"):
             await pilot.press("ctrl+n")
             await answered(pilot, screen, text)
-        for command in ("/folder work", "/rename the third"):
+        for command in ("/folder  my   work", "/folder .", "/folder work", "/rename the third"):
             screen.composer.put(command)
             await pilot.press("enter")
         await wait_until(pilot, lambda: "the third" in " ".join(listed(screen)))
@@ -79,19 +77,25 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         await wait_until(pilot, lambda: "pinned" in listed(screen))
 
 
-def test_a_full_stop_takes_a_chat_out_of_its_folder() -> None:
-    assert [in_folder(text)["folder"] for text in (" . ", " my\n work ")] == ["", "my work"]
+async def test_the_open_chat_can_be_deleted_in_the_sidebar(tmp_path: Path) -> None:
+    async with opened(tmp_path, size=HUGE) as (_, _, pilot, screen):
+        await answered(pilot, screen, "first")
+        screen.composer.put("unsent")
+        screen.sidebar.chats.focus()
+        await pilot.press("d", "y")
+        await wait_until(pilot, lambda: screen.conversation.history.chat is None)
+        await wait_until(pilot, lambda: screen.beginning.display)
+        assert screen.sidebar.chats.rows == ()
+        assert screen.composer.text == "unsent"
 
 
 async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, size=NARROW) as (_, _, pilot, screen):
         await wait_until(pilot, lambda: screen.beginning.display)
         assert len(screen.beginning.rows) == 3
         await pilot.press("f9")
         await pilot.pause()
-        assert not screen.beginning.region.height, "the panels have the room on their tab"
+        assert not screen.beginning.region.height, "the panels have the space on their tab"
         await pilot.press("f9", "f9")
         await answered(pilot, screen, "earlier question")
         await wait_until(pilot, lambda: not screen.beginning.display)
@@ -107,9 +111,7 @@ async def test_an_empty_chat_offers_recent_chats_and_examples(tmp_path: Path) ->
 
 async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> None:
     script = Script(replies=("a Needle here\n\nhay\n\nand a needle there", "only hay"))
-    app, _ = make_app(tmp_path, script)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, script) as (_, _, pilot, screen):
         await answered(pilot, screen, "the needle?")
         await answered(pilot, screen, "more")
         screen.composer.put("/find needle")
@@ -126,7 +128,7 @@ async def test_find_goes_from_place_to_place_and_marks_them(tmp_path: Path) -> N
         assert screen.transcript.selected == question
         await pilot.press("down")
         assert screen.transcript.selected == reply
-        screen.find_text("not there")
+        screen.action_find("not there")
         await wait_until(pilot, lambda: "nothing found" in str(count.render()))
         await pilot.press("escape")
         assert not screen.find.display

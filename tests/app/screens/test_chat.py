@@ -11,7 +11,7 @@ from app.store.chats import ChatStore
 from app.store.records import UnsentText
 from engine.configuration import ControllerName, PredictorName
 from tests.support.chats import add_chat
-from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import WIDE, answered, ask, make_app, opened, ready, wait_until
 from tests.support.fakes_client import Script
 
 HARD_REPLY = """Some **text**.
@@ -30,12 +30,10 @@ def notices(screen: ChatScreen) -> list[str]:
     return [notice.message for notice in screen.app._notifications]
 
 
-async def test_a_streamed_reply_keeps_its_table_its_fence_and_every_character(
+async def test_a_streamed_reply_has_its_table_and_its_fence(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=(HARD_REPLY,), tps=400))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=(HARD_REPLY,), tps=400)) as (_, _, pilot, screen):
         await answered(pilot, screen, "go")
         text = screen.transcript.text
     for part in ("a │ b", "1 │ 2", 'print("in the fence")', "[bold red]no markup[/bold red]"):
@@ -46,18 +44,14 @@ async def test_a_streamed_reply_keeps_its_table_its_fence_and_every_character(
 
 
 async def test_hostile_text_of_the_user_is_shown_as_it_is(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, screen):
         await answered(pilot, screen, "[/x] [bold]\x1b[2J")
         assert "[/x] [bold]␛[2J" in screen.transcript.text
         assert screen.transcript.frame_title == "[/x] [bold]␛[2J"
 
 
 async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await pilot.press("a", "ctrl+j", "b", "enter")
         await wait_until(pilot, lambda: client.requests)
         assert client.requests[0].messages[0].content == "a\nb"
@@ -65,9 +59,7 @@ async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
 
 
 async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "first")
         await answered(pilot, screen, "second")
         assert screen.transcript.text.count("ctrl+g regenerate") == 1
@@ -96,18 +88,14 @@ async def test_notices_stand_beside_the_cockpit_and_hide_no_figure(tmp_path: Pat
 
 async def test_a_prompt_that_is_too_long_stays_in_the_composer(tmp_path: Path) -> None:
     script = Script(refuses=("The context is full", "the prompt has 9,000 tokens, n_ctx is 8,192"))
-    app, _ = make_app(tmp_path, script)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, script) as (_, _, pilot, screen):
         await ask(pilot, screen, "very long")
         await wait_until(pilot, lambda: screen.composer.text == "very long")
         assert "the prompt has 9,000 tokens" in screen.transcript.text
 
 
 async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, _):
         await pilot.press("f5")
         assert client.speculation.predictor is PredictorName.OFF
         assert client.speculation.controller is ControllerName.AUTO
@@ -120,12 +108,15 @@ async def test_keys_switch_the_predictor_the_rule_and_the_length(tmp_path: Path)
         assert client.speculation.controller is ControllerName.AUTO
 
 
-async def test_text_that_comes_while_the_user_reads_above_does_not_move_the_view(
+async def test_new_text_does_not_move_a_scrolled_view(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("line\n\n" * 20_000,), tps=500))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("line\n\n" * 20_000,), tps=500)) as (
+        _,
+        _,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "go")
         transcript = screen.transcript
         await wait_until(pilot, lambda: transcript.max_scroll_y > 20)
@@ -142,9 +133,12 @@ async def test_text_that_comes_while_the_user_reads_above_does_not_move_the_view
 
 
 async def test_y_copies_the_reply_and_big_y_its_code_blocks_from_the_last(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("```\nfirst\n```\n```\nsecond\n```",)))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("```\nfirst\n```\n```\nsecond\n```",))) as (
+        app,
+        _,
+        pilot,
+        screen,
+    ):
         await answered(pilot, screen, "go")
         await pilot.press("shift+tab", "y")
         assert app.clipboard.startswith("```\nfirst")
@@ -154,13 +148,14 @@ async def test_y_copies_the_reply_and_big_y_its_code_blocks_from_the_last(tmp_pa
         assert app.clipboard == "first\n"
 
 
-async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
-    tmp_path: Path,
-) -> None:
+async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(tmp_path: Path) -> None:
     text = "```\nfirst\n```\n" + "word " * 200
-    app, _ = make_app(tmp_path, Script(replies=(text, " more" * 200), tps=20))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=(text, " more" * 200), tps=20)) as (
+        app,
+        _,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "go")
         await wait_until(pilot, lambda: "word" in screen.transcript.text)
         await pilot.press("shift+tab", "y")
@@ -183,12 +178,10 @@ async def test_a_reply_that_streams_is_copied_as_it_is_shown_and_not_edited(
         assert "more more" in app.clipboard, "and the live one"
 
 
-async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_the_reason(
+async def test_a_question_in_a_chat_in_use_returns(
     tmp_path: Path,
 ) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await answered(pilot, screen, "go")
         chat = screen.conversation.history.chat
         assert chat is not None
@@ -205,9 +198,7 @@ async def test_a_question_in_a_chat_that_another_kvchat_answers_comes_back_with_
 
 
 async def test_i_shows_the_statistics_of_a_reply_and_hides_them(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "go")
         await pilot.press("shift+tab", "i")
         *_, reply, aside = app.conversation.entries()
@@ -234,7 +225,7 @@ def _name(character: str) -> str:
     return {" ": "space", ",": "comma"}.get(character, character)
 
 
-async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_opened(
+async def test_an_unsent_text_of_another_kvchat_is_shown(
     tmp_path: Path,
 ) -> None:
     app, _ = make_app(tmp_path)
@@ -254,9 +245,7 @@ async def test_a_text_that_another_kvchat_left_in_a_chat_is_there_when_it_is_ope
 async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     text = "see @folder and @notes.txt\n" * 40
-    app, client = make_app(tmp_path, Script(replies=(text, "done")))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=(text, "done"))) as (_, client, pilot, screen):
         screen.outbox.folder = tmp_path
         await answered(pilot, screen, "why")
         await pilot.press("shift+tab", "E")
@@ -269,9 +258,9 @@ async def test_a_long_reply_is_changed_as_it_reads_and_takes_no_files(tmp_path: 
 
 
 async def test_thinking_is_folded_and_t_opens_it(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("<think>\nfirst this\n</think>\n\nThe answer.",)))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(
+        tmp_path, Script(replies=("<think>\nfirst this\n</think>\n\nThe answer.",))
+    ) as (_, _, pilot, screen):
         await answered(pilot, screen, "why")
         assert "The answer." in screen.transcript.text
         assert "first this" not in screen.transcript.text

@@ -7,9 +7,9 @@ from textual.widgets import Input
 
 from app.application import KvchatApp
 from app.render.lines import plain
-from app.screens import chats
+from app.screens import chat_list
 from app.screens.chat import ChatScreen
-from app.screens.chats import PREFETCH_AFTER_S, ChatsScreen
+from app.screens.chats import ChatsScreen
 from app.screens.dialogs import AskLine, AskYes
 from app.store.chats import ChatStore
 from app.store.records import Chat
@@ -22,7 +22,8 @@ from tests.support.fakes_app import (
     WIDE,
     ask,
     make_app,
-    make_controller,
+    make_conversation,
+    opened,
     ready,
     services,
     wait_until,
@@ -55,7 +56,7 @@ def shown_detail(app: KvchatApp) -> str:
     return "\n".join(map(plain, app.screen.query_one("#chats-detail", InkLines).lines))
 
 
-async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> None:
+async def test_a_row_has_time_size_and_cache_tiers(tmp_path: Path) -> None:
     app, client = make_app(tmp_path)
     chat = add_chat(app.conversation.history.store, "about rivers", "they flow")
     entry = CacheEntry("0" * 16, 0, 2048, 5 << 20, ("warm", "cold"), (f"chat:{chat.id}",),
@@ -72,7 +73,7 @@ async def test_a_row_says_when_how_much_and_where_it_is_kept(tmp_path: Path) -> 
         assert "cached tokens: 2.0k warm, 2.0k cold · 5 MiB" in shown_detail(app)
 
 
-async def test_what_is_typed_is_found_in_every_chat_and_enter_goes_there(tmp_path: Path) -> None:
+async def test_a_search_finds_messages_and_enter_opens_them(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     store = app.conversation.history.store
     long = [f"filler {i}" for i in range(60)]
@@ -117,7 +118,7 @@ async def test_a_hit_on_another_branch_shows_that_branch(tmp_path: Path) -> None
         await wait_until(pilot, lambda: screen.transcript.selected == first.id)
 
 
-async def test_nothing_found_is_said_and_esc_closes_the_search_at_once(tmp_path: Path) -> None:
+async def test_a_search_without_result_is_reported(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path)
     add_chat(app.conversation.history.store, "one")
     async with app.run_test(size=WIDE) as pilot:
@@ -148,9 +149,7 @@ async def test_chats_go_into_the_archive_and_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["md", "jsonl"])
-async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
-    tmp_path: Path, ending: str
-) -> None:
+async def test_an_export_asks_before_it_replaces_a_file(tmp_path: Path, ending: str) -> None:
     app, _ = make_app(tmp_path)
     add_chat(app.conversation.history.store, "to keep", "kept answer")
     path = tmp_path / f"chat.{ending}"
@@ -176,12 +175,12 @@ async def test_a_chat_is_written_to_a_file_and_none_is_replaced_unasked(
         assert all(json.loads(line) for line in path.read_text().splitlines())
 
 
-async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Path) -> None:
-    controller, client = make_controller(tmp_path)
+async def test_deleting_removes_the_cached_states(tmp_path: Path) -> None:
+    conversation, client = make_conversation(tmp_path)
     forgotten: list[str] = []
     given = replace(services(tmp_path), forget_on_disk=forgotten.append)
-    app = KvchatApp(controller, given, configuration=CONFIGURATION)
-    chat = add_chat(controller.history.store, "to go")
+    app = KvchatApp(conversation, given, configuration=CONFIGURATION)
+    chat = add_chat(conversation.history.store, "to go")
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("ctrl+l", "d")
@@ -189,31 +188,16 @@ async def test_deleting_forgets_what_is_kept_in_memory_and_on_disk(tmp_path: Pat
         await pilot.press("y")
         await wait_until(pilot, lambda: forgotten == [f"chat:{chat.id}"])
         assert client.forgotten == [f"chat:{chat.id}"]
-        assert controller.history.store.list_chats() == []
-
-
-async def test_a_chat_that_stays_highlighted_is_brought_into_memory_once(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    store = app.conversation.history.store
-    for i in range(3):
-        add_chat(store, f"chat {i}", "an answer")
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        await pilot.press("ctrl+l")
-        for place in range(3):
-            await wait_until(pilot, lambda place=place: len(client.prefetched) > place)
-            await pilot.press("down")
-        for _ in range(2):  # each of them once more
-            await pilot.press("up")
-            await pilot.pause(2 * PREFETCH_AFTER_S)
-    asked = [messages[0].content for messages in client.prefetched]
-    assert sorted(asked) == ["chat 0", "chat 1", "chat 2"]
+        assert conversation.history.store.list_chats() == []
 
 
 async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("word " * 300,), tps=20))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("word " * 300,), tps=20)) as (
+        app,
+        _,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "busy")
         await pilot.press("ctrl+n", "ctrl+l")
         assert "answering" in rows(app)[0]
@@ -221,10 +205,10 @@ async def test_the_chat_that_is_being_answered_is_marked_and_not_deleted(tmp_pat
         assert isinstance(app.screen, ChatsScreen)
 
 
-async def test_a_long_list_says_how_many_there_are_and_goes_on_at_its_end(
+async def test_a_long_list_has_its_count_and_grows_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chats, "PAGE", 2)
+    monkeypatch.setattr(chat_list, "PAGE", 2)
     app, _ = make_app(tmp_path)
     for number in range(5):
         add_chat(app.conversation.history.store, f"chat {number}")

@@ -1,4 +1,4 @@
-"""The composer on the screen: pastes, files, earlier questions, commands, and what is told."""
+"""The composer on the screen: pastes, files, earlier questions, commands, and notices."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from app.screens.dialogs import AskLine
 from app.widgets.bars import TitleBar
 from engine.images import images_in
 from tests.support import fakes_client
-from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, opened, ready, wait_until
 from tests.support.fakes_client import Script
 from tests.support.filled_projectors import png
 
@@ -43,9 +43,7 @@ async def paste(pilot: Pilot[None], screen: ChatScreen, text: str) -> None:
 
 
 async def test_lines_that_end_as_a_terminal_ends_them_are_lines(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, screen):
         await paste(pilot, screen, "one\rtwo")
         assert screen.composer.text == "one\ntwo"
         await pilot.press("ctrl+c")
@@ -54,10 +52,8 @@ async def test_lines_that_end_as_a_terminal_ends_them_are_lines(tmp_path: Path) 
         assert screen.composer.written == folded("a line\n" * 10)
 
 
-async def test_a_long_paste_is_one_line_that_tells_its_tokens_and_opens(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_a_long_paste_is_one_line_with_its_tokens(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await pilot.press(*"what is ")
         await paste(pilot, screen, PASTE)
         assert screen.composer.text == "what is [paste 1: 30 lines pasted]"
@@ -74,9 +70,7 @@ async def test_a_long_paste_is_one_line_that_tells_its_tokens_and_opens(tmp_path
 
 
 async def test_a_paste_that_is_not_sent_is_one_line_again_after_a_restart(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await paste(pilot, screen, PASTE)
     app.conversation.history.store.close()
     again, client = make_app(tmp_path)
@@ -88,12 +82,10 @@ async def test_a_paste_that_is_not_sent_is_one_line_again_after_a_restart(tmp_pa
         assert client.requests[0].messages[-1].content == PASTE
 
 
-async def test_up_goes_through_the_questions_of_the_chat_and_down_comes_back(
+async def test_up_shows_earlier_questions_and_down_later_ones(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=NARROW) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, size=NARROW) as (_, _, pilot, screen):
         await answered(pilot, screen, "of another chat")
         await pilot.press("ctrl+n")
         for text in ("first", "second", "second"):
@@ -110,10 +102,13 @@ async def test_up_goes_through_the_questions_of_the_chat_and_down_comes_back(
         assert screen.composer.text == "second", "a new chat has those of all chats"
 
 
-async def test_up_in_an_empty_composer_takes_back_what_waits_to_edit_it(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "more"), tps=1))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_up_in_an_empty_composer_unqueues_a_text(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=(LONG, "more"), tps=1)) as (
+        _,
+        client,
+        pilot,
+        screen,
+    ):
         for text in ("first", "second", "third"):
             await ask(pilot, screen, text)
         assert "second" in beside(screen)
@@ -127,14 +122,12 @@ async def test_up_in_an_empty_composer_takes_back_what_waits_to_edit_it(tmp_path
         assert client.requests[-1].messages[-1].content == "thirds"
 
 
-async def test_a_named_file_goes_with_the_message_and_costs_what_is_told_before(
+async def test_a_named_file_is_counted_and_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes.txt").write_text("five words in this file\n")
     monkeypatch.chdir(tmp_path)
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await pilot.press(*"read @no")
         assert "notes.txt" in listed(screen)
         await pilot.press("tab")
@@ -147,28 +140,24 @@ async def test_a_named_file_goes_with_the_message_and_costs_what_is_told_before(
         assert content.endswith("\n\nFile notes.txt:\n```\nfive words in this file\n```")
 
 
-async def test_a_cursor_after_an_unfinished_name_sends_and_completes_nothing(
+async def test_enter_after_an_unfinished_name_sends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "notes.txt").write_text("five words in this file\n")
     monkeypatch.chdir(tmp_path)
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await pilot.press(*"@no x", "left", "left", "enter")
         await wait_until(pilot, lambda: client.requests)
         assert screen.composer.text == ""
         assert client.requests[0].messages[-1].content == "@no x"
 
 
-async def test_a_file_that_cannot_go_keeps_the_message_and_says_why(
+async def test_a_refused_file_leaves_the_message_unsent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "b.bin").write_bytes(b"a\0b")
     monkeypatch.chdir(tmp_path)
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, client, pilot, screen):
         await ask(pilot, screen, "read @b.bin now")
         assert screen.composer.text == "read @b.bin now"
         assert any("binary" in notice.message for notice in app._notifications)
@@ -176,14 +165,12 @@ async def test_a_file_that_cannot_go_keeps_the_message_and_says_why(
         assert client.requests == []
 
 
-async def test_what_is_more_than_the_context_is_told_and_stays_unsent(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_a_text_longer_than_the_context_stays_unsent(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await paste(pilot, screen, "word " * 9000)
         composer = screen.composer
-        told = "9,000 tokens, but the context holds 8,192"
-        await wait_until(pilot, lambda: told in str(composer.border_subtitle))
+        title = "9,000 tokens, but the context holds 8,192"
+        await wait_until(pilot, lambda: title in str(composer.border_subtitle))
         await wait_until(pilot, lambda: "+9.0k does not fit" in status(screen))
         await pilot.press("enter")
         await pilot.pause()
@@ -192,9 +179,7 @@ async def test_what_is_more_than_the_context_is_told_and_stays_unsent(tmp_path: 
 
 
 async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await answered(pilot, screen, "first")
         await pilot.press(*"/ne")
         assert "/new" in listed(screen)
@@ -209,12 +194,10 @@ async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Pa
         assert screen.composer.text == "/edit"
 
 
-async def test_enter_runs_the_command_that_is_written_though_the_list_shows_older_ones(
+async def test_enter_runs_the_typed_command(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await pilot.press(*"/theme d")
         await wait_until(pilot, lambda: screen.completion.is_open)
         screen.composer.put("/theme nord")
@@ -223,15 +206,13 @@ async def test_enter_runs_the_command_that_is_written_though_the_list_shows_olde
 
 
 async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, client, pilot, screen):
         await ask(pilot, screen, "/nwe")
         assert any("no command /nwe" in notice.message for notice in app._notifications)
         assert screen.composer.text == "/nwe"
         await ask(pilot, screen, "/theme nrod")
-        said = [notice.message for notice in app._notifications]
-        assert any("no command /theme nrod, did you mean /theme nord? To" in s for s in said)
+        notices = [notice.message for notice in app._notifications]
+        assert any("no command /theme nrod, did you mean /theme nord? To" in s for s in notices)
         assert client.requests == []
         await ask(pilot, screen, "/etc/hosts has what?")
         await wait_until(pilot, lambda: client.requests)
@@ -239,14 +220,12 @@ async def test_an_unknown_command_is_no_message_and_a_path_is(tmp_path: Path) ->
         await wait_until(pilot, lambda: len(client.requests) == 2)
 
 
-async def test_an_image_goes_where_it_is_named_and_its_size_is_told_before(
+async def test_an_image_is_measured_and_sent_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     png(tmp_path / "a.png", width=40, height=30)
     monkeypatch.chdir(tmp_path)
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         screen.composer.put("what is @a.png ?")
         await wait_until(pilot, lambda: "image, 40 x 30" in beside(screen))
         await pilot.press("enter")
@@ -256,7 +235,7 @@ async def test_an_image_goes_where_it_is_named_and_its_size_is_told_before(
         assert (image.path, content) == (tmp_path / "a.png", f"what is {image.reference} ?")
 
 
-async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
+async def test_an_image_is_refused_without_a_projector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     png(tmp_path / "a.png")
@@ -264,23 +243,19 @@ async def test_a_model_without_a_projector_says_so_before_an_image_is_sent(
     blind = "Tiny has no projector: use --mmproj"
     seen = fakes_client.loaded
     monkeypatch.setattr(fakes_client, "loaded", lambda c: replace(seen(c), blindness=blind))
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, client, pilot, screen):
         await ask(pilot, screen, "what is @a.png ?")
         assert client.requests == []
         assert screen.composer.text == "what is @a.png ?"
         assert f"an image, and {blind}" in beside(screen)
-        said = [notice.message for notice in app._notifications]
-        assert said == [f"@a.png is an image, but {blind}"]
+        notices = [notice.message for notice in app._notifications]
+        assert notices == [f"@a.png is an image, but {blind}"]
 
 
-async def test_a_text_that_was_emptied_comes_back_with_the_key_that_the_composer_names(
+async def test_a_cleared_text_returns_with_undo(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, screen):
         usual = screen.composer.placeholder
         await pilot.press("a", "ctrl+c")
         assert "ctrl+z" in str(screen.composer.placeholder)
@@ -290,13 +265,11 @@ async def test_a_text_that_was_emptied_comes_back_with_the_key_that_the_composer
         assert screen.composer.text == "a"
 
 
-async def test_a_chat_is_exported_by_name_and_both_texts_have_the_folder(
+async def test_the_export_dialog_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "two colours")
         screen.composer.put("/exp")
         await wait_until(pilot, lambda: screen.choices.display and "/export" in listed(screen))

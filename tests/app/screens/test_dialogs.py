@@ -21,7 +21,8 @@ from tests.support.fakes_app import (
     WIDE,
     answered,
     make_app,
-    make_controller,
+    make_conversation,
+    opened,
     ready,
     services,
     wait_until,
@@ -30,9 +31,7 @@ from tests.support.fakes_client import CONFIGURATION
 
 
 async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "first")
         await pilot.press("ctrl+n")
         await answered(pilot, screen, "second")
@@ -54,9 +53,7 @@ async def test_chats_are_opened_renamed_and_deleted_from_their_list(tmp_path: Pa
 
 
 async def test_deleting_the_shown_chat_leaves_an_empty_one(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "only")
         await pilot.press("ctrl+l", "d", "y")
         await wait_until(pilot, lambda: isinstance(app.screen, ChatsScreen))
@@ -66,9 +63,7 @@ async def test_deleting_the_shown_chat_leaves_an_empty_one(tmp_path: Path) -> No
 
 
 async def test_settings_of_a_chat_are_checked_and_used(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, client, pilot, screen):
         await pilot.press("ctrl+s")
         dialog = app.screen
         assert isinstance(dialog, ChatSettingsScreen)
@@ -110,8 +105,10 @@ async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
         nbytes=92 << 20,
     )
     bad = ModelEntry(path=tmp_path / "a.gguf", name="a", nbytes=12, problem="truncated at byte 12")
-    controller, client = make_controller(tmp_path)
-    app = KvchatApp(controller, services(tmp_path, models=(bad, good)), configuration=CONFIGURATION)
+    conversation, client = make_conversation(tmp_path)
+    app = KvchatApp(
+        conversation, services(tmp_path, models=(bad, good)), configuration=CONFIGURATION
+    )
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         await pilot.press("ctrl+o")
@@ -126,9 +123,7 @@ async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
         assert client.loads[1].model_path == good.path
 
 
-async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(
-    tmp_path: Path,
-) -> None:
+async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
@@ -162,9 +157,7 @@ async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(tmp_p
 
 
 async def test_who_drafts_and_by_which_rule_is_remembered(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, _):
         await pilot.press("f5", "f10", "f8")
     saved = load_settings(tmp_path / "config.toml").settings.speculation
     assert (saved.predictor, saved.controller, saved.n_draft) == ("off", "fixed", 4)
@@ -177,8 +170,8 @@ async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -
         calls.append(1)
         raise InstallError("no network: check the connection")
 
-    controller, client = make_controller(tmp_path)
-    app = KvchatApp(controller, replace(services(tmp_path), install_starter=fail))
+    conversation, client = make_conversation(tmp_path)
+    app = KvchatApp(conversation, replace(services(tmp_path), install_starter=fail))
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
         await pilot.press("i")
@@ -192,18 +185,14 @@ async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -
 async def test_every_binding_has_an_id_a_description_and_a_tooltip(tmp_path: Path) -> None:
     from app.commands import own_bindings, own_nodes
 
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, _, screen):
         bindings = [b for node in (*own_nodes(screen), app) for b in own_bindings(node, {})]
     assert len(bindings) > 20
     assert all(b.id and b.description and b.tooltip for b in bindings)
 
 
 async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, client, pilot, screen):
         before = screen.conversation.speculation
         await pilot.press("ctrl+s", "ctrl+s")
         assert client.speculation == SpeculationSettings(), "nothing is sent where nothing changed"
@@ -212,18 +201,16 @@ async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_
         dialog.query_one("#verification", Select).value = "rejection"
         dialog.query_one("#bonus_token", Select).value = False
         await pilot.press("ctrl+s")
-        judged = replace(before, verification="rejection", bonus_token=False)
-        await wait_until(pilot, lambda: client.speculation == judged)
-        assert screen.conversation.speculation == judged
+        changed = replace(before, verification="rejection", bonus_token=False)
+        await wait_until(pilot, lambda: client.speculation == changed)
+        assert screen.conversation.speculation == changed
         await pilot.press("ctrl+s")
         assert app.screen.query_one("#verification", Select).value == "rejection"
         assert not app.screen.query_one("#bonus_token", Select).value
 
 
 async def test_settings_of_a_chat_are_shown_as_they_are_and_saved_unchanged(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (app, _, pilot, screen):
         odd = replace(
             screen.conversation.history.sampling,
             thinking_budget=1_500_000, temperature=0.12345678, min_p=0.00001, top_p=1.0,

@@ -282,7 +282,7 @@ async def test_a_text_from_anywhere_is_painted_letter_by_letter(
         chat_id = reply.chat_id
         assert chat_id is not None
         controller.history.store.update_chat(chat_id, title=text, system_prompt=text)
-        controller.refresh()
+        controller.history.refresh()
         await paints_letters(pilot)
         await pilot.press("ctrl+n")
         await ask(pilot, chat, "waits")

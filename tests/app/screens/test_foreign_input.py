@@ -24,7 +24,8 @@ from tests.support.fakes_app import (
     WIDE,
     answered,
     make_app,
-    make_controller,
+    make_conversation,
+    opened,
     ready,
     services,
     wait_until,
@@ -56,9 +57,7 @@ def test_a_name_that_is_no_text_is_not_offered(here: Path) -> None:
     assert file_names(here) == ["näme.txt"]
 
 
-async def test_a_path_that_is_none_is_refused_in_the_list_of_chats(
-    tmp_path: Path, here: Path
-) -> None:
+async def test_an_impossible_path_is_refused(tmp_path: Path, here: Path) -> None:
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await answered(pilot, await ready(pilot), "q")
@@ -72,8 +71,8 @@ async def test_a_path_that_is_none_is_refused_in_the_list_of_chats(
             app.screen.query_one(Input).value = name
             await pilot.press("enter")
             await wait_until(pilot, lambda: app._notifications)
-            told = " ".join(notice.message for notice in app._notifications)
-            assert re.search("cannot be written|does not exist|Written", told), name
+            notices = " ".join(notice.message for notice in app._notifications)
+            assert re.search("cannot be written|does not exist|Written", notices), name
 
 
 def test_paths_are_found_where_folder_and_home_are_gone(
@@ -91,15 +90,15 @@ def test_paths_are_found_where_folder_and_home_are_gone(
     assert model_folders([Path("/models")])
 
 
-async def test_a_model_whose_file_has_no_name_in_utf_8_is_asked_like_any_other(
+async def test_a_model_file_without_utf_8_name_answers(
     tmp_path: Path,
 ) -> None:
-    controller, _ = make_controller(tmp_path)
+    conversation, _ = make_conversation(tmp_path)
     configuration = replace(CONFIGURATION, model_path=tmp_path / "m\udcff.gguf")
-    app = KvchatApp(controller, services(tmp_path), configuration=configuration)
+    app = KvchatApp(conversation, services(tmp_path), configuration=configuration)
     async with app.run_test(size=WIDE) as pilot:
         await answered(pilot, await ready(pilot), "a question")
-        history = controller.history
+        history = conversation.history
         texts = [m.content for m in history.store.path_to(history.head_id or 0)]
         assert texts == ["a question", "Hello there."]
         assert history.chat is not None
@@ -114,9 +113,12 @@ async def on_the_second_tab(pilot: Pilot[None], action: Callable[[], object]) ->
 
 
 async def test_a_message_is_gone_to_from_another_tab_of_a_narrow_screen(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("the zebra runs",)))
-    async with app.run_test(size=NARROW) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("the zebra runs",)), size=NARROW) as (
+        _,
+        _,
+        pilot,
+        chat,
+    ):
         await answered(pilot, chat, "first question")
         history = chat.conversation.history
         assert history.chat is not None
@@ -146,12 +148,8 @@ async def test_help_over_an_install_is_closed_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(2, 2), (59, 40)])
-async def test_what_is_typed_on_a_screen_too_small_is_kept_and_sent(
-    size: tuple[int, int], tmp_path: Path
-) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("the answer",)))
-    async with app.run_test(size=size) as pilot:
-        chat = await ready(pilot)
+async def test_text_typed_on_a_tiny_screen_is_sent(size: tuple[int, int], tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=("the answer",)), size=size) as (_, _, pilot, chat):
         await pilot.press(*"hi there")
         assert chat.composer.text == "hi there"
         await pilot.press("enter")

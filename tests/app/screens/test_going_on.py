@@ -10,16 +10,19 @@ from app.screens.chat import ChatScreen
 from app.widgets.bars import TitleBar
 from engine.events import FinishReason, WorkerStopped
 from tests.support.chats import add_chat, add_message
-from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import NARROW, WIDE, answered, ask, make_app, opened, ready, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script, _finished, loaded
 
 LONG = "word " * 200
 
 
-async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "theend."), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_enter_continues_a_stopped_reply(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=(LONG, "theend."), tps=5)) as (
+        _,
+        client,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "go")
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
         await pilot.press("escape")
@@ -38,9 +41,12 @@ async def test_enter_in_an_empty_composer_goes_on_with_a_stopped_reply(tmp_path:
 
 
 async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG, "secondreply"), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=(LONG, "secondreply"), tps=5)) as (
+        _,
+        client,
+        pilot,
+        screen,
+    ):
         await ask(pilot, screen, "first")
         await wait_until(pilot, lambda: "word" in screen.transcript.text)
         await pilot.press("ctrl+n")
@@ -59,12 +65,10 @@ async def test_a_question_waits_for_the_reply_in_another_chat(tmp_path: Path) ->
         assert client.n_stops == 0
 
 
-async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone(
+async def test_esc_unqueues_a_question_of_this_chat(
     tmp_path: Path,
 ) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=20))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=(LONG,), tps=20)) as (app, client, pilot, screen):
         await ask(pilot, screen, "first")
         await pilot.press("ctrl+n")
         await ask(pilot, screen, "second")
@@ -77,10 +81,8 @@ async def test_esc_takes_a_waiting_question_back_and_leaves_the_other_chat_alone
         assert screen.conversation.is_replying
 
 
-async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("a reply to read",)))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_another_chat_can_be_read_during_a_reply(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=("a reply to read",))) as (app, _, pilot, screen):
         await answered(pilot, screen, "reading")
         reading = screen.conversation.history.chat
         assert reading is not None
@@ -93,10 +95,6 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: "a reply to read" in screen.transcript.text)
         assert screen.conversation.is_replying
         await pilot.press(*"me", "enter", *"too", "enter")
-        told = [notice.message for notice in app._notifications if "slots = 2" in notice.message]
-        assert len(told) == 1, "it is said once"
-        assert "slots = 2 under cache" in told[0]
-        assert "MiB more memory" in told[0]
         await pilot.press("escape", "escape")
         screen.open_chat(writing.id)
         await wait_until(pilot, lambda: "word word" in screen.transcript.text)
@@ -104,7 +102,7 @@ async def test_a_chat_is_read_and_gone_back_from_while_another_is_answered(tmp_p
         await wait_until(pilot, lambda: screen.transcript.text.count("word") > n + 5)
 
 
-async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: Path) -> None:
+async def test_enter_during_a_load_counts_afterwards(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=("theend.",)))
     store = app.conversation.history.store
     chat = add_chat(store, "cut")
@@ -125,9 +123,7 @@ async def test_enter_while_the_model_loads_is_kept_until_it_is_there(tmp_path: P
 
 
 async def test_every_chat_has_a_text_and_an_edit_of_its_own(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path) as (_, client, pilot, screen):
         await answered(pilot, screen, "first")
         first = screen.conversation.history.chat
         assert first is not None
@@ -165,7 +161,7 @@ async def test_another_reply_is_refused_with_the_reason_while_one_runs(tmp_path:
     assert len(client.requests) == 1
 
 
-async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_path: Path) -> None:
+async def test_a_text_sent_during_a_reply_is_queued(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG, "more", "last"), tps=1))
     async with app.run_test(size=NARROW) as pilot:
         screen = await asked(pilot, "first", "second", "third")
@@ -181,7 +177,7 @@ async def test_what_is_sent_in_the_chat_that_is_answered_waits_for_its_turn(tmp_
         assert screen.composer.border_title == ""
 
 
-async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_path: Path) -> None:
+async def test_esc_unqueues_then_stops_then_cancels_the_edit(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG,), tps=20))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second", "third")
@@ -203,7 +199,7 @@ async def test_esc_takes_back_what_waits_then_stops_then_leaves_the_edit(tmp_pat
         assert len(client.requests) == 1
 
 
-async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -> None:
+async def test_a_queued_text_is_sent_in_a_hidden_chat(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG, "more"), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
@@ -219,7 +215,7 @@ async def test_what_waits_is_sent_though_another_chat_is_shown(tmp_path: Path) -
         await wait_until(pilot, lambda: "more" in screen.transcript.text)
 
 
-async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> None:
+async def test_queued_texts_return_when_the_engine_stops(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second", "third")
@@ -227,39 +223,43 @@ async def test_what_waits_comes_back_when_the_engine_stops(tmp_path: Path) -> No
         await wait_until(pilot, lambda: screen.composer.text == "second\n\nthird")
         assert screen.composer.border_title == ""
         await wait_until(
-            pilot, lambda: any("ctrl+r restarts it" in told.message for told in app._notifications)
+            pilot,
+            lambda: any("ctrl+r restarts it" in notice.message for notice in app._notifications),
         )
         assert len(client.requests) == 1
 
 
-async def test_what_is_typed_behind_a_waiting_question_stays_with_the_chat_that_it_begins(
+async def test_text_after_a_queued_question_belongs_to_its_chat(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("word " * 60, "two"), tps=40))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
-        controller = app.conversation
+    async with opened(tmp_path, Script(replies=("word " * 60, "two"), tps=40)) as (
+        app,
+        _,
+        pilot,
+        screen,
+    ):
+        conversation = app.conversation
         await ask(pilot, screen, "first")
-        await wait_until(pilot, lambda: controller.is_replying)
-        first = controller.history.chat
+        await wait_until(pilot, lambda: conversation.is_replying)
+        first = conversation.history.chat
         assert first is not None
         await pilot.press("ctrl+n")
         await ask(pilot, screen, "second")
         screen.composer.insert("a third")
         await pilot.pause()
         screen.open_chat(first.id)
-        store = controller.history.store
-        await wait_until(pilot, lambda: store.count_chats() == 2 and not controller.is_replying)
+        store = conversation.history.store
+        await wait_until(pilot, lambda: store.count_chats() == 2 and not conversation.is_replying)
         [begun] = [chat for chat in store.list_chats() if chat.id != first.id]
         screen.open_chat(begun.id)
         await wait_until(pilot, lambda: screen.composer.text == "a third")
         await pilot.press("ctrl+n")
-        await wait_until(pilot, lambda: controller.history.chat is None)
+        await wait_until(pilot, lambda: conversation.history.chat is None)
         await pilot.pause()
         assert screen.composer.text == ""
 
 
-async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_unsent_texts_survive_a_restart(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, Script(replies=(LONG,), tps=20))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
@@ -276,10 +276,8 @@ async def test_what_was_not_sent_is_there_after_a_restart(tmp_path: Path) -> Non
         assert screen.composer.text == "second\n\nthird"
 
 
-async def test_what_is_typed_right_behind_enter_is_not_lost(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_text_typed_right_after_enter_is_not_lost(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=(LONG,), tps=5)) as (_, client, pilot, screen):
         screen.composer.put("first")
         for key in ("enter", *"next"):
             screen.composer.post_message(events.Key(key, "\r" if key == "enter" else key))
@@ -288,12 +286,10 @@ async def test_what_is_typed_right_behind_enter_is_not_lost(tmp_path: Path) -> N
         assert client.requests[0].messages[0].content == "first"
 
 
-async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_another_is_shown(
+async def test_a_text_goes_to_the_chat_it_was_typed_in(
     tmp_path: Path,
 ) -> None:
-    app, client = make_app(tmp_path, Script(replies=("one.", "two.")))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("one.", "two."))) as (app, client, pilot, screen):
         await answered(pilot, screen, "first")
         screen.composer.put("second")
         for key, character in (("enter", "\r"), ("ctrl+n", None)):
@@ -305,7 +301,7 @@ async def test_what_is_sent_goes_to_the_chat_it_was_written_in_however_fast_anot
         assert screen.composer.text == ""
 
 
-async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) -> None:
+async def test_queued_texts_return_when_the_context_is_full(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(replies=(LONG,), tps=5))
     async with app.run_test(size=WIDE) as pilot:
         screen = await asked(pilot, "first", "second")
@@ -315,10 +311,13 @@ async def test_what_waits_comes_back_when_the_context_is_full(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path, Script(replies=("whole", LONG, "more"), tps=10))
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_a_queued_text_of_a_deleted_chat_returns(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(replies=("whole", LONG, "more"), tps=10)) as (
+        _,
+        client,
+        pilot,
+        screen,
+    ):
         await answered(pilot, screen, "old")
         old = screen.conversation.history.chat
         assert old is not None
@@ -333,10 +332,8 @@ async def test_what_waits_in_a_chat_that_is_deleted_comes_back(tmp_path: Path) -
         assert len(client.requests) == 2
 
 
-async def test_a_text_that_is_emptied_or_pasted_can_be_taken_back(tmp_path: Path) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        screen = await ready(pilot)
+async def test_clearing_and_pasting_can_be_undone(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (app, _, pilot, screen):
         composer = screen.composer
         app.post_message(events.Paste("some words in a line\n" * 5000))
         await wait_until(pilot, lambda: "25,000 tokens" in str(composer.border_subtitle))

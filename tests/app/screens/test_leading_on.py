@@ -10,19 +10,17 @@ from app.screens.chat import ChatScreen
 from app.screens.planner import PlannerScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.select_list import SelectList
-from tests.support.fakes_app import WIDE, make_controller, ready, services, wait_until
+from tests.support.fakes_app import WIDE, make_conversation, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION, ScriptedClient
 
 
 def on_real_model(tmp_path: Path, model: Path) -> tuple[KvchatApp, ScriptedClient]:
-    controller, client = make_controller(tmp_path)
+    conversation, client = make_conversation(tmp_path)
     configuration = replace(CONFIGURATION, model_path=model, n_ctx=2048)
-    return KvchatApp(controller, services(tmp_path), configuration=configuration), client
+    return KvchatApp(conversation, services(tmp_path), configuration=configuration), client
 
 
-async def test_the_planner_opens_on_the_loaded_model_and_loads_what_was_planned(
-    tmp_path: Path, starter_path: Path
-) -> None:
+async def test_the_planner_plans_the_loaded_model(tmp_path: Path, starter_path: Path) -> None:
     app, client = on_real_model(tmp_path, starter_path)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
@@ -45,7 +43,7 @@ async def planner_with_a_plan(pilot: Pilot[None]) -> PlannerScreen:
     return pilot.app.screen
 
 
-async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_loaded(
+async def test_the_planner_reopens_with_its_plan(
     tmp_path: Path, starter_path: Path, gemma_path: Path
 ) -> None:
     app, _ = on_real_model(tmp_path, starter_path)
@@ -65,9 +63,7 @@ async def test_the_planner_comes_back_as_it_was_left_until_another_model_is_load
         assert planner.setup.configuration.n_ctx == 1024
 
 
-async def test_a_preset_is_loaded_from_its_list_and_new_chats_draw_as_it_says(
-    tmp_path: Path, starter_path: Path
-) -> None:
+async def test_a_preset_sets_the_sampling_of_new_chats(tmp_path: Path, starter_path: Path) -> None:
     app, client = on_real_model(tmp_path, starter_path)
     async with app.run_test(size=WIDE) as pilot:
         screen = await ready(pilot)

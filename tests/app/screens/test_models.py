@@ -30,7 +30,7 @@ from engine.model.library import LibraryScan, ModelEntry, scan
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
 from tests.support.drafting_models import drafting_model
-from tests.support.fakes_app import NARROW, make_app, make_controller, ready, services, wait_until
+from tests.support.fakes_app import NARROW, make_app, make_conversation, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION
 from tests.support.hub_server import serving_hub
 
@@ -303,7 +303,7 @@ async def test_a_draft_model_is_chosen_from_the_chat(
     tmp_path: Path, starter_path: Path, gemma_path: Path
 ) -> None:
     found = scan([starter_path.parent, gemma_path.parent])
-    controller, client = make_controller(tmp_path)
+    controller, client = make_conversation(tmp_path)
     given = replace(services(tmp_path), scan=lambda: found)
     app = KvchatApp(
         controller, given, configuration=replace(CONFIGURATION, model_path=starter_path)

@@ -10,7 +10,7 @@ import pytest
 from app.chat.outbox import Outbox
 from app.store.chats import ChatStore
 from app.store.errors import StoreError
-from tests.support.fakes_app import WIDE, answered, ask, make_app, ready, wait_until
+from tests.support.fakes_app import answered, ask, opened, wait_until
 from tests.support.fakes_client import CONFIGURATION, Script, loaded
 
 
@@ -29,12 +29,10 @@ def rows(store: ChatStore, query: str) -> list[str]:
 
 
 @pytest.mark.parametrize("n_before", [0, 1])
-async def test_a_text_leaves_the_input_with_the_question_that_it_becomes(
+async def test_a_text_becomes_a_question_in_one_write(
     n_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, chat):
         store = chat.conversation.history.store
         for _ in range(n_before):
             await answered(pilot, chat, "before")
@@ -50,10 +48,8 @@ async def test_a_text_leaves_the_input_with_the_question_that_it_becomes(
             assert unsent(store) == []
 
 
-async def test_what_waits_for_the_model_is_saved_before_anything_else(tmp_path: Path) -> None:
-    app, client = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+async def test_a_text_queued_for_the_model_is_saved_at_once(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, client, pilot, chat):
         chat.conversation.meters.start_load(CONFIGURATION)
         chat.composer.put("asked while it loads")
         chat.action_send()
@@ -63,12 +59,10 @@ async def test_what_waits_for_the_model_is_saved_before_anything_else(tmp_path: 
         assert unsent(chat.conversation.history.store) == []
 
 
-async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
+async def test_a_second_queued_text_stays_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, client = make_app(tmp_path, Script(replies=("word " * 40,), tps=1))
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("word " * 40,), tps=1)) as (_, client, pilot, chat):
         store = chat.conversation.history.store
         for text in ("first", "second", "third"):
             await ask(pilot, chat, text)
@@ -82,7 +76,7 @@ async def test_of_two_that_wait_the_second_stays_saved_when_the_first_is_asked(
         assert unsent(store) == []
 
 
-async def test_a_question_that_cannot_be_saved_stays_in_the_input(
+async def test_a_question_that_is_not_saved_stays_unsent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(store: ChatStore, *_: object) -> None:
@@ -90,9 +84,7 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
             store.unsent_of(None)
         raise StoreError("no space is left")
 
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, chat):
         monkeypatch.setattr(ChatStore, "add_messages", fails)
         await ask(pilot, chat, "not lost")
         await pilot.pause()
@@ -103,24 +95,20 @@ async def test_a_question_that_cannot_be_saved_stays_in_the_input(
 
 
 @pytest.mark.faults
-async def test_a_fault_while_a_queued_text_is_sent_loses_no_text(
+async def test_a_bug_while_sending_loses_no_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, _ = make_app(tmp_path, Script(replies=("word " * 40,), tps=20))
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path, Script(replies=("word " * 40,), tps=20)) as (_, _, pilot, chat):
         for text in ("first", "second"):
             await ask(pilot, chat, text)
         monkeypatch.setattr(chat.conversation, "send", None)
         await wait_until(pilot, lambda: chat.composer.text == "second")
 
 
-async def test_a_text_that_could_not_be_saved_is_saved_with_the_next_attempt(
+async def test_an_unsaved_text_is_saved_later(
     tmp_path: Path,
 ) -> None:
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        chat = await ready(pilot)
+    async with opened(tmp_path) as (_, _, pilot, chat):
         store = chat.conversation.history.store
         with closing(sqlite3.connect(store.path)) as database:
             database.execute("ALTER TABLE drafts RENAME TO elsewhere")

@@ -1,7 +1,8 @@
 from pathlib import Path
+from typing import Any
 
+from app.chat.context import IMAGE_TOKENS, n_tokens_of, summary_request, trim_of
 from app.chat.entries import SUMMARY_BEGINS, index_of, prompt_messages
-from app.chat.trimming import IMAGE_TOKENS, n_tokens_of, trim_of
 from app.store.records import StoredMessage
 from engine.images import Image
 from engine.requests import Role
@@ -27,7 +28,7 @@ def test_the_fewest_oldest_turns_go_until_a_third_is_free() -> None:
     assert [each.id for each in found.dropped] == list(range(1, 9))
 
 
-def test_what_is_kept_begins_with_a_question_and_the_last_one_always_stays() -> None:
+def test_the_rest_begins_with_a_question_and_has_the_last() -> None:
     path = [*turns(3), message(7, "x" * 9000), message(8, "y" * 30)]
     found = trim_of(path, n_ctx=1000)
     assert found is not None
@@ -39,7 +40,7 @@ def test_a_chat_of_one_turn_has_nothing_to_drop() -> None:
     assert trim_of([], n_ctx=10) is None
 
 
-def test_dropping_again_goes_on_behind_what_was_dropped() -> None:
+def test_a_second_drop_starts_after_the_first() -> None:
     path = turns(10)
     found = trim_of(path, n_ctx=100_000, kept_from=9)
     assert found is not None
@@ -47,7 +48,7 @@ def test_dropping_again_goes_on_behind_what_was_dropped() -> None:
     assert trim_of(path, n_ctx=100, kept_from=19) is None
 
 
-def test_the_system_prompt_and_the_summary_take_room_too() -> None:
+def test_system_prompt_and_summary_count() -> None:
     path = turns(10)
     small = trim_of(path, n_ctx=2160)
     large = trim_of(path, n_ctx=2160, fixed_text="s" * 1500)
@@ -56,15 +57,12 @@ def test_the_system_prompt_and_the_summary_take_room_too() -> None:
     assert large.kept_from > small.kept_from
 
 
-def test_known_tokens_are_counted_and_others_are_guessed_from_them() -> None:
+def test_known_tokens_are_counted_and_others_are_estimated() -> None:
     assert n_tokens_of(message(2, "abc", n_ids=50)) == 58
-    chinese = [message(1, "你" * 100), message(2, "你" * 100, n_ids=300)]
-    dense = trim_of([*chinese, *(message(k, "你" * 100) for k in (3, 4))], n_ctx=10_000)
-    assert dense is not None
-    assert n_tokens_of(chinese[0]) == 108, "three bytes a token are guessed without a reply"
+    assert n_tokens_of(message(1, "你" * 100)) == 108, "three bytes per token"
 
 
-def test_the_model_sees_the_kept_messages_behind_the_system_prompt_and_the_summary() -> None:
+def test_the_summary_follows_the_system_prompt() -> None:
     path = turns(3, n_bytes=1)
     messages = prompt_messages("Be brief.", path, kept_from=5, summary="They met.")
     assert [m.role for m in messages] == ["system", "user", "assistant"]
@@ -89,3 +87,14 @@ def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:
     image = Image("a.png", Path("/a/long/path" * 20 + "/a.png"), "0" * 64, 9, 9)
     alone = n_tokens_of(message(1, "abc"))
     assert n_tokens_of(message(1, f"abc{image.reference}")) == alone + IMAGE_TOKENS
+
+
+def test_a_summary_leaves_out_the_oldest_turns_that_do_not_fit() -> None:
+    path = turns(10)
+    rules: dict[str, Any] = {"system_prompt": "", "kept_from": None, "summary": None, "owner": "x"}
+    whole, none = summary_request(path, n_ctx=4096, **rules)
+    fewer, n_left_out = summary_request(path, n_ctx=1024, **rules)
+    assert (len(whole.messages), none) == (21, 0)
+    assert len(fewer.messages) == 21 - n_left_out
+    assert n_left_out % 2 == 0, "whole turns"
+    assert 0 < n_left_out < 20
