@@ -157,8 +157,8 @@ class CachedModel:
 class SnapshotCheck:
     """What a check of one snapshot found."""
 
-    key: str
-    """Empty where the head of a file could not be read."""
+    key: str | None
+    """None if the head of the file could not be read."""
     problem: str | None = None
     """What is wrong; None where nothing is."""
 
@@ -223,25 +223,24 @@ def chats_of(entry: "Segment", titles: Mapping[int, str]) -> list[str]:
 
 
 def verified(
-    store: "SegmentStore", entries: "Sequence[Segment]", *, tell: Callable[[int, int], None]
+    store: "SegmentStore", entries: "Sequence[Segment]", show: Callable[[str, float], None]
 ) -> list[SnapshotCheck]:
-    """Check snapshots, damaged files that were found while listing them included.
+    """Check states, and report damaged files that were found while the states were listed.
 
     Args:
-        store: Where they lie; damaged ones are removed.
-        entries: The snapshots.
-        tell: Receives how many are done, of how many.
+        store: Their folder; damaged files are removed.
+        entries: The states.
+        show: Called with the progress in words, and the finished share.
     """
-    verdicts = [SnapshotCheck("", note) for note in store.take_notes()]
+    checks = [SnapshotCheck(None, note) for note in store.take_notes()]
     for n_done, entry in enumerate(entries):
-        tell(n_done, len(entries))
+        show(f"{n_done:,} of {len(entries):,} states", n_done / len(entries))
         try:
             store.read(entry)
-            verdicts.append(SnapshotCheck(entry.key))
+            checks.append(SnapshotCheck(entry.key))
         except (StateError, CacheStoreError) as error:
-            verdicts.append(SnapshotCheck(entry.key, str(error)))
-    tell(len(entries), len(entries))
-    return verdicts
+            checks.append(SnapshotCheck(entry.key, str(error)))
+    return checks
 
 
 def _used_at(entry: "Segment") -> float:

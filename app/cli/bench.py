@@ -7,13 +7,13 @@ import click
 
 from app import bench, paths
 from app.bench import BenchOptions
-from app.cli.console import StatusLine, note
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 from app.config import load_settings
-from app.console import console, html_page
+from app.console import Progress, note
 from app.format import counted, seconds
 from app.opening import ModelRequest
 from app.render.bench import prompt_line, report
+from app.tables import console, html_page
 from engine.experiment.prompts import BenchPrompt
 from engine.experiment.records import PromptRecord, Results, read_results, write_text
 
@@ -77,7 +77,7 @@ def command(
         _report(read_results(show_path), html_path)
         return 0
     target = None if preset_name is None else bench.preset_file(preset_name, paths.presets_dir())
-    with StatusLine() as line:
+    with Progress() as line:
         settings = load_settings().settings
         benchmark = bench.Benchmark(options, asked, settings, json_path, line.note)
         exit_code = benchmark.run(_BenchProgress(line))
@@ -109,7 +109,7 @@ def _report(results: Results, html_path: Path | None) -> None:
 class _BenchProgress:
     """A line for what is measured and the time left, and a line for each prompt."""
 
-    def __init__(self, line: StatusLine) -> None:
+    def __init__(self, line: Progress) -> None:
         self._line = line
         self._n_replies = self._n_done = 0
         self._start_s = 0.0
@@ -132,5 +132,5 @@ class _BenchProgress:
         """Print the result of a prompt."""
         self._line.clear()
         for text in (prompt_line(record), *record.notes):
-            console(stderr=True).print(text, soft_wrap=True)
+            console(err=True).print(text, soft_wrap=True)
         self._n_done = n_done

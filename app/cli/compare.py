@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import click
 
-from app.cli.console import StatusLine, note, print_json, print_text, prompt_text
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
 from app.config import load_settings
+from app.console import Progress, note, print_json, print_text, prompt_text
 from app.format import seconds
 from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
 from app.render.compare import comparison_text
@@ -123,7 +123,7 @@ def _follow(engine: BlockingClient, comparison: Comparison) -> None:
     A second Ctrl+C does not wait for the engine.
     """
     n_shown = 0
-    with StatusLine() as line:
+    with Progress() as line:
         while (index := comparison.running_arm) is not None:
             if comparison.n_replies != n_shown:  # drawing takes time from the engine
                 n_shown = comparison.n_replies

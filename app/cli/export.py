@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from app.cli.console import print_json, print_text, say, tell
 from app.cli.options import FILE, joined, json_option
 from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
+from app.console import log_line, print_json, print_line, print_text
 from app.planning import user_planner
 from engine.planning.report import export_request
 from engine.presets.export import Exported, ExportRequest, Format, install, write
@@ -83,9 +83,13 @@ def command(
     exported = format_.render(request)
     notes = (*exported.differences, *request.warnings)
     if installs:
-        _install(exported, format_, force=force)
+        path, backup = install(exported, format_, replace_existing=force)
+        print_line(str(path))
+        if backup is not None:
+            log_line(f"# backup of the previous file: {backup}")
     elif output is not None:
-        _write(exported, output, force=force)
+        for path in write(exported, output, replace_existing=force):
+            print_line(str(path))
     elif as_json:
         _show_json(format_, request, exported)
         return
@@ -93,7 +97,7 @@ def command(
         print_text([exported.text], nl=False)
         notes = about_types if format_.has_comments else notes
     for note in notes:
-        tell(f"# {note}")
+        log_line(f"# {note}")
 
 
 def _show_formats(*, as_json: bool) -> None:
@@ -102,19 +106,7 @@ def _show_formats(*, as_json: bool) -> None:
         return
     width = max(map(len, FORMATS))
     for each in FORMATS.values():
-        say(f"{each.name:{width}}  {each.title}")
-
-
-def _install(exported: Exported, format_: Format, *, force: bool) -> None:
-    path, backup = install(exported, format_, replace_existing=force)
-    say(str(path))
-    if backup is not None:
-        tell(f"# backup of the previous file: {backup}")
-
-
-def _write(exported: Exported, output: Path, *, force: bool) -> None:
-    for path in write(exported, output, replace_existing=force):
-        say(str(path))
+        print_line(f"{each.name:{width}}  {each.title}")
 
 
 def _show_json(format_: Format, request: ExportRequest, exported: Exported) -> None:
@@ -124,14 +116,13 @@ def _show_json(format_: Format, request: ExportRequest, exported: Exported) -> N
         "args": arguments(configuration),
         "command": shlex.join([PROGRAM, *arguments(configuration)]),
     }
-    found = {
+    print_json({
         "format": format_.name,
         **(server if format_.starts_server else {}),
         "file_name": format_.file_name(request),
         "text": exported.text,
         "companions": exported.companions,
-        "install_path": None if exported.install_path is None else str(exported.install_path),
+        "install_path": exported.install_path,
         "differences": exported.differences,
         "warnings": request.warnings,
-    }
-    print_json(found)
+    })  # fmt: skip

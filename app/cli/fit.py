@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import click
 
-from app.cli.console import SlowReading, print_json, print_text, tell
 from app.cli.options import Count, Size, draft_option, joined, json_option
 from app.cli.plan import machine_of, machine_options, slots_option, whole
 from app.cli.plan_output import print_fit
+from app.console import Progress, log_line, print_json, print_text
 from app.planning import user_planner
 from engine.configuration import KVTypes
 from engine.planning.cache_types import AUTO
@@ -88,7 +88,7 @@ def _fitted(model: str, options: dict[str, object]) -> FitResult:
         offload=Offload(str(options["offload"])),
     )
     planner = user_planner()
-    with SlowReading() as reading:
+    with Progress() as reading:
         start = usual_configuration(
             model, None if draft is None else str(draft), planner, progress=reading.header
         )
@@ -108,4 +108,4 @@ def _print_export(fit: FitResult, format_name: str) -> None:
     print_text([exported.text], nl=False)
     if not format_.has_comments:
         for note in (*exported.differences, *request.warnings):
-            tell(f"# {note}")
+            log_line(f"# {note}")

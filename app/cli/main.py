@@ -14,7 +14,6 @@ from click.shell_completion import CompletionItem
 
 from app import __version__, paths
 from app.cli import completion
-from app.cli.console import say, tell
 from app.cli.options import (
     backend_options,
     draft_option,
@@ -23,6 +22,7 @@ from app.cli.options import (
     preset_option,
     server_option,
 )
+from app.console import log_line, print_line
 from app.sanitize import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -235,7 +235,7 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        say(shown.getvalue(), err=True, nl=False)
+        print_line(shown.getvalue(), err=True, nl=False)
         return error.exit_code
     except EngineError as error:
         _show(error)
@@ -243,11 +243,11 @@ def run(arguments: list[str]) -> int:
     except SystemExit as exit_:
         return _exit_code(exit_)
     except io.UnsupportedOperation:
-        tell("kvchat: standard output is closed")
+        log_line("kvchat: standard output is closed")
         return EXIT_FAILED
     except OSError as error:
         where = "standard output" if error.filename is None else os.fsdecode(error.filename)
-        tell(f"kvchat: {where} cannot be used: {error.strerror or error}")
+        log_line(f"kvchat: {where} cannot be used: {error.strerror or error}")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
 
@@ -257,12 +257,12 @@ def _exit_code(exit_: SystemExit) -> int:
         return 0
     if isinstance(exit_.code, int):
         return exit_.code
-    tell(str(exit_.code))
+    log_line(str(exit_.code))
     return EXIT_FAILED
 
 
 def _show(error: EngineError) -> None:
-    tell((error.title, "bold red"), f": {error}")
+    log_line((error.title, "bold red"), f": {error}")
 
 
 def _warn_of_settings() -> None:
@@ -270,7 +270,7 @@ def _warn_of_settings() -> None:
 
     problem = load_settings().problem
     if problem is not None:
-        tell(("kvchat: ", "yellow"), problem)
+        log_line(("kvchat: ", "yellow"), problem)
 
 
 def _flags(group: click.Group, ctx: click.Context) -> set[str]:

@@ -297,23 +297,29 @@ def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> Samplin
     return sampling
 
 
+def is_typed(name: str) -> bool:
+    """Whether a parameter of the running command was typed."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
 def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
-    """Make sure that nothing was typed which does not go with another option.
+    """Refuse parameters that do not go with another option.
 
     Args:
-        why: Stands before what is to be left out.
+        why: Begins the message; what to leave out follows.
         is_refused: Whether a parameter of this name does not go with it.
 
     Raises:
-        UsageError: something was.
+        UsageError: one was typed.
     """
     context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""
-        if is_refused(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if is_refused(name) and is_typed(name):
             is_off = context.params.get(name) is False and bool(param.secondary_opts)
-            spelled = (param.secondary_opts if is_off else param.opts)[0]
-            typed = spelled if isinstance(param, click.Option) else f"the {name}"
+            option = (param.secondary_opts if is_off else param.opts)[0]
+            typed = option if isinstance(param, click.Option) else f"the {name}"
             raise click.UsageError(f"{why}: leave out {typed}")
 
 
@@ -325,7 +331,7 @@ def token_ids(spelled: str) -> tuple[int, ...]:
     """
     text = spelled
     if _IDS.fullmatch(spelled) is None:
-        from app.cli.console import read_input
+        from app.console import read_input
         from engine.files import RECORDS_BYTES, read_text
 
         try:

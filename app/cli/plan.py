@@ -7,7 +7,6 @@ from typing import cast, get_args
 
 import click
 
-from app.cli.console import SlowReading, print_json, tell
 from app.cli.options import (
     ADAPTER,
     GPUS,
@@ -29,6 +28,7 @@ from app.cli.options import (
 )
 from app.cli.plan_output import print_plan
 from app.config import load_settings
+from app.console import Progress, log_line, print_json
 from app.library import read_offer
 from app.paths import presets_dir
 from app.planning import user_planner, with_settings
@@ -153,7 +153,7 @@ def setup_of_options(
         margin_bytes=whole(options["margin"]),
         rules=_rules(options),
     )
-    with SlowReading() as reading:
+    with Progress() as reading:
         return setup_of(asked, planner, _preset(options), progress=reading.header)
 
 
@@ -274,7 +274,7 @@ def command(
         plan = _dry_run(plan)
     _print(plan, planner, as_json=as_json)
     for note in types_notes(plan, options):
-        tell(note)
+        log_line(note)
 
 
 def _dry_run(plan: Plan) -> Plan:
@@ -307,7 +307,7 @@ def _print_repository(
     n_ctx = whole(options["n_ctx"]) or AUTO_N_CTX * n_slots
     fixed = {**options, "n_ctx": n_ctx, "mmproj": "off"}
     try:
-        with SlowReading().hub() as reading:
+        with Progress().hub() as reading:
             offer = read_offer(
                 asked,
                 planner,

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from app import paths
-from app.cli.console import note, note_waiting, say
 from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
+from app.console import note, note_waiting, print_line
 from app.opening import ModelRequest
 from app.planning import user_planner
 from engine.backends.server.session import ServerSession
@@ -95,7 +95,7 @@ def command(
     _end_in_order()
     server.start()
     try:
-        say(f"{server.url} serves {plan.model.file.path.stem}; the log is {server.log_path}")
+        print_line(f"{server.url} serves {plan.model.file.path.stem}; the log is {server.log_path}")
         _compare(plan, server)
         if chats is None:
             chats = sys.stdout.isatty() and sys.stdin.isatty()
@@ -165,7 +165,7 @@ def _compare(plan: Plan, server: ServerProcess) -> None:
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
-    say(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
+    print_line(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
 
 
 def _show(server: ServerProcess) -> None:
@@ -181,10 +181,10 @@ def _show(server: ServerProcess) -> None:
                 told = ()
             text = " · ".join(each.text for each in told if each.panel != "memory")
             if text != shown:
-                say(f"{time.strftime('%H:%M:%S')}  {text}")
+                print_line(f"{time.strftime('%H:%M:%S')}  {text}")
                 shown = text
             time.sleep(SHOW_EVERY_S)
     except KeyboardInterrupt:
-        say("")
+        print_line("")
     finally:
         session.close()

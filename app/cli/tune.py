@@ -4,7 +4,6 @@ import time
 
 import click
 
-from app.cli.console import StatusLine, note, print_json
 from app.cli.options import (
     Number,
     ctx_option,
@@ -14,10 +13,11 @@ from app.cli.options import (
     preset_option,
 )
 from app.config import load_settings
-from app.console import console
+from app.console import Progress, note, print_json
 from app.format import plural
 from app.opening import ModelRequest
 from app.render.tune import report, trial_text
+from app.tables import console
 from app.tuning import Tuning
 from engine.experiment.tuner import Trial
 
@@ -58,7 +58,7 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
     tuning = Tuning(asked, load_settings().settings, name)
     note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
     try:
-        with StatusLine() as line:
+        with Progress() as line:
             shown = _TuneProgress(line, until_s)
             tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
     except KeyboardInterrupt:
@@ -76,7 +76,7 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
 class _TuneProgress:
     """What is measured and the time left; results are printed above."""
 
-    def __init__(self, line: StatusLine, until_s: float) -> None:
+    def __init__(self, line: Progress, until_s: float) -> None:
         self._line = line
         self._until_s = until_s
         self._doing = ""
@@ -89,7 +89,7 @@ class _TuneProgress:
     def report(self, trial: Trial) -> None:
         """Print a result."""
         self._line.clear()
-        console(stderr=True).print(trial_text(trial), soft_wrap=True)
+        console(err=True).print(trial_text(trial), soft_wrap=True)
 
     def waiting(self) -> None:
         """Show the time left."""

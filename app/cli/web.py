@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 import click
 
 from app import paths
-from app.cli.console import say
 from app.cli.options import Count
+from app.console import print_line
 from engine.errors import EngineError
 
 PORT = 8765
@@ -55,8 +55,8 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     """  # noqa: D301  click wants the backspace character itself
 
     def tell(address: str) -> None:
-        say(f"kvchat is running at {address}")
-        say("Ctrl+C stops the server and closes every tab.")
+        print_line(f"kvchat is running at {address}")
+        print_line("Ctrl+C stops the server and closes every tab.")
         if opens:
             click.launch(str(stack.enter_context(page_to(address))))
 

@@ -17,13 +17,13 @@ from rich.text import Text as Printed
 
 from app import paths
 from app.config import Settings
-from app.console import PAGE_WIDTH, console, html_page
 from app.format import counted
 from app.opening import ModelRequest, open_here
 from app.planning import keep_report, verdict_of
 from app.quality import MOST_TOKENS, USUAL_KINDS
 from app.quality.run import MeasurementRun, report_path
 from app.render.quality import progress_text, report_lines
+from app.tables import PAGE_WIDTH, console, html_page
 from engine.clock import Pacer
 from engine.configuration import Configuration, KVTypes
 from engine.errors import EngineError
@@ -145,7 +145,7 @@ def _unfinished_path(request: LaboratoryRequest, *, takes_chats: bool) -> Path:
 
 def _follow(run: MeasurementRun) -> int:
     """The exit code, after the last event; the first Ctrl+C asks for that, the second does not."""
-    with MeasureProgress(console(stderr=True)) as progress:
+    with MeasureProgress(console(err=True)) as progress:
         try:
             try:
                 _take_all(run, progress)
@@ -356,4 +356,4 @@ class MeasureProgress:
 
 
 def _note(text: str, style: str = "") -> None:
-    console(stderr=True).print(text, style=style, soft_wrap=True)
+    console(err=True).print(text, style=style, soft_wrap=True)

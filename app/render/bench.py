@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from app import format as fmt
-from app.console import plain_table
+from app.tables import plain_table
 from engine.experiment.gain import PairedGain
 from engine.experiment.records import PromptRecord, Results
 from engine.experiment.verdict import (

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from app.console import plain_table
 from app.format import rate
+from app.tables import plain_table
 from app.tuning import Tuning
 from engine.experiment.gain import PairedGain
 from engine.experiment.tuner import Outcome, Trial

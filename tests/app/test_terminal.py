@@ -4,15 +4,16 @@ import io
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import click
 import pytest
 from rich.text import Text
 
-from app.cli.console import print_text, say, tell_over
-from app.console import console
+from app.console import Progress, print_line, print_text
 from app.sanitize import Door, close_terminal
+from app.tables import console
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 from tests.support.fakes_app import make_app
 
@@ -27,8 +28,8 @@ PRINTING = {
     "click": lambda: click.echo(click.style(HOSTILE, fg="red"), err=True),
     "bytes": lambda: click.echo(HOSTILE.encode()),
     "rich": rich_table,
-    "say": lambda: say((HOSTILE, "bold red"), HOSTILE),
-    "progress": lambda: tell_over(HOSTILE),
+    "line": lambda: print_line((HOSTILE, "bold red"), HOSTILE),
+    "progress": lambda: Progress(count(0, 10).__next__).show(HOSTILE),
     "text": lambda: print_text([*HOSTILE]),
 }
 
