@@ -14,7 +14,6 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
-from app.planning import keep_report
 from app.startup import Services, prepare
 from engine.builds import installed_build
 from engine.configuration import KVTypes
@@ -42,7 +41,7 @@ def of_this_machine(found: Report, path: Path) -> Report:
 def keep(path: Path, found: Report | None = None) -> Report:
     found = found or report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
     measured = of_this_machine(found, path)
-    return keep_report(measured)
+    return PlanStore(paths.cache_plans_dir()).save(measured)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:

@@ -8,16 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app import paths
+from app import paths, quality
 from app.cli.main import run
-from app.quality import measure
 from app.render.lines import plain
 from app.render.quality import report_lines
 from app.store.chats import ChatStore
 from engine.configuration import KVTypes
 from engine.policy.choice import checked
 from engine.policy.gates import Gates
-from engine.quality.laboratory import Note
 from engine.quality.records import QualityError, read_report, write_report
 from tests.app.cli.conftest import MAIN
 from tests.conftest import ROOT
@@ -44,28 +42,25 @@ def test_a_report_is_shown_with_every_row(
     assert max(map(len, shown.splitlines())) < 220
 
 
-class NoLaboratory:
-    """A laboratory that cannot be opened."""
-
-    def __init__(self, *_: object) -> None:
-        raise QualityError("there is none")
+def no_laboratory(*_: object) -> None:
+    raise QualityError("there is none")
 
 
 def test_chats_are_read_without_their_titles(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, starter_path: Path
 ) -> None:
     with pytest.raises(QualityError, match="no chat is long enough"):
-        list(measure.chat_texts())
-    monkeypatch.setattr(measure, "LEAST_LETTERS", 1)
+        list(quality.chat_texts())
+    monkeypatch.setattr(quality, "MIN_CHAT_LENGTH", 1)
     paths.database_path().parent.mkdir(parents=True)
     with ChatStore(paths.database_path()) as store:
         (chat,) = store.add_trees([TREE])
         shown = [] if chat.head_id is None else store.path_to(chat.head_id)
-    (text,) = measure.chat_texts()
+    (text,) = quality.chat_texts()
     assert (text.name, text.kind) == ("chat 1", "chat")
     assert shown
     assert all(message.content in text.text for message in shown)
-    monkeypatch.setattr(measure, "LaboratoryProcess", NoLaboratory)
+    monkeypatch.setattr(quality, "start_laboratory", no_laboratory)
     assert run(["cache-quality", str(starter_path), "--chats"]) == 1
     assert "1 chat read" in capsys.readouterr().err
 
@@ -114,7 +109,6 @@ def test_the_page_is_the_report_and_escapes_what_comes_from_outside(
     ("arguments", "told"),
     [
         (["--text", "/nowhere/a.txt"], "cannot be read"),
-        (["--resume", "/nowhere/r.json"], "cannot be read as a report"),
         (["--kinds", "q3_0"], "not a cache type"),
         (["--html", "/dev/null/x.html"], "the HTML report /dev/null/x.html cannot be written"),
     ],
@@ -140,7 +134,6 @@ def test_an_earlier_report_is_not_overwritten(
     "typed",
     [
         ["cache-quality", "--show", "{0}", "--json", "g.json"],
-        ["cache-quality", "--show", "{0}", "--resume", "g.json"],
         ["bench", "--show", "{0}", "--json", "g.json"],
         ["export", "m.gguf", "--json", "-o", "m.env"],
     ],
@@ -184,7 +177,7 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     assert sum(row.is_complete for row in read_report(target).candidates) == 3
 
     again = subprocess.run(
-        _command(starter_path, tmp_path, "--resume", str(target)),
+        _command(starter_path, tmp_path, "--json", str(target)),
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
@@ -219,20 +212,3 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
     assert f"{sum(text.n_tokens for text in before.texts):,} tokens" in again.stdout
     assert "No verdict" in again.stdout
     assert not list(folder.iterdir())
-
-
-def test_ctrl_c_stops_a_measurement_and_keeps_its_results() -> None:
-    class Interrupted(measure.MeasurementRun):
-        n_stops, is_complete = 0, False
-
-        def __next__(self) -> Note:
-            if self.n_stops:
-                raise StopIteration
-            raise KeyboardInterrupt
-
-        def stop(self) -> None:
-            self.n_stops += 1
-
-    interrupted = Interrupted(None)
-    assert measure._follow(interrupted) == measure.EXIT_INTERRUPTED
-    assert interrupted.n_stops == 1

@@ -71,7 +71,7 @@ CASES: dict[str, Sequence[str]] = {
     "tune": ("MODEL", "MODEL --json", "FAILS", "BROKEN", "PART", "MODEL --preset WRONG"),
     "cache-quality": (
         "BROKEN", "PART", "--show RESULTS", "--show TOML", "FAILS --text HOSTILE",
-        "FAILS --resume TOML", "MODEL --preset WRONG", "--server SERVER/status.gguf",
+        "FAILS --json TOML", "MODEL --preset WRONG", "--server SERVER/status.gguf",
         "--server SERVER/body.gguf",
     ),
     "export": (

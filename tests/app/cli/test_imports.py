@@ -21,9 +21,15 @@ COMMANDS = (
     "models catalogue qwen3-8b", "models cards 4090", "doctor --help", "chats", "chats --help",
     "cache", "cache --help", "chats search x", "chats export --all",
     "import -- llama-server -m a.gguf",
-    "fit llama-3.1-8b --device 8GiB --json", "cache-quality --help",
+    "fit llama-3.1-8b --device 8GiB --json",
 )  # fmt: skip
-WITH_ENGINE_CLIENT = ("run --help", "bench --help", "compare --help", "tune --help")
+WITH_ENGINE_CLIENT = (
+    "run --help",
+    "cache-quality --help",
+    "bench --help",
+    "compare --help",
+    "tune --help",
+)
 """Commands whose modules import numpy, with the client of the engine."""
 
 
