@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 import click
 
+from app.format import seconds
 from app.sanitize import escaped, one_line, safe_stream, with_signs
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class Progress:
         self._redraws = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         self._next_s = clock() + QUIET_S
         self._has_line = False
+        self._first: tuple[float, float] | None = None
+        """Time and share when a share was shown first; an earlier run may have done that much."""
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> Self:
@@ -175,8 +178,11 @@ class Progress:
         self.clear()
 
     def show(self, text: str, share: float | None = None) -> None:
-        """Replace the line, with a bar if the finished share is known."""
+        """Replace the line; the finished share of the work adds a bar and the time left."""
         now = self._clock()
+        if share is not None:
+            self._first = self._first or (now, share)
+            text = f"{text}{_left(now - self._first[0], share - self._first[1], 1 - share)}"
         if now < self._next_s:
             return
         if self._redraws:
@@ -186,7 +192,7 @@ class Progress:
             _overwrite(f"{bar}{text}"[: shutil.get_terminal_size().columns - 1])
         else:
             self._next_s = now + LINE_EVERY_S
-            log_line(text)
+            log_line(text if share is None else f"{share:.0%} · {text}")
 
     def note(self, text: str) -> None:
         """Print a note above the line."""
@@ -216,6 +222,10 @@ class Progress:
     def scanned(self, n_done: int, n_all: int) -> None:
         """Show how many models of the folders were read."""
         self.show(f"reading the headers of the models: {n_done} of {n_all}", n_done / n_all)
+
+
+def _left(elapsed_s: float, done: float, left: float) -> str:
+    return f" · about {seconds(elapsed_s * left / done)} left" if done > 0 and left > 0 else ""
 
 
 def _overwrite(text: str) -> None:

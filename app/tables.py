@@ -62,10 +62,10 @@ def console(*, err: bool = False) -> Console:
 
 
 def print_parts(parts: Iterable[RenderableType]) -> None:
-    """Print the parts of a report; long lines of text are not broken."""
+    """Print the parts of a report."""
     screen = console()
     for part in parts:
-        screen.print(part, soft_wrap=not isinstance(part, Table))
+        screen.print(part)
 
 
 def html_page(parts: Iterable[RenderableType]) -> str:

@@ -1,13 +1,13 @@
 """`kvchat tune` from a model to a preset: what is measured, and what is saved."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
 from app import paths
 from app.config import Settings
+from app.console import Progress, log_line
 from app.opening import ModelRequest, choose_model, open_here
 from engine.errors import PresetError, PresetFileError
 from engine.experiment.timing import TimingProcess
@@ -61,32 +61,35 @@ class Tuning:
         self.problem = ""
         """Why no preset was written; empty if one was."""
 
-    def run(
-        self,
-        budget_s: float,
-        until_s: float,
-        doing: Callable[[str], None],
-        report: Callable[[Trial], None],
-        waiting: Callable[[], None],
-    ) -> None:
+    def run(self, budget_s: float, until_s: float, progress: Progress) -> None:
         """Measure, and save each result as it is found; Ctrl+C keeps the results so far.
 
         Args:
             budget_s: Time for everything.
             until_s: Its end, on the monotonic clock.
-            doing: Called with what is measured, in words.
-            report: Called with each result.
-            waiting: Called several times a second during a run.
+            progress: Shows the measurement and each result.
 
         Raises:
             EngineError: nothing can be measured.
         """
-        process = TimingProcess(paths.worker_log_path(), waiting)
+        doing = ""
+
+        def show(text: str = "") -> None:
+            nonlocal doing
+            doing = text or doing
+            progress.show(doing, 1 - max(until_s - time.monotonic(), 0) / budget_s)
+
+        def report(trial: Trial) -> None:
+            gain, label = trial.gain, f"{trial.setting}, {trial.label}: {trial.verdict}"
+            ratio = f": {gain.median:.2f}x ({gain.low:.2f}x to {gain.high:.2f}x)" if gain else ""
+            progress.clear()
+            log_line(f"{label}{ratio}{f' ({trial.reason})' if trial.reason else ''}")
+
+        process = TimingProcess(paths.worker_log_path(), show)
         try:
             tuner = Tuner(
                 self._configuration, self._scope(), process.run,
-                budget_s=budget_s, until_s=until_s, doing=doing, report=report,
-                save=self._save,
+                budget_s=budget_s, until_s=until_s, doing=show, report=report, save=self._save,
             )  # fmt: skip
             self.outcome = tuner.run()
         finally:
@@ -101,10 +104,10 @@ class Tuning:
             **asdict(self.outcome),
             "changes": self.outcome.changes,
             "is_complete": self.outcome.is_complete,
-            "model": str(self.model),
+            "model": self.model,
             "elapsed_s": self.elapsed_s,
             "preset": self.name if self.preset_path else None,
-            "preset_path": None if self.preset_path is None else str(self.preset_path),
+            "preset_path": self.preset_path,
             "problem": self.problem,
             "was_stopped": self.was_stopped,
         }

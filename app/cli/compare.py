@@ -8,7 +8,6 @@ import click
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
 from app.config import load_settings
 from app.console import Progress, note, print_json, print_text, prompt_text
-from app.format import seconds
 from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
 from app.render.compare import comparison_text
 from engine.errors import WorkerError
@@ -123,14 +122,12 @@ def _follow(engine: BlockingClient, comparison: Comparison) -> None:
     A second Ctrl+C does not wait for the engine.
     """
     n_shown = 0
-    with Progress() as line:
+    with Progress() as progress:
         while (index := comparison.running_arm) is not None:
             if comparison.n_replies != n_shown:  # drawing takes time from the engine
-                n_shown = comparison.n_replies
-                left_s = comparison.remaining_s
-                left = "" if left_s is None else f" · about {seconds(left_s)} left"
-                of = f"reply {n_shown} of at most {4 * comparison.n_wanted}"
-                line.show(f"{of}, {comparison.arms[index].name}{left}")
+                n_shown, n_most = comparison.n_replies, 4 * comparison.n_wanted
+                text = f"reply {n_shown} of at most {n_most}, {comparison.arms[index].name}"
+                progress.show(text, (n_shown - 1) / n_most)
             try:
                 comparison.take(next(engine.events()))
             except KeyboardInterrupt:

@@ -23,7 +23,7 @@ RESULTS_BYTES = 1 << 26
 """Limit of a results file: about 2,500 prompts with 10 arms."""
 MIN_TOKEN_S, MAX_TOKEN_S = 1e-9, 1e6
 """Shortest and longest time of a token that counts as measured."""
-SCHEMA = 3
+SCHEMA = 4
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
 
@@ -50,16 +50,6 @@ Row = tuple[Sample, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTime:
-    """Median time of the rounds of one size for a prompt."""
-
-    n_rows: int
-    """Tokens in the batch: the pending one and the draft."""
-    n_rounds: int
-    median_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class PromptRecord:
     """All replies to one prompt at one temperature, or why there are none."""
 
@@ -75,7 +65,6 @@ class PromptRecord:
     excluded: Exclusion | None = None
     """Why the prompt does not count: the plain reply repeats itself, or is too short to time."""
     rows: tuple[Row, ...] = ()
-    batches: tuple[BatchTime, ...] = ()
     notes: tuple[str, ...] = ()
     """What the engine reported, such as a predictor that failed."""
     failure: str | None = None
@@ -156,8 +145,7 @@ def read_results(path: Path) -> Results:
 def _check_row(row: Row, arms: Sequence[str]) -> None:
     names = [sample.arm for sample in row]
     others = names[1::3]
-    is_in_order = names == row_of(PLAIN.name, others)
-    if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
+    if names != row_of(PLAIN.name, others) or PLAIN.name in arms or not {*arms} >= {*others}:
         raise ExperimentError(
             f"a block has the replies ({', '.join(names)}) instead of (plain, ARM, ARM, plain)"
         )
@@ -203,6 +191,5 @@ def check_same_subject(results: Results, now: Results) -> None:
     if differences:
         raise ExperimentError(
             f"the file contains results of another measurement ({'; '.join(differences)}): use "
-            "the same "
-            "options, or another file for --json"
+            "the same options, or another file for --json"
         )

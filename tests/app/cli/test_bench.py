@@ -42,7 +42,6 @@ def test_two_prompts_are_measured_kept_and_reported(
     done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr
     assert "mine at 0  2 prompts" in done.stdout
-    assert "2 prompts, 14 replies" in done.stderr
     assert "Recommended: nothing yet" in done.stdout
     assert len([line for line in done.stderr.splitlines() if line.startswith("mine at 0")]) == 2
     results = read_results(json_path)
@@ -60,7 +59,6 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert more.returncode == 0, more.stderr
     resumed = read_results(json_path)
     assert resumed.prompts[:2] == results.prompts
-    assert "1 prompt, 7 replies" in more.stderr
     assert len(resumed.prompts) == 3
     other = spawned(*arguments, "--seed", "9")
     assert "seed was 1 and is 9" in other.stderr

@@ -62,7 +62,7 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds(
     with Progress(clock) as progress:
         for clock.now in (0.1, 1.0, 2.0, 12.0):
             progress.show(f"at {clock.now:g} s", 0.5)
-    assert capsys.readouterr().err == "at 1 s\nat 12 s\n"
+    assert capsys.readouterr().err == "50% · at 1 s\n50% · at 12 s\n"
 
 
 def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
