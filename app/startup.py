@@ -15,10 +15,8 @@ from app.opening import (
     ChosenModel,
     ModelRequest,
     choose_model,
-    last_server,
     new_client,
     preset_servers,
-    usual_model,
 )
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
@@ -102,13 +100,8 @@ def prepare(request: ModelRequest) -> AppParts:
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
-    served = chosen.at_server(settings)
-    model, no_default = chosen.path, None
-    if model is None and served is None:
-        last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
-        served = last_server(None if settings.models.default else last, chosen.sampling(settings))
-        if served is None:  # its folders need not be looked through otherwise
-            model, no_default = _usual_model(settings, folders, last)
+    target, no_default = _target(chosen, settings, folders, store)
+    model = target if isinstance(target, Path) else None
     conversation = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
@@ -132,7 +125,25 @@ def prepare(request: ModelRequest) -> AppParts:
         forget_on_disk=forget_on_disk,
     )
     problems = filter(None, (live.loaded.problem, no_default))
+    served = target if isinstance(target, Configuration) else None
     return AppParts(store, conversation, services, model, (*problems, *store.notices), served)
+
+
+def _target(
+    chosen: ChosenModel, settings: Settings, folders: Sequence[Path], store: ChatStore
+) -> tuple[Configuration | Path | None, str | None]:
+    """The server or the model to open, and why the default model cannot be used."""
+
+    def last() -> str | None:
+        return next((chat.model_path for chat in store.list_chats(limit=1)), None)
+
+    try:
+        return chosen.target(settings, folders, last), None
+    except ModelFileError as error:
+        without = settings.model_copy(update={"models": ModelSettings()})
+        return chosen.target(without, folders, last), (
+            f"the default model (`default` under [models] in the settings) cannot be used: {error}"
+        )
 
 
 def _configure(
@@ -170,19 +181,6 @@ def _servers(store: ChatStore) -> list[str]:
     found = dict.fromkeys(address for address in used if saved_server(address) is not None)
     of_presets = (Configuration.at_server(*each).address for each in preset_servers())
     return list(found | dict.fromkeys(of_presets))
-
-
-def _usual_model(
-    settings: Settings, folders: Sequence[Path], last: str | None
-) -> tuple[Path | None, str | None]:
-    """The model to open, and what is wrong with the one that the settings name."""
-    try:
-        return usual_model(settings, folders, last), None
-    except ModelFileError as error:
-        without = settings.model_copy(update={"models": ModelSettings()})
-        return usual_model(without, folders, last), (
-            f"the default model (`default` under [models] in the settings) cannot be used: {error}"
-        )
 
 
 def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:

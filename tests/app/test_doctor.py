@@ -30,7 +30,8 @@ def found(*entries: ModelEntry) -> dict[str, Check]:
 
 def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = paths.state_dir()
-    monkeypatch.setattr(checks, "_can_write", lambda folder: folder != closed)
+    closed.mkdir(parents=True)
+    monkeypatch.setattr(checks.os, "access", lambda folder, _: folder != closed)
     check = found(GOOD)["folders"]
     assert check.status == "fail"
     assert f"logs in {closed}" in check.detail
