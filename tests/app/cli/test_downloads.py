@@ -147,7 +147,7 @@ def test_options_count_in_a_plan_of_a_repository(
     assert shown[0] != shown[1]
 
 
-@pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--n-cpu-moe 1", "--mtp 2"])
+@pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--cpu-moe", "--mtp 2"])
 def test_options_of_one_file_are_refused_for_a_repository(
     words: str, hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
