@@ -104,7 +104,8 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.obj = bool(HELP & {*args})
-        own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
+        flags = (flag for param in self.get_params(ctx) for flag in param.opts)
+        own = {*COMMANDS, DEFAULT_COMMAND, *flags}
         is_completed = ctx.resilient_parsing and not args
         if not is_completed and (not args or args[0] not in own):
             is_plain = args[:1] == ["--plain"]  # an option of `kvchat run`, expected here too
@@ -168,7 +169,11 @@ def cli(ctx: click.Context) -> None:
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor", "settings")
     if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
-        _warn_of_settings()
+        from app.config import load_settings  # pydantic takes 0.1 s
+
+        problem = load_settings().problem
+        if problem is not None:
+            log_line(("kvchat: ", "yellow"), problem)
 
 
 @click.command(name=DEFAULT_COMMAND, context_settings=HELP_NAMES)
@@ -238,7 +243,7 @@ def run(arguments: list[str]) -> int:
         print_line(shown.getvalue(), err=True, nl=False)
         return error.exit_code
     except EngineError as error:
-        _show(error)
+        log_line((error.title, "bold red"), f": {error}")
         return EXIT_FAILED
     except SystemExit as exit_:
         return _exit_code(exit_)
@@ -253,28 +258,10 @@ def run(arguments: list[str]) -> int:
 
 
 def _exit_code(exit_: SystemExit) -> int:
-    if exit_.code is None:
-        return 0
-    if isinstance(exit_.code, int):
-        return exit_.code
-    log_line(str(exit_.code))
-    return EXIT_FAILED
-
-
-def _show(error: EngineError) -> None:
-    log_line((error.title, "bold red"), f": {error}")
-
-
-def _warn_of_settings() -> None:
-    from app.config import load_settings  # pydantic takes 0.1 s
-
-    problem = load_settings().problem
-    if problem is not None:
-        log_line(("kvchat: ", "yellow"), problem)
-
-
-def _flags(group: click.Group, ctx: click.Context) -> set[str]:
-    return {flag for param in group.get_params(ctx) for flag in param.opts}
+    if isinstance(exit_.code, str):
+        log_line(exit_.code)
+        return EXIT_FAILED
+    return int(exit_.code or 0)
 
 
 def _require_terminal(model: str | None) -> None:

@@ -140,7 +140,7 @@ def test_any_key_of_a_preset_is_set_on_the_command_line(
     client: ScriptedClient, model: Path
 ) -> None:
     assert main.run(asked("run", model, "--set", "n_ubatch=128", "--set", "use_mmap=false")) == 0
-    assert main.run(asked("run", model, "--backend", "torch", "--kv-cache", "nf4")) == 0
+    assert main.run(asked("run", model, "--backend", "torch", "--set", "kv_cache=nf4")) == 0
     first, second = client.loads
     assert (first.n_ubatch, first.use_mmap) == (128, False)
     assert second.kv_cache == "nf4"
