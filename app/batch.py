@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -86,17 +85,16 @@ class _Line(BaseModel):
     repetition_penalty: RepetitionPenalty | None = None
     repetition_window: Natural | None = None
 
-    def fault(self) -> str | None:
-        """Why keys of the line contradict each other; None if they do not."""
+    def check(self) -> None:
+        """Refuse keys that contradict each other with a `ValueError`."""
         if (self.prompt is None) == (self.messages is None):
-            return "exactly one of `prompt` and `messages` must be set"
+            raise ValueError("exactly one of `prompt` and `messages` must be set")
         if not (self.messages or (self.prompt or "").strip()):
-            return "the prompt is empty"
+            raise ValueError("the prompt is empty")
         if self.raw and (self.messages is not None or self.system):
-            return "`raw` sends the prompt unchanged: remove `messages` and `system`"
+            raise ValueError("`raw` sends the prompt unchanged: remove `messages` and `system`")
         if self.json_schema is not None and self.grammar is not None:
-            return "`json_schema` and `grammar` are both set: remove one of the two"
-        return None
+            raise ValueError("`json_schema` and `grammar` are both set: remove one of the two")
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
         """The command's request with the settings of the line.
@@ -198,18 +196,9 @@ def answering(configuration: Configuration) -> str:
     """
     if configuration.server is not None:
         return configuration.address
-    return repr(
-        (
-            model_identity(configuration.model_path),
-            configuration.backend,
-            configuration.dtype,
-            configuration.kv_types,
-            configuration.kv_cache,
-            configuration.decode_plan,
-            configuration.mmproj_path,
-            configuration.adapters,
-        )
-    )
+    now = configuration
+    settings = (now.backend, now.dtype, now.kv_types, now.kv_cache, now.decode_plan)
+    return repr((model_identity(now.model_path), *settings, now.mmproj_path, now.adapters))
 
 
 def read_requests(
@@ -258,13 +247,10 @@ def _read_line(
 ) -> BatchRequest:
     try:
         parsed = _Line.model_validate(_object(line))
+        parsed.check()
+        request = parsed.request(base, system)
     except ValidationError as error:
         raise ValueError(explain_faults(explain(error, _Line))) from error
-    fault = parsed.fault()
-    if fault is not None:
-        raise ValueError(fault)
-    try:
-        request = parsed.request(base, system)
     except GrammarError as error:
         raise ValueError(str(error)) from error
     identity = repr((request, answered_by))
@@ -320,12 +306,7 @@ class ResultsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
     def done(self) -> set[tuple[str, str]]:
@@ -493,7 +474,10 @@ def result_of(
     one: BatchRequest, finished: Finished, latency_s: float, model: str
 ) -> dict[str, object]:
     """The values of a result's line; times in seconds."""
-    stats = finished.stats
+    counts = (
+        "n_prompt", "n_reused", "n_emitted", "n_rounds", "n_verified", "n_accepted",
+        "first_token_s", "decode_s",
+    )  # fmt: skip
     return {
         "id": one.id,
         "line": one.number,
@@ -504,15 +488,8 @@ def result_of(
         "finish_reason": finished.reason.value,
         "fits_grammar": finished.fits_grammar,
         "seed": finished.seed,
-        "n_prompt": stats.n_prompt,
-        "n_reused": stats.n_reused,
-        "n_emitted": stats.n_emitted,
-        "n_rounds": stats.n_rounds,
-        "n_verified": stats.n_verified,
-        "n_accepted": stats.n_accepted,
+        **{name: getattr(finished.stats, name) for name in counts},
         "latency_s": round(latency_s, 6),
-        "first_token_s": stats.first_token_s,
-        "decode_s": stats.decode_s,
     }
 
 

@@ -278,7 +278,6 @@ def rebuild_advice(exit_code: int | None) -> str:
 
 
 def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:
-    """What happened instead of a decode, and what to do about it."""
     match error:
         case EngineStoppedError(event=stopped):
             return (

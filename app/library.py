@@ -201,7 +201,6 @@ class Favourites:
         return None if aside is None else f"the unreadable list of favourites was moved to {aside}"
 
     def _read(self) -> list[str] | None:
-        """The marks; None where the file holds none that this kvchat reads."""
         try:
             found = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
         except FileNotFoundError:

@@ -184,11 +184,6 @@ def _servers(store: ChatStore) -> list[str]:
 
 
 def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
-    """The offer to tune a model that is met for the first time.
-
-    Raises:
-        ModelFileError: If the model cannot be read.
-    """
     from engine.model.identity import model_identity
 
     if not Speeds(paths.speeds_path()).meet(model_identity(path)):
@@ -217,11 +212,6 @@ def _fit_context() -> "FitContext | None":
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
-    """Estimated bytes that the backend allocates, and the overhead.
-
-    Raises:
-        EngineError: If a model file cannot be read.
-    """
     if configuration.server is not None:
         return None
     from app.planning import user_planner

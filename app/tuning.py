@@ -144,7 +144,6 @@ class Tuning:
         speeds.keep(identity, speed)
 
     def _preset(self, outcome: Outcome) -> Preset:
-        """The rules at the start with the chosen settings."""
         now, draft = self._configuration, self._configuration.draft
         base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
         return made_preset(

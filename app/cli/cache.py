@@ -233,7 +233,6 @@ def _model_values(model: CachedModel, titles: Mapping[int, str]) -> dict[str, ob
 
 
 def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budget: int) -> None:
-    """Print a table for each model and its settings."""
     for model in models:
         gone = "  the model file no longer exists, so its states are pruned first"
         warning = gone if model.namespace.is_orphaned else ""
@@ -248,7 +247,6 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
 
 
 def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
-    """The budgets, and what is used of that of the disk."""
     if not settings.enabled:
         yield "no states are saved: set enabled = true under [cache] in the settings"
     yield f"disk    {nbytes_of(used, settings.cold)}"
@@ -260,7 +258,6 @@ def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
 
 
 def _counted_text(entries: Sequence[Segment]) -> str:
-    """How many states there are and what they take."""
     size = nbytes(sum(entry.nbytes for entry in entries))
     n_pinned = sum(entry.is_pinned for entry in entries)
     pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
@@ -268,7 +265,6 @@ def _counted_text(entries: Sequence[Segment]) -> str:
 
 
 def _removed_text(gone: Sequence[Segment], left: int) -> str:
-    """What was deleted and how much is left."""
     if not gone:
         return f"Nothing to delete; {nbytes(left)} on disk."
     size = nbytes(sum(entry.nbytes for entry in gone))

@@ -151,7 +151,6 @@ def command(
 def _with_types(
     options: Options, names: str | None, backend: BackendName | None, *, takes_all: bool
 ) -> Options:
-    """The options with the K/V types to measure."""
     if takes_all and backend == "torch":
         raise click.UsageError("--all works only with llama.cpp: with torch, leave out --all")
     pairs = read_types(names or (TORCH_TYPES if backend == "torch" else USUAL_TYPES), backend)
@@ -251,7 +250,6 @@ def _lines(report: Report, settings: Settings, width: int) -> Iterator[Line]:
 
 
 def _check_writable(path: Path) -> None:
-    """Make sure that a page can be written, before anything is measured."""
     try:
         path.resolve().parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.resolve().parent):

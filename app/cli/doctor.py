@@ -71,7 +71,6 @@ def _checks(model: str | None) -> Iterator[Check]:
 
 
 def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
-    """The starter, else the smallest model."""
     usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
     starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
     return next((entry.path for entry in (*starters, *usable)), None)

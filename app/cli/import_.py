@@ -106,7 +106,6 @@ def _text_of(source: str) -> str:
 
 
 def _model(name: str | None) -> tuple[str | None, int | None]:
-    """The path and the layers of the model that is named."""
     if name is None:
         return None, None
     path = find_model(name, model_folders())

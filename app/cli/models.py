@@ -327,7 +327,6 @@ def print_offer(offer: HubOffer, *, as_json: bool = False) -> None:
 
 
 def _projector(name: str) -> HubModel | None:
-    """The projector that a name of a file means."""
     asked = parse_hub_name(name)
     if asked is None or asked.file is None or not is_projector_name(asked.file):
         return None
@@ -336,7 +335,6 @@ def _projector(name: str) -> HubModel | None:
 
 
 def _download(model: HubModel, folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
-    """Download a file after a question, and print where it lies."""
     print_line((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
     if verdict:
         print_line(verdict)

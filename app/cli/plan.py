@@ -285,7 +285,6 @@ def command(
 def _print_repository(
     asked: HubName, planner: Planner, setup_of: Callable[[str], Setup], *, as_json: bool
 ) -> None:
-    """Print every model of a repository with its verdict for the options."""
     try:
         with Progress().hub() as progress:
             offer = read_offer(asked, planner, progress.header, setup_of=setup_of)

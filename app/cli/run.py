@@ -206,11 +206,6 @@ def command(asked: ModelRequest, options: RunOptions, **typed: object) -> int:
 
 
 def _check(options: RunOptions) -> None:
-    """Refuse options that do not go together.
-
-    Raises:
-        UsageError: there are some; the message says which to leave out.
-    """
     if options.manifest_path is not None:
         why = "--manifest sets all options of the run"
         refuse_typed(why, lambda name: name not in BESIDE_MANIFEST)
@@ -224,12 +219,6 @@ def _check(options: RunOptions) -> None:
 
 
 def _read_prompt(options: RunOptions) -> str | tuple[int, ...]:
-    """The text or the token ids; empty if the prompt is read later.
-
-    Raises:
-        UsageError: the ids cannot be read.
-        ImageError: an image cannot be read.
-    """
     if options.tokens is not None:
         return token_ids(options.tokens)
     if options.batch_path is not None or options.is_plain or options.preload:
@@ -260,7 +249,6 @@ def _request(
 def _answer_once(
     replies: Replies, request: GenerationRequest, system: str, options: RunOptions
 ) -> int:
-    """Print one reply, and write its manifest."""
     since = time.time()
     if options.preload:
         request = replace(request, messages=messages_of(system, _typed_meanwhile(replies, system)))

@@ -170,7 +170,6 @@ def _compare(plan: Plan, server: ServerProcess) -> None:
 
 
 def _show(server: ServerProcess) -> None:
-    """Print the server's figures every now and then, until Ctrl+C."""
     session = ServerSession(Configuration.at_server(server.url, is_trusted=True), emit=note_waiting)
     note("Ctrl+C stops the server")
     shown = ""

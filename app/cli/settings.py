@@ -81,11 +81,6 @@ def _all(settings: "UserSettings") -> "list[SettingDefinition]":
 
 
 def _named(name: str) -> "SettingDefinition":
-    """The setting of a name.
-
-    Raises:
-        UsageError: there is none.
-    """
     from app.setting_definitions import definitions
 
     known = {f"{each.section}.{each.key}": each for each in definitions()}

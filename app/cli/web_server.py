@@ -160,7 +160,6 @@ async def _problem(_: web.Request) -> web.Response:
 
 
 def _parsed(data: object) -> object:
-    """The JSON of a message; None where it is none."""
     try:
         return json.loads(data) if isinstance(data, str) else None
     except (ValueError, RecursionError):
@@ -168,7 +167,6 @@ def _parsed(data: object) -> object:
 
 
 def _bounded(n_cells: object, most: int) -> int:
-    """A width or height that a browser named, as one that a window can have."""
     return max(1, min(n_cells, most)) if isinstance(n_cells, int) else 1
 
 

@@ -342,11 +342,6 @@ class Tuner:
             self._adopt(fastest, setting)
 
     def _measure(self, setting: Setting, trials: Sequence[Trial]) -> None:
-        """Measure blocks of the candidates in turns until each is decided.
-
-        Raises:
-            OutOfTimeError: the time was up first.
-        """
         work = self._sizes.work(setting.work)
         prefill_s = 2 * work.n_held * median(self._seconds["prompt"])  # of two contexts
         if work.n_held > N_NEAR and prefill_s > (self.until_s - self.clock()) / 2:
