@@ -1,10 +1,12 @@
 """A home of its own for every command, and ways to run one."""
 
 import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -65,3 +67,23 @@ def spawned(*arguments: str) -> "subprocess.CompletedProcess[str]":
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+def text_of(*words: object) -> str:
+    """Standard output of a command that succeeds."""
+    done = kvchat(*map(str, words))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def json_of(*words: object) -> Any:
+    """The JSON of a command that succeeds."""
+    return json.loads(text_of(*words, "--json"))
+
+
+def refusal(*words: object, code: int | None = None) -> str:
+    """Standard error of a command that fails, with 1 or 2 or this exit code, and prints nothing."""
+    done = kvchat(*map(str, words))
+    assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
+    assert done.stdout == ""
+    return done.stderr

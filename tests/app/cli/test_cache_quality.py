@@ -17,7 +17,7 @@ from engine.configuration import KVTypes
 from engine.policy.choice import checked
 from engine.policy.gates import Gates
 from engine.quality.records import QualityError, read_report, write_report
-from tests.app.cli.conftest import MAIN
+from tests.app.cli.conftest import MAIN, refusal, text_of
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
 from tests.support.hostile_seeds import TREE
@@ -30,11 +30,8 @@ def report_path(tmp_path: Path) -> Path:
     return tmp_path / "report.json"
 
 
-def test_a_report_is_shown_with_every_row(
-    report_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["cache-quality", "--show", str(report_path)]) == 0
-    shown = capsys.readouterr().out
+def test_a_report_is_shown_with_every_row(report_path: Path) -> None:
+    shown = text_of("cache-quality", "--show", str(report_path))
     assert "q8_0/q4_0" in shown
     assert "control" in shown
     assert "0.0125" in shown
@@ -47,7 +44,7 @@ def no_laboratory(*_: object) -> None:
 
 
 def test_chats_are_read_without_their_titles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, starter_path: Path
+    monkeypatch: pytest.MonkeyPatch, starter_path: Path
 ) -> None:
     with pytest.raises(QualityError, match="no chat is long enough"):
         list(quality.chat_texts())
@@ -61,8 +58,7 @@ def test_chats_are_read_without_their_titles(
     assert shown
     assert all(message.content in text.text for message in shown)
     monkeypatch.setattr(quality, "start_laboratory", no_laboratory)
-    assert run(["cache-quality", str(starter_path), "--chats"]) == 1
-    assert "1 chat read" in capsys.readouterr().err
+    assert "1 chat read" in refusal("cache-quality", str(starter_path), "--chats")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -80,27 +76,23 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     assert "97.50 %" in rows[0]
 
 
-def test_too_little_text_is_said_and_no_kind_is_praised(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_text_is_said_and_no_kind_is_praised(tmp_path: Path) -> None:
     report = made_report()
     short = replace(report, texts=report.texts[:1])
     write_report(tmp_path / "short.json", short)
-    assert run(["cache-quality", "--show", str(tmp_path / "short.json")]) == 0
-    shown = capsys.readouterr().out
+    shown = text_of("cache-quality", "--show", str(tmp_path / "short.json"))
     assert "No verdict: 5,000 tokens" in shown
     assert "x smaller" not in shown
 
 
-def test_the_page_is_the_report_and_escapes_what_comes_from_outside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_is_the_report_and_escapes_what_comes_from_outside(tmp_path: Path) -> None:
     report = made_report()
     subject = replace(report.subject, model="<script>x</script>")
     write_report(tmp_path / "r.json", replace(report, subject=subject))
     page = tmp_path / "page.html"
-    assert run(["cache-quality", "--show", str(tmp_path / "r.json"), "--html", str(page)]) == 0
-    assert "<script>" in capsys.readouterr().out
+    assert "<script>" in text_of(
+        "cache-quality", "--show", str(tmp_path / "r.json"), "--html", str(page)
+    )
     assert "<script" not in page.read_text()
     assert "KL mean by position" in page.read_text()
 
@@ -121,12 +113,11 @@ def test_bad_input_is_told_before_anything_is_loaded(
     assert not Path("/nowhere").exists()
 
 
-def test_an_earlier_report_is_not_overwritten(
-    report_path: Path, starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_report_is_not_overwritten(report_path: Path, starter_path: Path) -> None:
     before = report_path.read_bytes()
-    assert run(["cache-quality", str(starter_path), "--json", str(report_path)]) == 1
-    assert "another measurement" in capsys.readouterr().err
+    assert "another measurement" in refusal(
+        "cache-quality", str(starter_path), "--json", str(report_path)
+    )
     assert report_path.read_bytes() == before
 
 
@@ -138,11 +129,8 @@ def test_an_earlier_report_is_not_overwritten(
         ["export", "m.gguf", "--json", "-o", "m.env"],
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(
-    report_path: Path, capsys: pytest.CaptureFixture[str], typed: list[str]
-) -> None:
-    assert run([each.format(report_path) for each in typed]) == 2
-    assert "leave out" in capsys.readouterr().err
+def test_an_option_that_would_do_nothing_is_refused(report_path: Path, typed: list[str]) -> None:
+    assert "leave out" in refusal(*(each.format(report_path) for each in typed), code=2)
 
 
 def _command(model: Path, folder: Path, *more: str) -> list[str]:

@@ -15,6 +15,7 @@ from engine.memory.units import MIB
 from engine.model.hub import DownloadError, HubName
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
+from tests.app.cli.conftest import json_of, refusal, text_of
 from tests.support.drafting_models import drafting_model
 from tests.support.filled_projectors import filled_projector
 from tests.support.hub_server import Hub, serving_hub
@@ -40,11 +41,8 @@ def planner() -> Planner:
     return Planner(here=SMALL, bandwidths=lambda _: Bandwidth(1e9, "measured here"))
 
 
-def test_a_plan_of_an_unknown_repository_speaks_of_no_download(
-    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plan", "hf:owner/none"]) == 1
-    assert "The remote model cannot be read: " in capsys.readouterr().err
+def test_a_plan_of_an_unknown_repository_speaks_of_no_download(hub: Hub, home: Path) -> None:
+    assert "The remote model cannot be read: " in refusal("plan", "hf:owner/none")
 
 
 def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
@@ -116,15 +114,13 @@ def test_a_file_without_a_checksum_is_said_to_be_one(
 
 
 def test_a_plan_of_a_repository_lists_its_files(
-    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.memory.bandwidth._is_busy", lambda: False)
     monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
-    assert run(["plan", f"hf:{REPO}"]) == 0
-    out = capsys.readouterr().out
+    out = text_of("plan", f"hf:{REPO}")
     assert [word in out for word in ("Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16", "tok/s")] == [True] * 4
-    assert run(["plan", f"hf:{REPO}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("plan", f"hf:{REPO}")
     assert [each["name"] for each in found] == ["Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16"]
     assert found[0]["max_n_ctx"] > 0
 
@@ -148,11 +144,8 @@ def test_options_count_in_a_plan_of_a_repository(
 
 
 @pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--cpu-moe", "--mtp 2"])
-def test_options_of_one_file_are_refused_for_a_repository(
-    words: str, hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plan", f"hf:{REPO}", *words.split()]) == 2
-    assert words.split()[0] in capsys.readouterr().err
+def test_options_of_one_file_are_refused_for_a_repository(words: str, hub: Hub, home: Path) -> None:
+    assert words.split()[0] in refusal("plan", f"hf:{REPO}", *words.split(), code=2)
 
 
 def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

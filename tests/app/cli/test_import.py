@@ -12,6 +12,7 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.presets.formats import FORMATS
+from tests.app.cli.conftest import json_of, kvchat, refusal, text_of
 
 
 def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
@@ -44,16 +45,14 @@ def test_a_saved_preset_can_be_exported_again(
     assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
 
 
-def test_a_built_in_preset_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_built_in_preset_is_not_replaced() -> None:
     words = ["--name", "balanced", "--save", "--force", "--", "llama-server", "-m", "a.gguf"]
-    assert run(["import", *words]) == 1
-    assert "'balanced' is built in" in capsys.readouterr().err
+    assert "'balanced' is built in" in kvchat("import", *words).stderr
     assert not paths.presets_dir().exists()
 
 
-def test_a_command_of_one_word_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["import", "--", "llama-server"]) == 1
-    assert "command line contains no setting" in capsys.readouterr().err
+def test_a_command_of_one_word_is_no_file() -> None:
+    assert "command line contains no setting" in refusal("import", "--", "llama-server")
 
 
 @pytest.mark.parametrize(("given", "said"), [([], "is given"), (["-c", "0"], "size is 0")])
@@ -98,25 +97,18 @@ def test_lm_studios_shares_become_layers_of_the_model_that_is_named(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * (2**20 + 1), b"no command"])
-def test_what_cannot_be_imported_is_refused_with_the_reason(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_imported_is_refused_with_the_reason(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
-    assert run(["import", str(file)]) == 1
-    assert "cannot be imported" in capsys.readouterr().err
+    assert "cannot be imported" in refusal("import", str(file))
 
 
-def test_a_file_that_is_not_there_says_where_commands_go(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["import", "nowhere.sh"]) == 1
-    assert "after `--`" in capsys.readouterr().err
+def test_a_file_that_is_not_there_says_where_commands_go() -> None:
+    assert "after `--`" in refusal("import", "nowhere.sh")
 
 
-def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["export", "--format", "list"]) == 0
-    listed = capsys.readouterr().out
+def test_every_format_is_listed() -> None:
+    listed = text_of("export", "--format", "list")
     assert all(name in listed for name in FORMATS)
 
 
@@ -154,8 +146,7 @@ def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> d
     file = tmp_path / "settings"
     file.write_text(text)
     capsys.readouterr()
-    assert run(["import", str(file), "--name", "x", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("import", str(file), "--name", "x")
     assert isinstance(found, dict)
     return found
 

@@ -10,7 +10,7 @@ from app import __version__, paths
 from app.cli import main
 from app.store.errors import StoreError
 from engine.errors import ModelFileError
-from tests.app.cli.conftest import MAIN, kvchat
+from tests.app.cli.conftest import MAIN, kvchat, refusal, text_of
 
 
 def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -24,18 +24,16 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(app.cli.where, "files_and_folders", fail)
 
 
-def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_names_every_command_and_shows_examples() -> None:
+    text = text_of("--help")
     for part in (*main.COMMANDS, "--draft MODEL", "--preset", "--theme", "kvchat run", "[MODEL]"):
         assert part in text
     assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("flags", [["-h"], ["--help"]])
-def test_the_chat_has_help_of_its_own(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["some-model", *flags]) == 0
-    assert "Open the full-screen chat" in capsys.readouterr().out
+def test_the_chat_has_help_of_its_own(flags: list[str]) -> None:
+    assert "Open the full-screen chat" in text_of("some-model", *flags)
 
 
 def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,13 +147,10 @@ def test_every_command_says_what_is_wrong_in_the_settings(
 @pytest.mark.parametrize(
     "command", [["prune"], ["prune", "--older", "1d"], ["clear", "--yes"], ["budget", "4GiB"]]
 )
-def test_nothing_is_deleted_by_settings_that_cannot_be_read(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_deleted_by_settings_that_cannot_be_read(command: list[str]) -> None:
     text = "[cache]\ncold = '100GiB'\n[models\n"
     settings(text)
-    assert main.run(["cache", *command]) == 1
-    assert "nothing was deleted" in capsys.readouterr().err
+    assert "nothing was deleted" in refusal("cache", *command)
     assert paths.settings_path().read_text() == text
 
 

@@ -11,7 +11,7 @@ from engine.memory.cards import all_cards
 from engine.model import starter
 from engine.model.identity import model_identity
 from engine.model.starter import PackagedModel
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import json_of, kvchat, refusal, text_of
 from tests.support.gguf_files import header, llama_values, write
 
 
@@ -132,12 +132,10 @@ def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]
 
 
 def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "cards", "--json"]) == 0
-    cards = json.loads(capsys.readouterr().out)
+    cards = json_of("models", "cards")
     assert len(cards) == len(all_cards())
     assert {"name", "memory_bytes", "bandwidth_gbps"} <= cards[0].keys()
-    assert run(["models", "cards", "3060"]) == 0
-    assert "12 GiB" in capsys.readouterr().out
+    assert "12 GiB" in text_of("models", "cards", "3060")
     assert run(["models", "cards", "no-such"]) == 0
     assert "--vram 24GiB" in capsys.readouterr().err
 
@@ -151,8 +149,5 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
         ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),
     ],
 )
-def test_a_name_that_the_catalogue_lacks_is_told_with_near_ones(
-    name: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plan", name]) == 1
-    assert told in capsys.readouterr().err
+def test_a_name_that_the_catalogue_lacks_is_told_with_near_ones(name: str, told: str) -> None:
+    assert told in refusal("plan", name)

@@ -17,17 +17,15 @@ from app.startup import prepare
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.servers import KEY_VARIABLE
+from tests.app.cli.conftest import refusal, text_of
 from tests.support.chats import add_chat, add_message
 from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def test_doctor_says_what_a_server_tells_and_what_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_doctor_says_what_a_server_tells_and_what_not() -> None:
     with serving("OpenAI") as server:
-        assert run(["doctor", "--server", server.url]) == 0
-    shown = capsys.readouterr().out
+        shown = text_of("doctor", "--server", server.url)
     assert "OpenAI" in shown
     assert "not report drafts" in shown
     assert "trial reply: 7 tokens" in shown
@@ -114,9 +112,10 @@ def test_the_key_of_the_environment_goes_only_to_a_server_that_was_named(
         assert keys_sent(server) == {f"Bearer {key}"}
 
 
-def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"]) == 1
-    assert "leave out --ctx" in capsys.readouterr().err
+def test_what_a_server_was_started_with_is_refused() -> None:
+    assert "leave out --ctx" in refusal(
+        "run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"
+    )
     assert run(["run", "--server", "http://me:pass@host", "Hello"]) == 2
 
 
@@ -238,8 +237,7 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
         os.kill(int(pid_path.read_text()), 0)
 
 
-def test_serve_takes_a_model_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_takes_a_model_first() -> None:
     for options in (["--preset", "balanced"], ["--ctx", "4k"]):
-        assert run(["serve", "nosuch", *options, "--llama-server", sys.executable]) == 1
-        assert "no model" in capsys.readouterr().err
+        assert "no model" in refusal("serve", "nosuch", *options, "--llama-server", sys.executable)
     assert run(["serve", "balanced", "--preset", "balanced", "--model", "a"]) == 2
