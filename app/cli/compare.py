@@ -12,7 +12,7 @@ from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
 from app.render.compare import comparison_text
 from engine.errors import WorkerError
 from engine.experiment.arm import check_available, drafting_arm, parse_arm
-from engine.experiment.comparison import SEED_BITS, Comparison, as_values
+from engine.experiment.comparison import SEED_BITS, Comparison, divergences
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 
@@ -91,7 +91,7 @@ def command(
         comparison.add_blocks(blocks)
         _follow(engine, comparison)
     if as_json:
-        print_json(as_values(comparison))
+        print_json(_as_json(comparison))
     else:
         answers = [each for each in comparison.shown if each is not None and shows_text]
         texts = [f"{each.arm.name}:\n{each.text.rstrip()}\n\n" for each in answers]
@@ -134,3 +134,27 @@ def _follow(engine: BlockingClient, comparison: Comparison) -> None:
                 if comparison.was_stopped:
                     comparison.revoke("interrupted twice")
                 comparison.stop()
+
+
+def _as_json(comparison: Comparison) -> dict[str, object]:
+    """Conditions, verdict, and every reply of whole blocks."""
+    gain, request = comparison.gain, comparison.request
+    return {
+        "arms": [arm.name for arm in comparison.arms],
+        "seed": request.seed,
+        "max_tokens": request.max_tokens,
+        "sampling": request.sampling,
+        "problem": comparison.problem,
+        "gain": gain,
+        "is_faster": None if gain is None else gain.is_faster,
+        "is_slower": None if gain is None else gain.reversed.is_faster,
+        "is_settled": comparison.is_settled,
+        "divergences": divergences(comparison),
+        "blocks": [
+            [
+                {"arm": e.arm.name, "text": e.text, "note": e.note, "stats": e.stats.figures()}
+                for e in block
+            ]
+            for block in comparison.blocks
+        ],
+    }

@@ -2,6 +2,7 @@
 
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -66,33 +67,20 @@ def read_set(name: str) -> list[BenchPrompt]:
     Raises:
         ExperimentError: there is no such set, or its file is not valid.
     """
-    match name:
-        case "grounded":
-            return _grounded()
-        case "chat":
-            return _chat()
-        case _:
-            return _file(expanded(name))
-
-
-def _grounded() -> list[BenchPrompt]:
-    data = _packaged("grounded.toml")
-    counts: dict[str, int] = {}
-    prompts = []
-    for each in data["prompts"]:
+    if name not in SETS:
+        return _file(expanded(name))
+    data = _packaged(f"{name}.toml")
+    prompts, counts = [], Counter[str]()
+    for number, each in enumerate(data["prompts"], 1):
+        if name == "chat":
+            prompts.append(BenchPrompt(name, f"{each['task']}-{number:02d}", each["text"].strip()))
+            continue
         stem = f"{each['task']}-{each['document']}"
-        counts[stem] = counts.get(stem, 0) + 1
-        name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
+        counts[stem] += 1
+        title = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
         document = data["documents"][each["document"]]["text"].strip()
-        prompts.append(BenchPrompt("grounded", name, f"{each['instruction']}\n\n{document}"))
+        prompts.append(BenchPrompt(name, title, f"{each['instruction']}\n\n{document}"))
     return prompts
-
-
-def _chat() -> list[BenchPrompt]:
-    return [
-        BenchPrompt("chat", f"{each['task']}-{number:02d}", each["text"].strip())
-        for number, each in enumerate(_packaged("chat.toml")["prompts"], 1)
-    ]
 
 
 def _packaged(name: str) -> dict[str, Any]:

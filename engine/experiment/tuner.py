@@ -14,7 +14,7 @@ from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.experiment.gain import Block, PairedGain, gain_of, take_block
+from engine.experiment.gain import ORDER, Block, PairedGain, gain_of
 from engine.experiment.timing import EngineDiedError, OutOfTimeError, Ran, Work, WorkName
 from engine.memory.kv_cache import is_quantized
 
@@ -59,18 +59,18 @@ class Sizes:
 
 def sizes_for(prompt_tps: float, budget_s: float, n_ctx: int) -> Sizes:
     """Sizes for a machine with this prefill speed, time for everything, and context."""
-    run_s = _within(budget_s * RUN_SHARE, MIN_RUN_S, MAX_RUN_S)
+
+    def within(value: float, low: float, high: float) -> float:
+        return max(min(value, high), low)
+
+    run_s = within(budget_s * RUN_SHARE, MIN_RUN_S, MAX_RUN_S)
     n_prompt = round(prompt_tps * run_s / MIN_PROMPT) * MIN_PROMPT
-    n_deep = _within(prompt_tps * budget_s * DEEP_SHARE, MIN_DEEP, MAX_DEEP)
+    n_deep = within(prompt_tps * budget_s * DEEP_SHARE, MIN_DEEP, MAX_DEEP)
     return Sizes(
         run_s,
-        n_prompt=round(_within(n_prompt, MIN_PROMPT, min(MAX_PROMPT, n_ctx // 4))),
+        n_prompt=round(within(n_prompt, MIN_PROMPT, min(MAX_PROMPT, n_ctx // 4))),
         n_deep=round(min(n_deep, n_ctx // 2)),
     )
-
-
-def _within(value: float, low: float, high: float) -> float:
-    return max(min(value, high), low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +273,17 @@ class Tuner:
 
     @property
     def outcome(self) -> Outcome:
-        """What was measured so far."""
+        """The results so far."""
         n_others = median(self._others) if self._others else 0.0
+        start_tps, chosen_tps = (
+            {name: 1 / median(each) for name, each in seconds.items()}
+            for seconds in (self._start_seconds, self._seconds)
+        )
         return Outcome(
             compared=tuple(self._compared),
             sizes=self._sizes,
-            start_tps=_speeds(self._start_seconds),
-            chosen_tps=_speeds(self._seconds),
+            start_tps=start_tps,
+            chosen_tps=chosen_tps,
             n_others=n_others,
             is_busy=n_others >= BUSY_SHARE * self.scope.n_logical,
         )
@@ -295,7 +299,7 @@ class Tuner:
             self._seconds["prompt"] = [prompt_s]
             self._sizes = sizes_for(1 / prompt_s, self.budget_s, self._best.n_ctx)
             for name in START_WORKS:
-                self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
+                self._measure_speed(name)
         except OutOfTimeError as error:
             if len(self._seconds) < len(START_WORKS):
                 raise TuningError(
@@ -361,17 +365,16 @@ class Tuner:
 
     def _block(self, other: Configuration, work: Work) -> Block:
         """A block of the best settings and others, whose runs are stopped if far slower."""
-        seconds = self._seconds.setdefault(work.name, [])
-
-        def run_best() -> float:
-            seconds.append(self._time(self._best, work))
-            return seconds[-1]
-
-        def run_other() -> float:
-            usual_s = max(seconds[-1] * max(work.n_tokens, 1), work.seconds)
-            return self._time(other, work, SLOWEST * usual_s + STALL_S)
-
-        return take_block(run_best, run_other)
+        best = self._seconds.setdefault(work.name, [])
+        seconds = []
+        for index in ORDER:
+            if index:
+                usual_s = max(best[-1] * max(work.n_tokens, 1), work.seconds)
+                seconds.append(self._time(other, work, SLOWEST * usual_s + STALL_S))
+            else:
+                best.append(self._time(self._best, work))
+                seconds.append(best[-1])
+        return Block(*seconds)
 
     def _verdict(
         self, setting: Setting, gain: PairedGain, faster: Trial | None
@@ -404,9 +407,9 @@ class Tuner:
         self._seconds = {**self._seconds, setting.work: seconds}
         for name in START_WORKS:
             if name != setting.work:
-                self._within_time(partial(self._measure_again, name))
+                self._within_time(partial(self._measure_speed, name))
 
-    def _measure_again(self, name: WorkName) -> None:
+    def _measure_speed(self, name: WorkName) -> None:
         self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
 
     # --- time ---
@@ -430,7 +433,3 @@ class Tuner:
         if ran.n_others is not None:
             self._others.append(ran.n_others)
         return ran.seconds
-
-
-def _speeds(seconds: Mapping[WorkName, Sequence[float]]) -> dict[WorkName, float]:
-    return {name: 1 / median(each) for name, each in seconds.items()}

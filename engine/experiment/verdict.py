@@ -25,15 +25,11 @@ def token_s(stats: GenerationStats) -> float:
     return stats.decode_s / (stats.n_emitted or 1)
 
 
-def block_of(
-    a_first: GenerationStats,
-    b_first: GenerationStats,
-    b_last: GenerationStats,
-    a_last: GenerationStats,
-) -> Block:
-    """A block of four replies to one prompt."""
-    seconds = (token_s(a_first), token_s(b_first), token_s(b_last), token_s(a_last))
-    return Block(*seconds, *explained((a_first, a_last), (b_first, b_last)))
+def block_of(replies: Sequence[GenerationStats]) -> Block:
+    """The block of four replies to one prompt: A, B, B, A."""
+    a_first, b_first, b_last, a_last = map(token_s, replies)
+    low, high = explained(replies[::3], replies[1:3])
+    return Block(a_first, b_first, b_last, a_last, low, high)
 
 
 def explained(
@@ -66,14 +62,11 @@ def _against_plain(replies: Sequence[GenerationStats]) -> tuple[float, float]:
 def blocks_of(records: Iterable[PromptRecord], arm: str) -> list[Block]:
     """The blocks of an arm on the prompts that count."""
     found = []
-    for record in counted(records):
-        for row in record.rows:
-            names = [sample.arm for sample in row]
-            if arm in names:
-                start = names.index(arm) - 1
-                found.append(
-                    block_of(*(sample.stats for sample in row[start : start + len(ORDER)]))
-                )
+    for row in (row for record in counted(records) for row in record.rows):
+        names = [sample.arm for sample in row]
+        if arm in names:
+            start = names.index(arm) - 1
+            found.append(block_of([sample.stats for sample in row[start : start + len(ORDER)]]))
     return found
 
 
