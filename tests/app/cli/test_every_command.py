@@ -266,7 +266,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("engine.planning.measured.holders", lambda: [HOSTILE])
     monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
     monkeypatch.setattr("app.doctor.WorkerClient", HostileClient)
-    monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
+    monkeypatch.setattr("app.cli.models.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)
     monkeypatch.setattr("engine.process.server_process.find_llama_server", no_server)
     monkeypatch.setattr("app.cli.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
