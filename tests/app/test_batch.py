@@ -133,10 +133,8 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     )
     requests, broken = read_requests(path, BASE, "")
     first, second, third, fourth = (each.request for each in requests)
-    assert first.grammar is not None
     assert json.loads(first.grammar.text) == schema
     assert first.sampling.stop_tokens == (3,)
-    assert second.grammar is not None
     assert not second.grammar.is_schema
     assert second.adapters == (Adapter(adapter, 0.5),)
     assert third.adapters == ()

@@ -17,8 +17,7 @@ from engine.experiment.tuner import Tuner
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from tests.engine.experiment.fake_machine import FakeMachine, as_ever
-from tests.engine.experiment.test_tuner import fast_without_flash
+from tests.engine.experiment.fake_machine import FakeMachine, as_ever, fast_without_flash
 from tests.support.drafting_models import drafting_model
 
 Tune = Callable[..., tuple[int, str, str]]
@@ -62,7 +61,6 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     opened = open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration
     assert opened == replace(usual, flash_attention="off")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
-    assert speed is not None
     assert speed.preset == "tuned tiny"
     assert speed.decode_tps == pytest.approx(60 * 1.08, rel=0.02)
     run(["models"])
@@ -113,7 +111,6 @@ def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert preset.description.endswith("no other setting was faster")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
-    assert speed is not None
     assert speed.preset == "tuned tiny"
 
 
@@ -156,7 +153,6 @@ def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: T
     code, _, _ = tune(FakeMachine(fast_without_flash), "tiny", "--draft", "draft")
     assert code == 0
     preset = find_preset("tuned tiny", paths.presets_dir())
-    assert preset.draft is not None
     assert preset.draft.model == str(draft)
 
 

@@ -11,8 +11,13 @@ from unittest.mock import patch
 
 import pytest
 
+import engine.process.client
+from app import paths
 from app.cli.main import main
+from tests.support.fakes_client import ScriptedClient
+from tests.support.gguf_files import header, llama_values, write
 
+KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 MAIN = "from app.cli.main import main; main()"
 
 
@@ -38,6 +43,24 @@ def environment(tmp_path: Path) -> dict[str, str]:
     config.parent.mkdir(parents=True)
     config.write_text("[engine]\nn_threads = 1\n")  # other tests have the other cores
     return {**os.environ, "HOME": str(tmp_path), **folders}
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
+    client = ScriptedClient()
+    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **files: client)
+    return client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    presets = paths.presets_dir()
+    presets.mkdir(parents=True)
+    (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
+    paths.settings_path().write_text(
+        '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
+    )
+    return write(tmp_path / "model.gguf", header(llama_values()))
 
 
 def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -87,3 +110,17 @@ def refusal(*words: object, code: int | None = None) -> str:
     assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
     assert done.stdout == ""
     return done.stderr
+
+
+def run_process(
+    arguments: list[str], environment: dict[str, str], **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run the installed `kvchat run` in a process of its own."""
+    return subprocess.run(
+        [KVCHAT, "run", *arguments],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **options,
+    )

@@ -10,9 +10,7 @@ from tests.app.cli.conftest import json_of, refusal, text_of
 
 
 def configuration(found: dict[str, object]) -> dict[str, object]:
-    values = found["configuration"]
-    assert isinstance(values, dict)
-    return values
+    return found["configuration"]
 
 
 def test_the_largest_context_of_a_model_on_a_card_is_one_command() -> None:
@@ -31,12 +29,10 @@ def test_json_has_the_configuration_the_devices_the_reasons_and_the_arguments(
     assert found["goal"] == "context"
     assert configuration(found)["n_ctx"] == 8192
     devices = found["devices"]
-    assert isinstance(devices, list)
     assert [d["free_memory_bytes"] for d in devices] == [4 * GIB, 16 * GIB]
     for device in devices:
         assert device["total_bytes"] == sum(device[name] for name in device["source"])
         assert device["left_bytes"] >= 512 * MIB
-    assert isinstance(found["steps"], list)
     assert {step["setting"] for step in found["steps"]} >= {"layers", "kv types", "context"}
     assert "--ctx-size" in str(found["args"])
 
@@ -99,7 +95,6 @@ def test_experts_in_ram_leave_no_card_empty(model: str, cards: list[str]) -> Non
     limits = ("--min-ctx", 16384, "--max-ctx", 16384, "--ram", "256GiB")
     found = json_of("fit", model, "--goal", "speed", *words, *limits)
     devices = found["devices"]
-    assert isinstance(devices, list)
     left = [device["left_bytes"] for device in devices if device["kind"] == "gpu"]
     assert min(left) >= 512 * MIB
     assert max(left) < 3 * GIB, "less than two layers with their experts"

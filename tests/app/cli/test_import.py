@@ -146,9 +146,7 @@ def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> d
     file = tmp_path / "settings"
     file.write_text(text)
     capsys.readouterr()
-    found = json_of("import", str(file), "--name", "x")
-    assert isinstance(found, dict)
-    return found
+    return json_of("import", str(file), "--name", "x")
 
 
 SERVED = {"model": "/m/a.gguf", "n_ctx": 32768, "type_k": "q8_0", "type_v": "q8_0"}
@@ -190,7 +188,6 @@ def test_every_line_of_a_script_arrives(
 ) -> None:
     found = imported(SCRIPTS[name], tmp_path, capsys)
     preset = found["preset"]
-    assert isinstance(preset, dict)
     assert {key: preset[key] for key in SERVED} == SERVED
     assert not {"n_slots", "kv_unified"} & preset.keys()
 
@@ -203,7 +200,6 @@ def test_paths_of_windows_keep_their_backslashes(
         " --mmproj d:\\m\\b.gguf -c 512\r\n"
     )
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     assert (preset["model"], preset["mmproj"]) == ("d:\\models\\a.gguf", "d:\\m\\b.gguf")
 
 
@@ -220,7 +216,6 @@ def test_the_default_of_a_switch_counts(
 ) -> None:
     text = f"{switch}\nLLAMA_ARG_MODEL=/m/a.gguf\nLLAMA_ARG_CTX_SIZE=512\nLLAMA_ARG_N_PARALLEL=1\n"
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     names = ("flash_attention", "kv_unified")
     assert {name: preset[name] for name in names if name in preset} == expected
 
@@ -240,8 +235,6 @@ def test_a_value_that_the_text_does_not_have_is_named(
 ) -> None:
     found = imported(f"{text}\n", tmp_path, capsys)
     preset, left_out = found["preset"], found["left_out"]
-    assert isinstance(preset, dict)
-    assert isinstance(left_out, list)
     assert not {"model", "flash_attention", "n_gpu_layers"} & preset.keys()
     assert len(left_out) == 3
 
@@ -249,7 +242,6 @@ def test_a_value_that_the_text_does_not_have_is_named(
 def test_flags_add_up_as_in_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "llama-server -m a.gguf -ot 'blk\\.0\\.=CUDA0' -c 512 -c 1024 -ot 'exps=CPU'\n"
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     assert preset["n_ctx"] == 1024
     assert preset["tensor_overrides"] == [
         {"pattern": "blk\\.0\\.", "device": "GPU 0"}, {"pattern": "exps"},
@@ -267,7 +259,5 @@ def test_a_known_flag_without_a_place_is_named(
     text = f"llama-server -m a.gguf -c 512 --spec-type draft-mtp --spec-draft-n-max 4 {given}\n"
     found = imported(text, tmp_path, capsys)
     preset, left_out = found["preset"], found["left_out"]
-    assert isinstance(preset, dict)
-    assert isinstance(left_out, list)
     assert preset["n_mtp_draft"] == 4
     assert {each.split()[0].replace("-ngld", "--spec-draft-ngl") for each in left_out} == {*flags}

@@ -98,10 +98,9 @@ def test_what_is_planned_is_what_opens(
     plan = json_of("plan", model, "--preset", name)
     layers = opened.n_gpu_layers if has_gpu else 0
     assert plan["args"] == arguments(replace(opened, n_gpu_layers=layers))
-    sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}  # type: ignore[attr-defined]
+    sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}
     assert ("gpu" in sizes) is has_gpu
     panel = parts.services.planned_bytes(opened)
-    assert panel is not None
     assert panel.buffers + panel.overhead == sum(sizes.values())
     context = parts.services.fit_context()
     assert context is not None
@@ -116,10 +115,8 @@ def test_a_plan_names_the_card_that_kvchat_cannot_use(
     for target, is_used in (("kvchat", False), ("llama-server", True)):
         plan = json_of("plan", model, "--target", target)
         warnings = plan["warnings"]
-        assert isinstance(warnings, list)
         assert any(CARD.name in warning for warning in warnings) is not is_used
         devices = plan["devices"]
-        assert isinstance(devices, list)
         assert any(device["kind"] == "gpu" for device in devices) is is_used
 
 
@@ -193,7 +190,6 @@ def test_a_context_of_a_goal_is_that_of_all_slots(target: str, model: str) -> No
     words = ("--slots", "4", "--min-context", "8192", "--max-context", "8192")
     found = json_of("fit", model, *words, "--target", target)
     configuration = found["configuration"]
-    assert isinstance(configuration, dict)
     assert configuration["n_ctx"] == 4 * 8192
     rules = made_preset({"name": "x", "goal": "balanced", "n_ctx": 32768, "n_slots": 4})
     same = setup_of(PlanRequest(model, target=target), Planner(), rules).configuration  # type: ignore[arg-type]  # one of both

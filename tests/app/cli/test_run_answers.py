@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.app.cli.conftest import run_process
 from tests.engine.backends.test_parameters import write_adapter
 
 pytestmark = pytest.mark.model
-KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -30,14 +29,7 @@ def run(
     model: Path, environment: dict[str, str], *arguments: str, typed: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
     usual = ["--model", str(model), "--temperature", "0", "--threads", "1", "--json"]
-    return subprocess.run(
-        [KVCHAT, "run", *usual, *arguments],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        input=typed,
-    )
+    return run_process([*usual, *arguments], environment, input=typed)
 
 
 @pytest.mark.parametrize("predictor", ["off", "suffix"])

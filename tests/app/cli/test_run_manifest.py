@@ -12,11 +12,8 @@ from app.manifests import made_with
 from engine.configuration import PredictorName
 from engine.events import Event
 from engine.manifest import read_manifest, write_manifest
-from tests.app.cli.test_run import run
-from tests.app.cli.test_run_request import client, model
+from tests.app.cli.conftest import run_process
 from tests.support.fakes_client import ScriptedClient
-
-__all__ = ["client", "model"]  # fixtures
 
 
 def told(model: Path, path: Path, *arguments: str) -> int:
@@ -170,13 +167,13 @@ def test_a_real_run_comes_out_again_token_for_token(
     predictor: str, starter_path: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     def again() -> "subprocess.CompletedProcess[str]":
-        return run(["--manifest", str(path)], environment)
+        return run_process(["--manifest", str(path)], environment)
 
     path = tmp_path / "run.toml"
     typed = ["Once upon a time there was a fox who said", "--raw", "--model", str(starter_path)]
     typed += ["--draft", str(starter_path)] if predictor == "draft" else []
     typed += ["--predictor", predictor, "--temperature", "0.8", "--max-tokens", "48"]
-    first = run([*typed, "--write-manifest", str(path)], environment)
+    first = run_process([*typed, "--write-manifest", str(path)], environment)
     assert first.returncode == 0, first.stderr
     assert len(read_manifest(path).replies[0].token_ids) > 8
     for _ in range(2):  # costs that are known now must not change how it is computed

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import engine.process.client
 from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
@@ -17,25 +16,6 @@ from tests.app.cli.terminals import HOSTILE
 from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
 from tests.support.fakes_client import Script, ScriptedClient
-from tests.support.gguf_files import header, llama_values, write
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
-    client = ScriptedClient()
-    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **files: client)
-    return client
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    presets = paths.presets_dir()
-    presets.mkdir(parents=True)
-    (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
-    paths.settings_path().write_text(
-        '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
-    )
-    return write(tmp_path / "model.gguf", header(llama_values()))
 
 
 def asked(command: str, model: Path, *arguments: str) -> list[str]:

@@ -229,7 +229,6 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
     command += ["--llama-server", str(program), "--no-chat"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kvchat:
-        assert kvchat.stdout is not None
         assert "serves" in kvchat.stdout.readline()
         kvchat.terminate()
         assert kvchat.wait(30) == 128 + signal.SIGTERM

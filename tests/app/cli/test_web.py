@@ -41,7 +41,6 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
     command = [sys.executable, "-c", MAIN, "web", "--port", "0", *arguments]
     out, err = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment) as server:
-        assert server.stdout is not None
         told = Served(server, server.stdout.readline().split()[-1])
         try:
             yield told
@@ -63,6 +62,18 @@ def address(tmp_path: Path) -> Iterator[str]:
 async def browser() -> AsyncIterator["aiohttp.ClientSession"]:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         yield session
+
+
+@asynccontextmanager
+async def opened_tab(
+    address: str, query: str = "", **options: int
+) -> AsyncIterator[tuple["aiohttp.ClientSession", "aiohttp.ClientWebSocketResponse"]]:
+    """A browser that has loaded the page, and the websocket of its tab."""
+    base = address.split("/?")[0]
+    async with browser() as session:
+        await (await session.get(address)).text()
+        async with session.ws_connect(f"{base}/ws{query}", origin=base, **options) as socket:
+            yield session, socket
 
 
 async def painted(socket: "aiohttp.ClientWebSocketResponse", text: str) -> None:
@@ -92,9 +103,7 @@ async def test_the_chat_paints_in_a_browser_takes_keys_and_ends_with_its_tab(add
             await socket.send_str(json.dumps(["resize", {"width": 40, "height": 12}]))
             await painted(socket, "make the window larger")
             await socket.send_str(json.dumps(["stdin", "\x11"]))  # ctrl+q
-            async with asyncio.timeout(120):
-                while not socket.closed:
-                    await socket.receive()
+            await closed(socket)
 
 
 async def closed(socket: "aiohttp.ClientWebSocketResponse") -> None:
@@ -112,27 +121,21 @@ NO_MESSAGES = (
 
 async def test_messages_that_are_none_change_nothing_and_print_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            url = f"{base}/ws?width=100&height=30"
-            async with session.ws_connect(url, origin=base) as socket:
-                await painted(socket, "no model was found")
-                for message in NO_MESSAGES:
-                    await socket.send_str(message)
-                await socket.send_bytes(b"\xff")
-                await socket.send_str(json.dumps(["stdin", "\x1b"]))
-                await painted(socket, "No model is loaded")
+        async with opened_tab(server.address, "?width=100&height=30") as (_, socket):
+            await painted(socket, "no model was found")
+            for message in NO_MESSAGES:
+                await socket.send_str(message)
+            await socket.send_bytes(b"\xff")
+            await socket.send_str(json.dumps(["stdin", "\x1b"]))
+            await painted(socket, "No model is loaded")
     assert "Traceback" not in server.said
 
 
 async def test_a_chat_that_cannot_start_closes_its_page_with_the_reason(tmp_path: Path) -> None:
     with served(tmp_path, "no-such-model") as server:
         base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
-                await closed(socket)
+        async with opened_tab(server.address) as (session, socket):
+            await closed(socket)
             assert "no-such-model" in await (await session.get(f"{base}/problem")).text()
 
 
@@ -171,18 +174,15 @@ mv {told}.new {told}
 
 async def test_a_tab_ends_with_its_server_however_much_was_typed(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
-                await painted(socket, "no model was found")
-                await socket.send_str(json.dumps(["stdin", "\x1b"]))
-                await socket.send_str(json.dumps(["stdin", "a" * 100_000]))
-                [tab] = children(server.process.pid)
-                server.process.kill()
-                server.process.wait()
-                wait_until(lambda: not is_running(tab))
-                return
+        async with opened_tab(server.address) as (_, socket):
+            await painted(socket, "no model was found")
+            await socket.send_str(json.dumps(["stdin", "\x1b"]))
+            await socket.send_str(json.dumps(["stdin", "a" * 100_000]))
+            [tab] = children(server.process.pid)
+            server.process.kill()
+            server.process.wait()
+            wait_until(lambda: not is_running(tab))
+            return
 
 
 def children(pid: int) -> list[int]:
@@ -214,14 +214,11 @@ async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> 
 
 
 async def test_a_tab_of_a_size_that_no_window_has_does_not_fill_the_memory(address: str) -> None:
-    base = address.split("/?")[0]
-    async with browser() as session:
-        await (await session.get(address)).text()
-        url = f"{base}/ws?width=999999999&height=999999999"
-        async with session.ws_connect(url, origin=base, max_msg_size=0) as socket:
-            await painted(socket, "no model was found")
-            await socket.send_str(json.dumps(["resize", {"width": 10**9, "height": 10**9}]))
-            await painted(socket, "no model was found")
+    size = "?width=999999999&height=999999999"
+    async with opened_tab(address, size, max_msg_size=0) as (_, socket):
+        await painted(socket, "no model was found")
+        await socket.send_str(json.dumps(["resize", {"width": 10**9, "height": 10**9}]))
+        await painted(socket, "no model was found")
 
 
 @pytest.mark.parametrize("name", ["app", "engine"])

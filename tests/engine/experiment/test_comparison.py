@@ -88,7 +88,6 @@ def test_it_ends_where_more_blocks_would_change_nothing(
     run(comparison, client, ratio)
     assert len(comparison.blocks) == 6
     gain = comparison.gain
-    assert gain is not None
     assert (gain.is_faster, gain.reversed.is_faster, comparison.is_settled) == (*verdict, True)
     assert comparison.gain.median == pytest.approx(ratio)
     comparison.add_blocks()
@@ -111,7 +110,6 @@ def test_texts_that_differ_are_found_where_they_diverge() -> None:
     run(comparison, client)
     first, second = divergences(comparison)
     assert second is None
-    assert first is not None
     assert (first.before, first.first, first.second) == ("A red", "fox ran", "dog ran")
 
 

@@ -66,7 +66,6 @@ def test_what_drafts_do_not_explain_of_a_ratio_is_noise() -> None:
     lucky = record({AUTO: [1.48] * 6})
     lucky = changed(lucky, lambda each: replace(each.stats, n_rounds=59))
     gain = total_gain([lucky], AUTO)
-    assert gain is not None
     assert gain.median == pytest.approx(64 / 59)
     assert gain.measured == pytest.approx(1.48)
     assert gain.noise == pytest.approx(1.48 * 59 / 64 - 1)
@@ -81,7 +80,6 @@ def test_loops_and_short_replies_count_in_no_gain() -> None:
         PromptRecord("grounded", "four", 0.0, failure="no"),
     ]
     gain = total_gain(records, AUTO)
-    assert gain is not None
     assert (gain.median, gain.n_blocks) == (pytest.approx(1.2), 1)
 
 
@@ -171,7 +169,6 @@ def test_where_nothing_was_drafted_nothing_is_recommended(ratio: float) -> None:
     assert advice.is_open
     assert "no predictor drafted anything" in advice.reason
     gain = total_gain([made], AUTO)
-    assert gain is not None
     assert gain.median == 1.0
 
 
