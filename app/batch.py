@@ -97,12 +97,7 @@ class _Line(BaseModel):
             raise ValueError("`json_schema` and `grammar` are both set: remove one of the two")
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
-        """The command's request with the settings of the line.
-
-        Raises:
-            GrammarError: its schema or grammar is not valid.
-            ValueError: an adapter does not exist.
-        """
+        """The command's request with the settings of the line."""
         own = {name: getattr(self, name) for name in _SAMPLING}
         given = {name: value for name, value in own.items() if value is not None}
         if self.stop_tokens is not None:
@@ -189,11 +184,7 @@ def _key(id_: object, line: object, digest: object) -> tuple[str, str]:
 
 
 def answering(configuration: Configuration) -> str:
-    """Identify the model of a batch and all of its settings that change a text.
-
-    Raises:
-        ModelFileError: the model cannot be read.
-    """
+    """Identify the model of a batch and all of its settings that change a text."""
     if configuration.server is not None:
         return configuration.address
     now = configuration
@@ -211,12 +202,7 @@ def read_requests(
 ) -> tuple[list[BatchRequest], list[BrokenLine]]:
     """Read a file: the lines that can be answered, and those that cannot.
 
-    Args:
-        path: The file.
-        base: Settings that a line does not set.
-        system: System prompt of lines without one; empty for none.
-        report: Called with the number of lines read.
-        answered_by: Result of `answering`: results of another model do not count.
+    `base` and `system` are for lines that set neither; `answered_by` is the result of `answering`.
 
     Raises:
         BatchError: the file cannot be read.
@@ -383,17 +369,7 @@ def answer_all(
     clock: Callable[[], float] = time.monotonic,
     observe: Callable[[Event], None] = lambda _: None,
 ) -> Iterator[BatchProgress]:
-    """Answer requests and append each result; yields the same progress object after each.
-
-    Args:
-        engine: Has a model with enough slots loaded.
-        requests: Unanswered requests.
-        results: Receives the results.
-        progress: Is updated.
-        n_at_once: Parallel replies.
-        model: Name of the model in the results.
-        clock: Monotonic seconds.
-        observe: Called with each event of each reply, such as `Metrics.observe`.
+    """Answer requests and append each result; yields the updated progress after each.
 
     Raises:
         BatchError: a result cannot be written.
@@ -494,12 +470,9 @@ def result_of(
 
 
 def with_slots(request: ModelRequest, one: Configuration, n_at_once: int) -> ModelRequest:
-    """The request of a model for parallel replies.
+    """The request of a model for parallel replies, each with its `n_ctx`.
 
-    Args:
-        request: For one reply; its `n_ctx` is the context of each reply.
-        one: Its configuration, whose context is divided if the request has no `n_ctx`.
-        n_at_once: Parallel replies.
+    Without `n_ctx`, the replies share the context of one reply's configuration.
     """
     each = max(one.n_ctx // n_at_once, 1) if request.n_ctx is None else request.n_ctx
     rules = {**request.rules, "n_slots": n_at_once}

@@ -71,29 +71,14 @@ class BenchOptions:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Every prompt at every temperature.
-
-        Raises:
-            ExperimentError: a prompt set cannot be read.
-        """
+        """Every prompt at every temperature."""
         prompts = read_sets(self.sets or SETS, self.n_prompts or None, seed=self.seed)
         temperatures = dict.fromkeys(self.temperatures or (0.0,))
         return tuple(Unit(prompt, each) for each in temperatures for prompt in prompts)
 
 
 class Benchmark:
-    """One measurement; `results` has what was measured, however it ended.
-
-    Args:
-        options: What to measure.
-        request: The model.
-        settings: The user's settings.
-        json_path: Stores the results after every prompt; a file that exists is continued.
-        progress: Shows replies and results.
-
-    Raises:
-        EngineError: the options, the results file or the model cannot be used.
-    """
+    """One measurement; `results` has what was measured, however it ended."""
 
     def __init__(
         self,
@@ -126,9 +111,6 @@ class Benchmark:
         """Measure what the results file lacks, and return the exit code.
 
         Ctrl+C and a dead engine keep every prompt that was done.
-
-        Raises:
-            EngineError: nothing was measured.
         """
         try:
             with loaded_engine(self.configuration, self._progress.note) as engine:

@@ -164,11 +164,7 @@ class SnapshotCheck:
 
 
 def cached_models(store: "SegmentStore") -> list[CachedModel]:
-    """The models with states on disk, last used first.
-
-    Raises:
-        CacheStoreError: it cannot be read.
-    """
+    """The models with states on disk, last used first."""
     of: defaultdict[str, list[Segment]] = defaultdict(list)
     for entry in store.segments():
         of[entry.namespace].append(entry)
@@ -225,13 +221,7 @@ def chats_of(entry: "Segment", titles: Mapping[int, str]) -> list[str]:
 def verified(
     store: "SegmentStore", entries: "Sequence[Segment]", show: Callable[[str, float], None]
 ) -> list[SnapshotCheck]:
-    """Check states, and report damaged files that were found while the states were listed.
-
-    Args:
-        store: Their folder; damaged files are removed.
-        entries: The states.
-        show: Called with the progress in words, and the finished share.
-    """
+    """Check states, and report damaged files that were found while the states were listed."""
     checks = [SnapshotCheck(None, note) for note in store.take_notes()]
     for n_done, entry in enumerate(entries):
         show(f"{n_done:,} of {len(entries):,} states", n_done / len(entries))

@@ -66,14 +66,6 @@ def recorded(
 ) -> Manifest:
     """The manifest of a run.
 
-    Args:
-        loaded: The model that answered.
-        prompts: The prompts of the user.
-        system: The system prompt, empty for none.
-        request: Of one of the prompts.
-        replies: To each of them.
-        since: Start of the run, in seconds since the epoch; a file that changed later is refused.
-
     Raises:
         ManifestError: the run cannot be recorded.
         ModelFileError: a file cannot be read, or changed.

@@ -86,11 +86,7 @@ class ChosenModel:
     ) -> Configuration | Path | None:
         """The server or the model to open: the named one, the default, the last used, or any.
 
-        Args:
-            settings: They name the default model.
-            folders: Searched for models.
-            last: Returns the address of the model used last.
-            servers: Whether the server of the last chat counts.
+        Without `servers`, a last chat at a server does not count.
 
         Raises:
             ModelFileError: the default model does not exist.
@@ -116,11 +112,7 @@ class ChosenModel:
         return (self.rules.system_prompt if self.rules else "") or settings.chat.system_prompt
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
-        """The configuration that a model is opened with: the one that `kvchat plan` plans.
-
-        Raises:
-            EngineError: the model or a draft cannot be read, or they do not go together.
-        """
+        """The configuration that a model is opened with: the one that `kvchat plan` plans."""
         from app.planning import known_quality
         from engine.planning.planner import Planner
         from engine.planning.request import PlanRequest, setup_of
@@ -175,12 +167,7 @@ class OpenedModel:
 
 
 def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
-    """The files and rules that a request names.
-
-    Raises:
-        ModelFileError: the named model or draft model does not exist.
-        PresetError: the named preset does not exist or is not valid.
-    """
+    """The files and rules that a request names."""
     rules = None
     if request.preset:
         from engine.presets.library import find_preset  # the screen opens without
@@ -216,11 +203,7 @@ def _check_server(request: ModelRequest) -> None:
 
 
 def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
-    """The named model, else the default, the last used, or any, as the chat would open it.
-
-    Raises:
-        EngineError: there is no such model or preset, or they do not go together.
-    """
+    """The named model, else the default, the last used, or any, as the chat would open it."""
     folders = paths.model_folders(settings.models.folders)
     return _open(choose_model(request, folders), settings, folders, servers=True)
 
@@ -328,11 +311,6 @@ def loaded_engine(
     cache: "CacheSettings | None" = None,
 ) -> "Iterator[BlockingClient]":
     """An engine that has loaded a model; it ends with the block.
-
-    Args:
-        configuration: What to load.
-        note: Called with what the user should know, such as a fallback that was taken.
-        cache: Settings of saved states; None saves none.
 
     Raises:
         WorkerError: the model cannot be loaded.

@@ -122,9 +122,6 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
 
     The newest measurement with a verdict counts, whatever its texts; its rates only on the machine
     that it is of.
-
-    Raises:
-        ModelFileError: the model's file cannot be read.
     """
     store = PlanStore(paths.cache_plans_dir())
     guessed = Known(
@@ -148,18 +145,7 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
 def save_verdict(
     report: Report, configuration: Configuration, policy: PolicySettings
 ) -> tuple[KVTypes, str] | None:
-    """Save a measurement as a plan; return the best cache types and why, None without a verdict.
-
-    Args:
-        report: The measurement; saved results of other types join it.
-        configuration: Its settings; the best types are those of a chat of the usual length.
-        policy: The gates.
-
-    Raises:
-        PlanError: the plan cannot be written.
-        ModelFileError: the model's file cannot be read.
-        PresetError: llama.cpp refuses every type.
-    """
+    """Save a measurement as a plan; return the best cache types for a usual chat and why."""
     if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return None
     report = PlanStore(paths.cache_plans_dir()).save(report)

@@ -44,11 +44,7 @@ class Options:
     kinds: tuple[KVTypes, ...] = ()
 
     def request(self, configuration: Configuration) -> LaboratoryRequest:
-        """The measurement of a model.
-
-        Raises:
-            QualityError: a text cannot be read, or there is no chat.
-        """
+        """The measurement of a model."""
         own = own_texts()
         plan = LaboratoryPlan(
             self.kinds, KVTypes(self.reference, self.reference), takes_times=self.takes_times
@@ -67,11 +63,7 @@ class Options:
 
 
 def chat_texts() -> list[Text]:
-    """The current branches of the user's chats, without their titles.
-
-    Raises:
-        QualityError: there is no chat that is long enough.
-    """
+    """The current branches of the user's chats, without their titles."""
     from app.store.chats import ChatStore  # not needed without chats
 
     found: list[Text] = []
@@ -192,11 +184,7 @@ class Measurement:
         return self
 
     def __next__(self) -> LaboratoryEvent:
-        """Wait for the next event and return it.
-
-        Raises:
-            EngineError: the measurement failed; `report` has the results so far.
-        """
+        """Wait for the next event and return it."""
         try:
             event = next(self._events)
         except QualityError:

@@ -21,13 +21,7 @@ LIMITS = TimeLimits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
 def check_server(
     url: str, model: str | None, emit: Callable[[Event], None] | None = None
 ) -> Iterator[Check]:
-    """Check a server and the figures that it reports, and request a short reply.
-
-    Args:
-        url: Its address.
-        model: The model to try; None is the first.
-        emit: Called from any thread with events such as `Waiting`.
-    """
+    """Check a server and the figures that it reports, and request a short reply."""
     try:
         session = ServerSession(Configuration.at_server(url, model, is_trusted=True), LIMITS, emit)
     except EngineError as error:

@@ -85,16 +85,7 @@ class AppParts:
 
 
 def prepare(request: ModelRequest) -> AppParts:
-    """Open everything, nothing of it visible yet.
-
-    Args:
-        request: The command line.
-
-    Raises:
-        ModelFileError: If the named model or draft model is not there.
-        PresetError: If the named preset is not there or not valid.
-        StoreError: If the database cannot be opened.
-    """
+    """Open everything, nothing of it visible yet."""
     live = UserSettings()
     settings = live.settings
     folders = paths.model_folders(settings.models.folders)

@@ -29,17 +29,7 @@ NOT_TORCH = (
 
 
 class Tuning:
-    """One run, and what it found.
-
-    Args:
-        request: The model.
-        settings: The user's settings.
-        name: Name of the preset to write; None makes one of the model's name.
-
-    Raises:
-        EngineError: there is no such model or preset, it cannot be read, or does not fit; or the
-            name to write is not valid, or that of a preset that this command did not write.
-    """
+    """One run, and what it found."""
 
     def __init__(self, request: ModelRequest, settings: Settings, name: str | None) -> None:
         self._configuration = open_here(request, settings, "tuning").configuration
@@ -62,16 +52,7 @@ class Tuning:
         """Why no preset was written; empty if one was."""
 
     def run(self, budget_s: float, until_s: float, progress: Progress) -> None:
-        """Measure, and save each result as it is found; Ctrl+C keeps the results so far.
-
-        Args:
-            budget_s: Time for everything.
-            until_s: Its end, on the monotonic clock.
-            progress: Shows the measurement and each result.
-
-        Raises:
-            EngineError: nothing can be measured.
-        """
+        """Measure, and save each result as it is found; Ctrl+C keeps the results so far."""
         doing = ""
 
         def show(text: str = "") -> None:
@@ -176,11 +157,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _check_name(name: str, model: Path) -> None:
-    """Refuse a preset name that cannot be written, before anything is measured.
-
-    Raises:
-        PresetError: it is not valid, or that of a preset of the user or of another model.
-    """
+    """Refuse a preset name that cannot be written, before anything is measured."""
     made_preset({"name": name})
     entry = named_preset(name, paths.presets_dir())
     if entry is None:

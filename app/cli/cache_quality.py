@@ -161,11 +161,7 @@ def _with_types(
 
 
 def read_types(text: str, backend: BackendName | None = None) -> tuple[KVTypes, ...]:
-    """K/V types, written as `q8_0,q8_0/q5_1`; the torch backend checks the names of its types.
-
-    Raises:
-        click.BadParameter: a name is not a type.
-    """
+    """K/V types, written as `q8_0,q8_0/q5_1`; the torch backend checks the names of its types."""
     names = filter(None, (part.strip().lower() for part in text.split(",")))
     pairs = dict.fromkeys(_read_pair(name, backend) for name in names)
     if not pairs:

@@ -265,12 +265,7 @@ def _exit_code(exit_: SystemExit) -> int:
 
 
 def _require_terminal(model: str | None) -> None:
-    """Make sure that there is a screen to fill; without one a mistyped command comes first.
-
-    Raises:
-        TerminalError: standard input, output or error is no terminal.
-        ModelFileError: there is no terminal, and no model of that name either.
-    """
+    """Make sure that there is a screen to fill; without one a mistyped command comes first."""
     if WEB_DRIVER in os.environ:
         return
     if os.environ.get("TERM") == "dumb":

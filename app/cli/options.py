@@ -299,9 +299,6 @@ def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
     Args:
         why: Begins the message; what to leave out follows.
         is_refused: Whether a parameter of this name does not go with it.
-
-    Raises:
-        UsageError: one was typed.
     """
     context = click.get_current_context()
     for param in context.command.params:
@@ -314,11 +311,7 @@ def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
 
 
 def token_ids(typed: str) -> tuple[int, ...]:
-    """The typed token ids, or those in the file of that name; `-` is standard input.
-
-    Raises:
-        UsageError: the file cannot be read, or a word in it is not a token id.
-    """
+    """The typed token ids, or those in the file of that name; `-` is standard input."""
     text = typed
     if _IDS.fullmatch(typed) is None:
         from app.console import read_input

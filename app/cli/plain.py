@@ -35,11 +35,7 @@ class PlainChat:
     """Sees every event."""
 
     def ask(self, text: str) -> Finished:
-        """Ask one question and print its reply.
-
-        Raises:
-            WorkerError: the engine refused it, or ended.
-        """
+        """Ask one question and print its reply."""
         messages = (*self.request.messages, Message("user", text))
         print_line("Assistant:")
         finished = self._printed(replace(self.request, messages=messages))
@@ -82,12 +78,7 @@ class PlainChat:
 
 
 def converse(chat: PlainChat, lines: Iterable[str]) -> int:
-    """Answer lines until they end; 1 where the last one was not answered.
-
-    Args:
-        chat: What answers.
-        lines: What is written, a question each; `asked_lines` of a terminal.
-    """
+    """Answer lines until they end; 1 where the last one was not answered."""
     begin, is_answered = chat.request, True
     for line in lines:
         match line.strip():

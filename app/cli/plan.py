@@ -148,11 +148,7 @@ class MachineOptions:
 
     @property
     def machine(self) -> PlannedMachine:
-        """The machine to plan for.
-
-        Raises:
-            HardwareError: a card is unknown.
-        """
+        """The machine to plan for."""
         typed = tuple(chain.from_iterable(self.vram))
         sizes, names = named_gpus(typed)
         return PlannedMachine(
@@ -173,12 +169,7 @@ def setup_of_options(
     planner: Planner,
     options: Mapping[str, object],
 ) -> Setup:
-    """The setup of the typed model, machine and preset keys.
-
-    Raises:
-        UsageError: neither a model nor a preset is named.
-        EngineError: the model, the preset or a card does not exist, or cannot be read.
-    """
+    """The setup of the typed model, machine and preset keys."""
     if asked.model is None and asked.preset is None:
         raise click.UsageError("specify MODEL, or a --preset that contains a model")
     request = PlanRequest(

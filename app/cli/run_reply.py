@@ -213,14 +213,7 @@ def answer_batch(
     options: RunOptions,
     configure: Callable[[int], Configuration],
 ) -> int:
-    """Answer a file of prompts; 1 if a line has no reply, 130 if the user stopped it.
-
-    Args:
-        opened: The model and the system prompt.
-        base: Settings that a line does not set.
-        options: The files, and how many replies are generated at once.
-        configure: The configuration for a number of replies at once.
-    """
+    """Answer a file of prompts; 1 if a line has no reply, 130 if the user stopped it."""
     path, out, one = options.batch_path, options.out_path, opened.configuration
     assert path is not None
     assert out is not None

@@ -82,16 +82,7 @@ def page_to(address: str) -> Iterator[Path]:
 
 
 def serve(arguments: Sequence[str], port: int, announce: Callable[[str], None]) -> None:
-    """Serve the chat until Ctrl+C.
-
-    Args:
-        arguments: Of `kvchat` in each tab.
-        port: On the loopback interface; 0 is any free port.
-        announce: Called with the address when it can be opened.
-
-    Raises:
-        WebError: textual-serve is not installed, or the port cannot be used.
-    """
+    """Serve the chat until Ctrl+C."""
     try:
         from app.cli.web_server import HOST, ChatServer
     except ImportError as error:

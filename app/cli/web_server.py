@@ -91,13 +91,7 @@ class Recorded:
 
 
 class ChatServer(server.Server):
-    """textual-serve's server with an access key, which logs nothing.
-
-    Args:
-        arguments: Of `kvchat` in each tab.
-        port: On the loopback interface.
-        word: The access key.
-    """
+    """textual-serve's server with an access key, which logs nothing."""
 
     def __init__(self, arguments: Sequence[str], port: int, word: str) -> None:
         self._guard = guard(word, port)

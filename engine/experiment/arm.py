@@ -116,10 +116,6 @@ def arms_for(predictors: Sequence[str], settings: SpeculationSettings) -> tuple[
     """The best predictor with automatic lengths, and each predictor with fixed lengths.
 
     `combined` without a draft model is `suffix`, so it is left out then.
-
-    Args:
-        predictors: Those of the loaded model (`Loaded.predictors`).
-        settings: What the arms leave out.
     """
     usable = [PredictorName(name) for name in predictors if name not in ("off", "custom")]
     if PredictorName.DRAFT not in usable:
@@ -136,11 +132,7 @@ def arms_for(predictors: Sequence[str], settings: SpeculationSettings) -> tuple[
 
 
 def check_available(arms: Iterable[Arm], predictors: Sequence[str]) -> None:
-    """Refuse predictors that the loaded model cannot use.
-
-    Raises:
-        ExperimentError: an arm has one; the message lists those that can be used.
-    """
+    """Refuse predictors that the loaded model cannot use."""
     wanted = {str(arm.changes["predictor"]) for arm in arms}
     if missing := sorted(wanted - {*predictors, "off"}):
         needs = "; the predictor draft needs --draft MODEL" if "draft" in missing else ""

@@ -34,16 +34,7 @@ class BenchPrompt:
 
 
 def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[BenchPrompt, ...]:
-    """Prompts of several sets, one set after the other.
-
-    Args:
-        names: Names of built-in sets, or paths of JSONL files.
-        n: Prompts to draw from each set; None is all.
-        seed: Of the draw.
-
-    Raises:
-        ExperimentError: a set cannot be read, or two have one name.
-    """
+    """Prompts of several sets, one set after the other."""
     sets = [read_set(name) for name in dict.fromkeys(names)]
     titles = [prompts[0].set_name for prompts in sets]
     if len(set(titles)) < len(titles):
@@ -62,11 +53,7 @@ def draw(prompts: Sequence[BenchPrompt], n: int | None, *, seed: int) -> list[Be
 
 
 def read_set(name: str) -> list[BenchPrompt]:
-    """All prompts of a set, by its name or by the path of a JSONL file.
-
-    Raises:
-        ExperimentError: there is no such set, or its file is not valid.
-    """
+    """All prompts of a set, by its name or by the path of a JSONL file."""
     if name not in SETS:
         return _file(expanded(name))
     data = _packaged(f"{name}.toml")

@@ -109,11 +109,7 @@ def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
 
 
 def check_speed(stats: GenerationStats) -> None:
-    """Refuse a reply without a speed that can be compared.
-
-    Raises:
-        ExperimentError: it is empty, or its time is impossible.
-    """
+    """Refuse a reply without a speed that can be compared."""
     n_emitted = stats.n_emitted or 0
     if n_emitted <= 0 or stats.decode_s <= 0:
         raise ExperimentError(
@@ -124,11 +120,7 @@ def check_speed(stats: GenerationStats) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """Read what `write_results` wrote.
-
-    Raises:
-        ExperimentError: the file cannot be read, is not a benchmark's, or of another schema.
-    """
+    """Read what `write_results` wrote."""
     try:
         text = read_text(path, limit=RESULTS_BYTES)
         results = read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
@@ -154,20 +146,12 @@ def _check_row(row: Row, arms: Sequence[str]) -> None:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Replace the file whole, so that a crash leaves the last complete one.
-
-    Raises:
-        ExperimentError: the file cannot be written.
-    """
+    """Replace the file whole, so that a crash leaves the last complete one."""
     write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a report's file; a link is followed.
-
-    Raises:
-        ExperimentError: the file cannot be written.
-    """
+    """Write a report's file; a link is followed."""
     try:
         replace_file(path.resolve(), [text.encode()], is_durable=False)
     except OSError as error:
@@ -175,11 +159,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_same_subject(results: Results, now: Results) -> None:
-    """Refuse to continue results of another machine, subject or other arms.
-
-    Raises:
-        ExperimentError: they differ; every difference is named.
-    """
+    """Refuse to continue results of another machine, subject or other arms."""
     old, new = (
         {**each.machine, **each.subject, "arms": ", ".join(each.arms)} for each in (results, now)
     )

@@ -126,11 +126,6 @@ class Runner:
     ) -> Results:
         """Measure the units that `results` has no replies of; those that failed are tried again.
 
-        Args:
-            units: Prompts with temperatures.
-            results: What an earlier run measured.
-            save: Called with the results after every prompt.
-
         Raises:
             WorkerError: the engine cannot be started again, or died on `MAX_CRASHES` prompts in a
                 row; what was measured is saved.
@@ -166,13 +161,7 @@ class Runner:
             return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), is_crash
 
     def measure(self, unit: Unit, index: int = 0) -> PromptRecord:
-        """All replies to a prompt; its index rotates the order of the arms.
-
-        Raises:
-            RequestFailedError: the engine refused the prompt.
-            EngineStoppedError: the engine's process ended.
-            ExperimentError: a reply is empty.
-        """
+        """All replies to a prompt; its index rotates the order of the arms."""
         self._reply(self._request(unit, self.seed, N_WARM_UP), PLAIN)
         answers = [
             [self._timed(unit, block, arm) for arm in row_order(self.arms, index + block)]

@@ -257,11 +257,7 @@ class Tuner:
         self._start_seconds = self._seconds
 
     def run(self) -> Outcome:
-        """Measure; Ctrl+C ends it, and what was found until then counts.
-
-        Raises:
-            TuningError: not even the settings at the start could be measured.
-        """
+        """Measure; Ctrl+C ends it, and what was found until then counts."""
         self._measure_start()
         self.save(self.outcome)
         for setting in SETTINGS:
