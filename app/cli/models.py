@@ -13,7 +13,15 @@ from app.cli.options import json_option
 from app.cli.printing import symbols_for
 from app.config import model_folders
 from app.console import Progress, confirmed, log_line, note, print_json, print_line
-from app.library import Favourites, HubOffer, read_offer, removal_of, repository_of, verdict_text
+from app.library import (
+    HubOffer,
+    favourites,
+    mark_favourite,
+    read_offer,
+    removal_of,
+    repository_of,
+    verdict_text,
+)
 from app.planning import user_planner, user_speeds
 from app.render.plan import speed_text
 from app.render.plan_lists import SPILLS, WORDS
@@ -65,8 +73,8 @@ def list_models(*, as_json: bool) -> None:
             speeds=user_speeds(),
             cut=cut.append,
         )
-    favourites = Favourites().all()
-    entries.sort(key=lambda entry: entry.identity not in favourites)
+    marked = favourites()
+    entries.sort(key=lambda entry: entry.identity not in marked)
     for folder in cut:
         note(f"only the first {MAX_VISITED:,} entries of {folder} were searched")
     options = _options(entries)
@@ -209,9 +217,7 @@ def where(name: str) -> None:
 def favourite(name: str, *, off: bool) -> None:
     """Mark a model as a favourite, so that lists show the model first."""
     path = _path(name)
-    problem = Favourites().mark(model_identity(path), is_favourite=not off)
-    if problem is not None:
-        log_line(problem)
+    mark_favourite(model_identity(path), is_favourite=not off)
     print_line(f"{path.stem} is {'no longer a favourite' if off else 'a favourite'}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.library import Favourites, maker_of, read_offer, removal_of, repository_of
+from app.library import favourites, maker_of, read_offer, removal_of, repository_of
 from engine.errors import ModelFileError
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
@@ -155,7 +155,7 @@ def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFi
     run(["models", "list", "--json"])
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["cc", "aa", "bb"]
     assert run(["models", "favourite", "cc", "--off"]) == 0
-    assert Favourites().all() == frozenset()
+    assert favourites() == frozenset()
 
 
 def test_all_parts_of_a_split_model_go(tmp_path: Path) -> None:
