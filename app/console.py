@@ -138,19 +138,20 @@ def _bounded(text: str) -> str:
     return text
 
 
-def confirmed(question: str, otherwise: str) -> bool:
-    """Whether the user agrees.
+def confirm(question: str, otherwise: str, *, is_sure: bool) -> None:
+    """Ask the user on standard error, unless it is sure; a no ends the command with 1.
 
     Args:
-        question: Printed on standard error.
+        question: Ends with a question mark.
         otherwise: What to type if nobody can be asked, such as `--yes deletes it`.
-
-    Raises:
-        UsageError: standard input is no terminal.
+        is_sure: Whether `--yes` was typed.
     """
+    if is_sure:
+        return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} kvchat cannot ask without a terminal: {otherwise}")
-    return click.confirm(question, err=True)
+    if not click.confirm(question, err=True):
+        click.get_current_context().exit(1)
 
 
 class Progress:

@@ -20,7 +20,7 @@ from app.cache import (
 )
 from app.cli.options import AGE, Size, json_option
 from app.config import CacheDefaults, load_settings, require_settings, save_setting
-from app.console import Progress, confirmed, log_line, print_json, print_line
+from app.console import Progress, confirm, log_line, print_json, print_line
 from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
 from app.tables import console, plain_table
@@ -34,7 +34,6 @@ N_TITLES = 3
 """Titles that one line names; the rest is counted."""
 USUAL_FIELDS = {"LoRA hashes": "none", "rope": "of the model", "sliding window": "as trained"}
 HIDDEN_FIELDS = ("format", "model hash")
-KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of a key."
 
 
 @click.group(name="cache", invoke_without_command=True)
@@ -75,7 +74,7 @@ def list_(*, as_json: bool = False) -> None:
         log_line(NO_STATES)
 
 
-@command.command(name="verify", help=f"Check states and delete damaged ones. {KEY_HELP}")
+@command.command(name="verify")
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @json_option
 @click.pass_context
@@ -144,8 +143,7 @@ def budget(disk: int | None, warm: int | None) -> None:
 
 @command.command(name="clear")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_context
-def clear(ctx: click.Context, *, yes: bool) -> None:
+def clear(*, yes: bool) -> None:
     """Delete all saved states, pinned ones included. Chats are not deleted."""
     require_settings()
     with _store() as store:
@@ -154,30 +152,26 @@ def clear(ctx: click.Context, *, yes: bool) -> None:
             log_line("No states on disk.")
             return
         log_line(_counted_text(entries))
-        if not yes and not confirmed("Delete all states?", "--yes deletes them"):
-            log_line("Nothing was deleted.")
-            ctx.exit(1)
+        confirm("Delete all states?", "--yes deletes them", is_sure=yes)
         store.delete([entry.key for entry in entries])
     log_line(_removed_text(entries, 0))
 
 
-@command.command(name="pin", help=f"Pin states, so that they are never evicted. {KEY_HELP}")
+@command.command(name="pin")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
     """Exempt states, and the states that they extend, from eviction."""
     _set_pinned(keys, is_pinned=True)
 
 
-@command.command(name="unpin", help=f"Unpin states, so that they can be evicted again. {KEY_HELP}")
+@command.command(name="unpin")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
     """Make pinned states subject to eviction again."""
     _set_pinned(keys, is_pinned=False)
 
 
-@command.command(
-    name="drop", help=f"Delete states and the longer states that extend them. {KEY_HELP}"
-)
+@command.command(name="drop")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states and the longer states that extend them."""

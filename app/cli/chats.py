@@ -27,7 +27,7 @@ from app.chat_files import (
 from app.chat_files.jsonl import ChatFileError
 from app.chat_files.markdown import n_left_out
 from app.cli.options import Count, json_option
-from app.console import Part, Progress, confirmed, log_line, print_json, print_line, print_text
+from app.console import Part, Progress, confirm, log_line, print_json, print_line, print_text
 from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
 from app.store.chats import ChatStore
@@ -46,7 +46,6 @@ ALL = 1_000_000
 N_NAMED = 8
 """Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
-CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a unique part of a title."
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
@@ -57,9 +56,8 @@ class NoSuchChatError(EngineError):
 
 
 @click.group(name="chats", invoke_without_command=True)
-@click.option("--archived", is_flag=True, help="List archived chats.")
 @click.pass_context
-def command(ctx: click.Context, *, archived: bool) -> None:
+def command(ctx: click.Context) -> None:
     """List, search, show, fork, rename, archive, delete, export and import chats.
 
     CHAT is a number from `kvchat chats list`, a title, or a unique part of a title.
@@ -71,11 +69,7 @@ def command(ctx: click.Context, *, archived: bool) -> None:
     kvchat chats export --all -o all.jsonl all chats, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_, archived=archived)
-    elif archived:
-        raise click.UsageError(
-            "--archived works only with list: use `kvchat chats list --archived`"
-        )
+        ctx.invoke(list_)
 
 
 @command.command(name="list")
@@ -93,11 +87,11 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
         log_line("The archive is empty." if archived else NO_CHATS)
 
 
-@command.command(name="show", help=f"Print the current branch of a chat. {CHAT_HELP}")
+@command.command(name="show")
 @click.argument("chat", metavar="CHAT")
 @click.option("--stats", is_flag=True, help="Also print the statistics of each reply.")
 def show(chat: str, *, stats: bool) -> None:
-    """Print the current branch of a chat."""
+    """Print the current branch of CHAT, a number or a part of a title."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -127,13 +121,11 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
         log_line("No message contains these words.")
 
 
-@command.command(
-    name="fork", help=f"Copy the current branch of a chat into a new chat. {CHAT_HELP}"
-)
+@command.command(name="fork")
 @click.argument("chat", metavar="CHAT")
 @click.option("--at", "place", type=Count(1), help="Number of the last message to copy.")
 def fork(chat: str, *, place: int | None) -> None:
-    """Copy the current branch of a chat into a new chat."""
+    """Copy the current branch of CHAT, a number or a part of a title, into a new chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -146,11 +138,11 @@ def fork(chat: str, *, place: int | None) -> None:
     log_line(f"{_called(copied)} is a copy of {_called(found)}")
 
 
-@command.command(name="rename", help=f"Change the title of a chat. {CHAT_HELP}")
+@command.command(name="rename")
 @click.argument("chat", metavar="CHAT")
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
-    """Change the title of a chat."""
+    """Change the title of CHAT, a number or a part of a title."""
     if not title.strip():
         raise click.UsageError("the title is empty")
     with _store() as store:
@@ -159,39 +151,39 @@ def rename(chat: str, title: str) -> None:
     log_line(f"{_called(found)} is now {one_line(renamed.title)}")
 
 
-@command.command(name="archive", help=f"Archive chats: hide them from the list. {CHAT_HELP}")
+@command.command(name="archive")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def archive(chats: tuple[str, ...]) -> None:
-    """Archive chats: hide them from the list; search still finds them."""
+    """Archive chats, by number or title: hide them from the list; search still finds them."""
     _set_archived(chats, archived=True)
 
 
-@command.command(name="unarchive", help=f"Move archived chats back to the list. {CHAT_HELP}")
+@command.command(name="unarchive")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def unarchive(chats: tuple[str, ...]) -> None:
-    """Move archived chats back to the list."""
+    """Move archived chats, by number or title, back to the list."""
     _set_archived(chats, archived=False)
 
 
-@command.command(name="delete", help=f"Delete chats and their saved states. {CHAT_HELP}")
+@command.command(name="delete")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_context
-def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
-    """Delete chats and their saved states, except chats that are being answered."""
+def delete(chats: tuple[str, ...], *, yes: bool) -> None:
+    """Delete chats, by number or title, and their saved states.
+
+    A chat that is being answered is not deleted.
+    """
     with _store() as store:
         found = _find_all(store, chats)
         sizes = store.sizes()
         for chat in found:
             log_line(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
-        if not yes and not confirmed("Delete permanently?", "--yes deletes them"):
-            log_line("Nothing was deleted.")
-            ctx.exit(1)
+        confirm("Delete permanently?", "--yes deletes them", is_sure=yes)
         for chat in found:
             _delete(store, chat)
 
 
-@command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
+@command.command(name="export")
 @click.argument("chats", metavar="[CHAT...]", nargs=-1)
 @click.option("--all", "all_chats", is_flag=True, help="Export every chat, archived ones included.")
 @click.option(
@@ -214,7 +206,7 @@ def export(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Write chats as Markdown or JSON lines."""
+    """Write chats, by number or title, as Markdown or JSON lines."""
     if bool(chats) == all_chats:
         raise click.UsageError("specify the chats to export, or use --all")
     is_screen = output is None or str(output) == STANDARD

@@ -12,7 +12,7 @@ from app import paths
 from app.cli.options import json_option
 from app.cli.printing import symbols_for
 from app.config import model_folders
-from app.console import Progress, confirmed, log_line, note, print_json, print_line
+from app.console import Progress, confirm, log_line, note, print_json, print_line
 from app.library import (
     HubOffer,
     favourites,
@@ -39,7 +39,6 @@ from engine.planning.report import option_json
 
 VERDICT = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
 """What JSON has of a verdict, beside the file's own facts."""
-PART_HELP = "With PART, list only entries whose name or alias contains PART."
 
 
 @click.group(name="models", invoke_without_command=True)
@@ -59,10 +58,10 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         ctx.invoke(list_models, as_json=as_json)
 
 
-@command.command(name="list", help="List the models on this machine, favourites first.")
+@command.command(name="list")
 @json_option
 def list_models(*, as_json: bool) -> None:
-    """List the models on this machine."""
+    """List the models on this machine, favourites first."""
     cut: list[Path] = []
     with Progress() as reading:
         entries = scan(
@@ -95,14 +94,14 @@ def _options(entries: Sequence[ModelEntry]) -> dict[Path, ModelOption]:
     return {entry.path: option for entry, option in zip(models, options, strict=True)}
 
 
-@command.command(
-    name="catalogue",
-    help=f"List models that kvchat can plan without downloading a file. {PART_HELP}",
-)
+@command.command(name="catalogue")
 @click.argument("part", required=False, default="")
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
-    """List the models that `plan`, `fit`, `pairs` and `export` accept without a file."""
+    """List models that kvchat can plan without downloading a file.
+
+    With PART, list only entries whose name or alias contains PART.
+    """
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
     found.sort(key=lambda entry: entry.name)
     if as_json:
@@ -124,11 +123,14 @@ def catalogue(part: str, *, as_json: bool) -> None:
         log_line(f"No model name in the catalogue contains {part!r}.")
 
 
-@command.command(name="cards", help=f"List GPUs and machines for plans. {PART_HELP}")
+@command.command(name="cards")
 @click.argument("part", required=False, default="")
 @json_option
 def cards(part: str, *, as_json: bool) -> None:
-    """List the GPUs and machines that --card accepts."""
+    """List GPUs and machines for plans, which --card accepts.
+
+    With PART, list only entries whose name or alias contains PART.
+    """
     found = [card for card in all_cards() if _holds(part, card.name, card.aliases)]
     if as_json:
         print_json(found)
@@ -198,8 +200,7 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
 def remove(name: str, *, is_sure: bool) -> None:
     """Delete the files of a model, after confirmation."""
     found = removal_of(_path(name))
-    if not is_sure:
-        _require(found.question, "--yes deletes it")
+    confirm(found.question, "--yes deletes it", is_sure=is_sure)
     found.run()
     print_line(f"deleted {found.name}, {fmt.nbytes(found.nbytes)}")
 
@@ -347,8 +348,8 @@ def _download(model: HubModel, folder: Path | None, verdict: str = "", *, is_sur
     if not model.is_checked:
         log_line("the hub has no checksum for this file: the download cannot be verified")
     place = folder or paths.models_dir()
-    if not is_sure:
-        _require(f"Download it into {model.place(place).parent}?", "--yes downloads it")
+    question = f"Download it into {model.place(place).parent}?"
+    confirm(question, "--yes downloads it", is_sure=is_sure)
     with Progress() as progress:
 
         def show(n_done: int, n_all: int) -> None:
@@ -370,8 +371,3 @@ def _offered(name: str) -> tuple[HubOffer, HubModel | None]:
 
 def _path(name: str) -> Path:
     return find_model(name, model_folders())
-
-
-def _require(question: str, otherwise: str) -> None:
-    if not confirmed(question, otherwise):
-        raise click.Abort
