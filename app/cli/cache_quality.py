@@ -5,7 +5,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from app.opening import ModelRequest, open_here
 from app.planning import save_verdict
 from app.quality import Measurement, Options, unfinished_path
 from app.render.lines import Line
-from app.render.quality import progress_text, report_lines
+from app.render.quality import report_lines
 from engine.configuration import BackendName, Configuration, KVTypeName, KVTypes
 from engine.errors import EngineError, PresetError
 from engine.files import replace_file
@@ -206,11 +205,10 @@ def _follow(measurement: Measurement, progress: Progress) -> int:
 
 
 def _show_events(measurement: Measurement, progress: Progress) -> None:
-    start_s = time.monotonic()
     for event in measurement:
         if isinstance(event, LaboratoryProgress):
             share = event.n_done / event.n_total if event.n_total else None
-            progress.show(progress_text(event, time.monotonic() - start_s), share)
+            progress.show(event.what, share)
         elif isinstance(event, Note):
             progress.note(event.text)
 
