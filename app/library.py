@@ -76,7 +76,7 @@ def read_offer(
     Args:
         asked: The repository; a quantisation leaves the others out.
         planner: Reads the header, and then knows it.
-        progress: Told how much of the header has come.
+        progress: Called with the bytes of the header that were read.
         setup_of: The setup that the verdicts are for, by the address of that file; None is this
             machine with the usual context.
 

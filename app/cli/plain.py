@@ -26,7 +26,7 @@ _END = re.compile(r"(?<=[.!?:;])\s|\n")
 
 @dataclass(slots=True)
 class PlainChat:
-    """Asks and answers in whole lines; it keeps what was said, so that each reply has it all."""
+    """Answers questions in whole lines, each with all earlier messages."""
 
     engine: BlockingClient
     request: GenerationRequest
@@ -39,8 +39,8 @@ class PlainChat:
         messages = (*self.request.messages, Message("user", text))
         print_line("Assistant:")
         finished = self._printed(replace(self.request, messages=messages))
-        said = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
-        self.request = replace(self.request, messages=(*messages, said))
+        reply = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
+        self.request = replace(self.request, messages=(*messages, reply))
         print_line(self._end(finished))
         return finished
 

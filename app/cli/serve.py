@@ -41,7 +41,7 @@ from engine.process.server_process import (
 
 SHOW_EVERY_S = 10.0
 WATCHED = ("--log-verbosity", "4", "--metrics")
-"""With which llama-server 0c1e570 says what it allocated, and what it does."""
+"""Options for which llama-server 0c1e570 logs its allocations and reports its metrics."""
 
 
 @click.command(name="serve")
@@ -157,7 +157,7 @@ def _end_in_order() -> None:
 
 
 def _compare(plan: Plan, server: ServerProcess) -> None:
-    """Print what was planned beside what the server's log says."""
+    """Print the planned memory beside that in the server's log."""
     devices = plan.estimate.devices
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())

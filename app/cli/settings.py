@@ -1,4 +1,4 @@
-"""`kvchat settings`: what the screen's list of settings says, and its changes, without a screen."""
+"""`kvchat settings`: the list of settings and their changes, without a screen."""
 
 from typing import TYPE_CHECKING
 

@@ -57,7 +57,7 @@ def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_an
     assert model_opened(ModelRequest(model="named", preset="own"), mine) == "named"
 
 
-def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_say(home: Path) -> None:
+def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_report(home: Path) -> None:
     model = str(drafting_model(home / "models" / "m.gguf", 1))
     paths.presets_dir().mkdir(parents=True)
     for name, value in (("four", "4"), ("open", '"auto"')):
@@ -76,6 +76,6 @@ def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_say(hom
     assert opened.configuration.n_threads is None
 
 
-def test_where_there_is_no_model_it_says_how_to_get_one(home: Path) -> None:
+def test_where_there_is_no_model_it_reports_how_to_get_one(home: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="kvchat models install-starter"):
         open_model(ModelRequest(), Settings())

@@ -105,7 +105,7 @@ def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:
     assert not list(path.parent.iterdir())
 
 
-def test_where_no_report_can_lie_it_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+def test_where_no_report_can_lie_it_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("no folder")
     process = ScriptedProcess()
     with pytest.raises(QualityError, match="cannot be written"):
@@ -113,7 +113,7 @@ def test_where_no_report_can_lie_it_is_said_before_anything_is_measured(tmp_path
     assert process.asked == []
 
 
-def test_a_report_of_another_subject_is_set_aside_and_measured_anew(path: Path) -> None:
+def test_a_report_of_another_subject_is_set_aside_and_measured_again(path: Path) -> None:
     keep(path, HALF)
     process = ScriptedProcess(refuses_earlier=True)
     run, events = measured(path, process)
@@ -123,7 +123,7 @@ def test_a_report_of_another_subject_is_set_aside_and_measured_anew(path: Path) 
     assert read_report(path.with_name("report.json.before")) == HALF
 
 
-def test_what_fails_behind_the_first_figures_begins_nothing_anew(path: Path) -> None:
+def test_what_fails_after_the_first_figures_begins_nothing_again(path: Path) -> None:
     keep(path, HALF)
     process = ScriptedProcess((ReportChanged(WHOLE), QualityError("its logits are not finite")))
     with pytest.raises(QualityError, match="not finite"):

@@ -58,8 +58,8 @@ raise RuntimeError({HOSTILE!r})
 def test_warnings_logs_and_tracebacks_of_python_are_harmless() -> None:
     command = [sys.executable, "-c", FAILING]
     shown = shown_by(lambda: subprocess.run(command, check=False))
-    for told in ("UserWarning: a␛]0;owned", "\na␛]0;owned", "RuntimeError: a␛]0;owned"):
-        assert told in shown
+    for message in ("UserWarning: a␛]0;owned", "\na␛]0;owned", "RuntimeError: a␛]0;owned"):
+        assert message in shown
     assert not harmful(shown), repr(shown)
 
 
@@ -76,7 +76,7 @@ def test_a_terminal_or_pipe_of_another_encoding_ends_nothing(encoding: str) -> N
 
 
 @pytest.mark.faults
-def test_a_screen_that_fails_says_so_harmlessly(tmp_path: Path) -> None:
+def test_a_screen_that_fails_reports_it_harmlessly(tmp_path: Path) -> None:
     def call() -> None:
         close_terminal()
         application, _ = make_app(tmp_path)

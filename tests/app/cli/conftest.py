@@ -77,8 +77,8 @@ def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    said, told = out.getvalue().decode(), err.getvalue().decode()
-    return subprocess.CompletedProcess(arguments, ended.value.code, said, told)
+    printed, message = out.getvalue().decode(), err.getvalue().decode()
+    return subprocess.CompletedProcess(arguments, ended.value.code, printed, message)
 
 
 def spawned(*arguments: str) -> "subprocess.CompletedProcess[str]":

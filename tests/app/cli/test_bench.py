@@ -31,7 +31,7 @@ def prompts(tmp_path: Path) -> Path:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_two_prompts_are_measured_kept_and_reported(
+def test_two_prompts_are_measured_saved_and_reported(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:
     json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"

@@ -54,7 +54,7 @@ def types_of(found: dict[str, object]) -> str:
     return f"{named.get('--cache-type-k', 'f16')}/{named.get('--cache-type-v', 'f16')}"
 
 
-def test_a_plan_takes_the_measured_kind_and_says_what_it_rests_on(starter_path: Path) -> None:
+def test_a_plan_takes_the_measured_kind_and_reports_what_it_rests_on(starter_path: Path) -> None:
     keep(starter_path)
     found = plan(starter_path, "--kv", "auto")
     assert types_of(found) == "q8_0/q5_1"
@@ -84,8 +84,8 @@ def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
     keep(starter_path, report({Q8: 0.001, Q4: 0.4}, {WHOLE: 90.0}))
     assert types_of(plan(starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
     assert run(["plan", str(starter_path), "--kv-budget", f"{packed - 1}B"]) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert "the smallest, q8_0, needs" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "the smallest, q8_0, needs" in message
 
 
 def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_table(
@@ -104,16 +104,16 @@ def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_
 
 
 @pytest.mark.parametrize("name", ["llama-server", "compose"])
-def test_an_export_whose_types_were_chosen_says_by_what(
+def test_an_export_whose_types_were_chosen_reports_by_what(
     starter_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     command = ["export", str(starter_path), "--format", name]
     budget = ["--kv-budget", "100MiB"]
     assert run([*command, "--kv", "auto", *budget]) == 0
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     note = "# cache guessed: q8_0, not measured on this model"
-    assert note in told.err
-    assert (note in told.out) is (name == "compose")
+    assert note in message.err
+    assert (note in message.out) is (name == "compose")
     assert run([*command, *budget, "--json"]) == 0
     assert note[2:] in json.loads(capsys.readouterr().out)["warnings"][0]
     keep(starter_path)
@@ -138,7 +138,7 @@ def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
     assert "both a cache budget" in refusal("plan", str(starter_path), "--preset", str(preset))
 
 
-def test_a_broken_plan_is_told_not_used_and_left_alone(starter_path: Path) -> None:
+def test_a_broken_plan_is_reported_not_used_and_left_alone(starter_path: Path) -> None:
     keep(starter_path)
     [path] = paths.cache_plans_dir().iterdir()
     path.write_bytes(path.read_bytes()[:100])
@@ -147,9 +147,9 @@ def test_a_broken_plan_is_told_not_used_and_left_alone(starter_path: Path) -> No
     assert quality["basis"] == "guessed"
     assert any(str(path) in each and "is ignored" in each for each in warnings)
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
-    guessed, told = (opened.types_note or "").splitlines()
+    guessed, message = (opened.types_note or "").splitlines()
     assert guessed.startswith("cache guessed: f16")
-    assert told.startswith(f"{path} is ignored")
+    assert message.startswith(f"{path} is ignored")
     assert len(path.read_bytes()) == 100
 
 
@@ -186,7 +186,9 @@ def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     assert "'q9' is not a cache type" in done.stderr
 
 
-def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(starter_path: Path) -> None:
+def test_the_chat_reports_why_its_cache_has_the_types_that_were_left_open(
+    starter_path: Path,
+) -> None:
     keep(starter_path)
     settings = Settings()
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), settings)

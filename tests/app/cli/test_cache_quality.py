@@ -76,7 +76,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     assert "97.50 %" in rows[0]
 
 
-def test_too_little_text_is_said_and_no_kind_is_praised(tmp_path: Path) -> None:
+def test_too_little_text_is_reported_and_no_kind_is_praised(tmp_path: Path) -> None:
     report = made_report()
     short = replace(report, texts=report.texts[:1])
     write_report(tmp_path / "short.json", short)
@@ -98,18 +98,18 @@ def test_the_page_is_the_report_and_escapes_what_comes_from_outside(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--text", "/nowhere/a.txt"], "cannot be read"),
         (["--kinds", "q3_0"], "not a cache type"),
         (["--html", "/dev/null/x.html"], "the HTML report /dev/null/x.html cannot be written"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_loaded(
-    arguments: list[str], told: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_reported_before_anything_is_loaded(
+    arguments: list[str], reported: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert not Path("/nowhere").exists()
 
 
@@ -190,8 +190,8 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
         time.sleep(0.05)
     started.kill()
     started.communicate()
-    [kept] = folder.glob("*.json")
-    before = read_report(kept)
+    [saved] = folder.glob("*.json")
+    before = read_report(saved)
     assert len(before.candidates) == 3
 
     again = subprocess.run(_command(starter_path, tmp_path), capture_output=True, text=True,

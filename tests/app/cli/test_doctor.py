@@ -26,7 +26,7 @@ def test_doctor_reports_every_area_and_ends_with_0(
     assert starter_path.stem in checks["trial decode"]["detail"]
 
 
-def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
+def test_doctor_ends_with_1_when_llama_cpp_crashes_and_reports_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crash = "import os; os.abort()"

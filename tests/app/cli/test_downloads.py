@@ -45,7 +45,7 @@ def test_a_plan_of_an_unknown_repository_speaks_of_no_download(hub: Hub, home: P
     assert "The remote model cannot be read: " in refusal("plan", "hf:owner/none")
 
 
-def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
+def test_files_of_a_repository_are_rated_by_one_header(hub: Hub) -> None:
     offer = read_offer(HubName(REPO), planner())
     verdicts = {option.name: option.verdict for option in offer.options}
     assert verdicts["Tiny.Q4_K_M"] is FitVerdict.FITS
@@ -86,7 +86,7 @@ def test_a_name_of_the_catalogue_means_its_makers_repository(hub: Hub) -> None:
     assert maker_of("a paper") == ""
 
 
-def test_get_says_the_verdict_downloads_and_prints_the_place(
+def test_get_reports_the_verdict_downloads_and_prints_the_place(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["models", "get", f"hf:{REPO}"]) == 2
@@ -104,7 +104,7 @@ def test_get_says_the_verdict_downloads_and_prints_the_place(
     assert not path.exists()
 
 
-def test_a_file_without_a_checksum_is_said_to_be_one(
+def test_a_file_without_a_checksum_is_reported_to_be_one(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.digests["Tiny.Q4_K_M.gguf"] = None
@@ -147,7 +147,9 @@ def test_options_of_one_file_are_refused_for_a_repository(words: str, hub: Hub, 
     assert words.split()[0] in refusal("plan", f"hf:{REPO}", *words.split(), code=2)
 
 
-def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_favourites_come_first_and_are_saved(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, name in enumerate(("aa", "bb", "cc")):
         drafting_model(home / "models" / f"{name}.gguf", number)
     assert run(["models", "favourite", "cc"]) == 0
@@ -201,16 +203,16 @@ def test_what_belongs_to_ollama_is_left_to_it(tmp_path: Path) -> None:
     assert blob.exists()
 
 
-def test_a_projector_is_named_behind_its_model_and_lands_beside_it(
+def test_a_projector_is_named_after_its_model_and_lands_beside_it(
     hub: Hub, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = filled_projector(tmp_path / "p.gguf").read_bytes()
     hub.files[REPO]["mmproj-Tiny.gguf"] = data
     assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     command = f"kvchat models get hf:{REPO}/mmproj-Tiny.gguf"
-    assert f"`{command}`" in told.err
+    assert f"`{command}`" in message.err
     assert run([*command.split()[1:], "--yes"]) == 0
     path = Path(capsys.readouterr().out.splitlines()[-1])
-    assert path == Path(told.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
+    assert path == Path(message.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
     assert path.read_bytes() == data

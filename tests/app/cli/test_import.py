@@ -15,7 +15,7 @@ from engine.presets.formats import FORMATS
 from tests.app.cli.conftest import json_of, kvchat, refusal, text_of
 
 
-def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
+def test_a_command_becomes_a_preset_and_what_stays_after_is_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["llama-server", "-m", "a b.gguf", "-c", "4096", "-ctk", "q8_0", "--jinja"]
@@ -55,13 +55,13 @@ def test_a_command_of_one_word_is_no_file() -> None:
     assert "command line contains no setting" in refusal("import", "--", "llama-server")
 
 
-@pytest.mark.parametrize(("given", "said"), [([], "is given"), (["-c", "0"], "size is 0")])
-def test_a_context_left_to_the_model_is_told_as_it_was_given(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("given", "printed"), [([], "is given"), (["-c", "0"], "size is 0")])
+def test_a_context_left_to_the_model_is_reported_as_it_was_given(
+    given: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["import", "--", "llama-server", "-m", "a.gguf", *given]) == 0
     shown = capsys.readouterr()
-    assert f"{said}: llama-server then uses" in shown.err
+    assert f"{printed}: llama-server then uses" in shown.err
     assert tomllib.loads(shown.out)["n_ctx"] == "max"
 
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(content: bytes, tmp_
     assert "cannot be imported" in refusal("import", str(file))
 
 
-def test_a_file_that_is_not_there_says_where_commands_go() -> None:
+def test_a_file_that_is_not_there_reports_where_commands_go() -> None:
     assert "after `--`" in refusal("import", "nowhere.sh")
 
 

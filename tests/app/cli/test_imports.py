@@ -39,9 +39,9 @@ def imported(commands: list[list[str]]) -> list[list[str]]:
         [sys.executable, "-c", CODE, json.dumps(commands)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("RAN ")]
-    assert [exit_code for exit_code, *_ in told] == ["0"] * len(commands), done.stderr
-    return [found for _, *found in told]
+    message = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("RAN ")]
+    assert [exit_code for exit_code, *_ in message] == ["0"] * len(commands), done.stderr
+    return [found for _, *found in message]
 
 
 def test_commands_import_neither_the_screen_nor_an_engine(starter_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_chat_has_help_of_its_own(flags: list[str]) -> None:
     assert "Open the full-screen chat" in text_of("some-model", *flags)
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"kvchat {__version__}\n"
 
@@ -70,7 +70,7 @@ def test_an_error_is_a_title_and_a_message(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_ends_with_130_and_says_nothing(
+def test_ctrl_c_ends_with_130_and_reports_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
     failing_with(monkeypatch, error)
@@ -108,7 +108,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.communicate()[1] == ""
 
 
-def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> None:
+def test_a_mistyped_command_without_a_terminal_is_reported_with_the_nearest() -> None:
     done = kvchat("modles")
     assert done.returncode == 1
     assert done.stderr.startswith("No such model: no file or model is called 'modles'")
@@ -123,7 +123,7 @@ def settings(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[chat]\ntemprature = 1\n", "[chat] temprature"),
         ("\n[cache]\ncold = '9 giraffes'\n", "[cache] cold"),
@@ -132,15 +132,15 @@ def settings(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("command", [["where"], ["cache"], ["run", "x", "-m", "x"]])
-def test_every_command_says_what_is_wrong_in_the_settings(
-    command: list[str], text: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_every_command_reports_what_is_wrong_in_the_settings(
+    command: list[str], text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings(text)
     main.run(command)
     shown = capsys.readouterr().err
     assert shown.startswith("kvchat: ")
     assert str(paths.settings_path()) in shown
-    assert told in shown
+    assert message in shown
     assert shown.count("config.toml") == 1
 
 
@@ -197,7 +197,7 @@ def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: 
 
 
 @pytest.mark.parametrize("command", ["--version", "where"])
-def test_output_that_goes_nowhere_is_told_and_fails(command: str) -> None:
+def test_output_that_goes_nowhere_is_reported_and_fails(command: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {command} >&-', sys.executable, MAIN],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,

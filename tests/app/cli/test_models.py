@@ -90,7 +90,7 @@ def test_models_names_parts_of_models_copies_and_unfinished_downloads(home: Path
     assert "\ntorn name: " in kvchat("models").stdout
 
 
-def test_without_models_it_says_where_it_looked_and_what_to_do(home: Path) -> None:
+def test_without_models_it_reports_where_it_looked_and_what_to_do(home: Path) -> None:
     done = kvchat("models")
     assert done.returncode == 0
     assert done.stdout == ""
@@ -141,7 +141,7 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nosuch", "`kvchat models catalogue` lists its models"),
         ("qwen3-8", "did you mean qwen3-8b"),
@@ -149,5 +149,7 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
         ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),
     ],
 )
-def test_a_name_that_the_catalogue_lacks_is_told_with_near_ones(name: str, told: str) -> None:
-    assert told in refusal("plan", name)
+def test_a_name_that_the_catalogue_lacks_is_reported_with_near_ones(
+    name: str, message: str
+) -> None:
+    assert message in refusal("plan", name)

@@ -121,13 +121,13 @@ def test_a_plan_names_the_card_that_kvchat_cannot_use(
 
 
 def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:
-    said = {
+    printed = {
         "cache": {"slots": 4},
         "chat": {"temperature": 0.3},
         "engine": {"n_threads": 3, "n_ctx": 4096, "use_extra_buffers": False},
         "speculation": {"predictor": "lookup", "controller": "fixed", "n_draft": 5},
     }
-    settings = Settings.model_validate(said)
+    settings = Settings.model_validate(printed)
     opened = open_model(ModelRequest(model), settings).configuration
     assert planned(model, None, settings) == opened
     assert (opened.n_slots, opened.n_ctx) == (4, 4096)
@@ -201,12 +201,12 @@ def test_types_and_attention_that_do_not_go_together_are_refused_before_a_load(
 ) -> None:
     save_preset(made_preset({"name": "plain", "flash_attention": "off"}), paths.presets_dir())
     words = ("-m", model, "--preset", "plain", "--max-tokens", "1", "hi")
-    said = []
+    printed = []
     for types in (("--kv", "q8_0"), ("--type-k", "q8_0", "--type-v", "q8_0")):
         assert main.run(["run", *types, *words]) == 1
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1]
-    assert "flash" in said[0]
+        printed.append(capsys.readouterr().err)
+    assert printed[0] == printed[1]
+    assert "flash" in printed[0]
     assert type_rules("q8_0", None) == {"type_k": "q8_0", "type_v": "q8_0"}
 
 

@@ -70,7 +70,7 @@ def test_a_model_of_the_catalogue_has_drafts_to_fetch() -> None:
     assert "meta-llama/Llama-3.2-1B" in text
 
 
-def test_a_recurrent_target_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recurrent_target_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pairs", "falcon-mamba-7b"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "recurrent" in line

@@ -23,7 +23,7 @@ def plan_text(*arguments: object) -> str:
     return text_of("plan", *arguments)
 
 
-def test_json_says_every_term_of_every_device_with_its_source(starter_path: Path) -> None:
+def test_json_reports_every_term_of_every_device_with_its_source(starter_path: Path) -> None:
     found = plan(starter_path, "--vram", "8GiB")
     assert found["model"] == str(starter_path)
     assert (found["architecture"], found["file_type"]) == ("llama", "Q4_1")
@@ -192,7 +192,7 @@ def test_a_context_that_fits_nowhere_leaves_no_card_overfull(tmp_path: Path) -> 
         assert (gpu["verdict"], cpu["verdict"]) == ("fits", "no"), n_ctx
 
 
-def test_a_model_on_the_cards_alone_is_judged_by_them() -> None:
+def test_a_model_on_the_cards_alone_is_rated_by_them() -> None:
     text = plan_text("qwen2.5-0.5b", "--card", "RTX 3090", "--card", "RTX 3090",
                    "--ram", "21GiB")  # fmt: skip
     verdict = next(line for line in text.splitlines() if "✓ fits" in line)

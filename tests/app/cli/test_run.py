@@ -68,7 +68,9 @@ def test_bad_input_is_one_clear_message(
 
 
 @pytest.mark.slow
-def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[str, str]) -> None:
+def test_interrupting_keeps_what_was_reported(
+    starter_path: Path, environment: dict[str, str]
+) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
     # A command behind `&` inherits that interrupts are ignored.
@@ -88,7 +90,7 @@ def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[
     assert len(first) == 12
 
 
-def test_running_leaves_no_chat_behind(
+def test_running_leaves_no_chat_after(
     starter_path: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     run_process(["Hello.", "--model", str(starter_path), "--max-tokens", "2"], environment)

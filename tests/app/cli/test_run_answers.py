@@ -45,7 +45,7 @@ def test_a_reply_fits_its_schema_whoever_drafts(
     assert (reply["fits_grammar"], reply["finish_reason"]) == (True, "end")
 
 
-def test_a_reply_that_is_cut_before_its_schema_fails_and_says_why(
+def test_a_reply_that_is_cut_before_its_schema_fails_and_reports_why(
     starter_path: Path, environment: dict[str, str], schema: Path
 ) -> None:
     rule = ["--json-schema", str(schema), "--max-tokens", "4"]
@@ -55,7 +55,7 @@ def test_a_reply_that_is_cut_before_its_schema_fails_and_says_why(
     assert json.loads(done.stdout)["fits_grammar"] is False
 
 
-def test_a_faulty_grammar_is_told_with_its_line_before_a_model_is_loaded(
+def test_a_faulty_grammar_is_reported_with_its_line_before_a_model_is_loaded(
     starter_path: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     path = tmp_path / "answer.gbnf"

@@ -46,7 +46,7 @@ def test_the_system_prompt_is_the_typed_one_else_the_presets_else_that_of_the_se
 
 
 @pytest.mark.parametrize(("arguments", "n"), [([], 77), (["--max-tokens", "8"], 8)])
-def test_a_reply_is_as_long_as_the_settings_or_the_option_say(
+def test_a_reply_is_as_long_as_the_settings_or_the_option_report(
     client: ScriptedClient, model: Path, arguments: list[str], n: int
 ) -> None:
     assert main.run(asked("run", model, *arguments)) == 0
@@ -166,7 +166,7 @@ def test_an_input_that_is_no_text_is_refused(
         ("--preset exact --no-bonus-token", "coupled", False),
     ],
 )
-def test_drafts_are_verified_as_typed_else_as_the_preset_says_else_as_the_settings_do(
+def test_drafts_are_verified_as_typed_else_as_the_preset_reports_else_as_the_settings_do(
     typed: str, verification: str, bonus_token: bool, client: ScriptedClient, model: Path
 ) -> None:
     exact = 'name = "exact"\n[speculation]\nverification = "coupled"\n'

@@ -23,7 +23,7 @@ from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def test_doctor_says_what_a_server_tells_and_what_not() -> None:
+def test_doctor_reports_what_a_server_reports_and_what_not() -> None:
     with serving("OpenAI") as server:
         shown = text_of("doctor", "--server", server.url)
     assert "OpenAI" in shown
@@ -139,13 +139,13 @@ def test_a_server_that_listens_for_all_is_started_with_a_warning(
     program.chmod(0o755)
     command = ["serve", "--model", str(starter_path), "--llama-server", str(program), "--no-chat"]
     assert run([*command, "--host", "0.0.0.0", "--port", "4999"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "listening at 0.0.0.0:4999" in said
-    assert "without a key" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "listening at 0.0.0.0:4999" in printed
+    assert "without a key" in printed
     assert run([*command, "--host", "[::1]", "--port", "4999"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "listening at [::1]:4999" in said
-    assert "without a key" not in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "listening at [::1]:4999" in printed
+    assert "without a key" not in printed
 
 
 @pytest.fixture
@@ -158,12 +158,12 @@ def served_preset(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command", [["bench"], ["compare", "any", "Hello"], ["tune"], ["cache-quality", "any"]]
 )
-def test_what_needs_the_model_here_says_so_for_a_server(
+def test_what_needs_the_model_here_reports_it_for_a_server(
     command: list[str], served_preset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, "--preset", str(served_preset)]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "needs a local model" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "needs a local model" in printed
 
 
 def test_a_plan_of_a_server_preset_asks_for_a_file(
@@ -200,15 +200,15 @@ def test_no_key_is_in_anything_that_commands_write(
     shown = capfd.readouterr()
     assert "[key]" in shown.err + shown.out
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    kept = shown.out.encode() + shown.err.encode()
-    kept += b"".join(path.read_bytes() for path in written)
+    saved = shown.out.encode() + shown.err.encode()
+    saved += b"".join(path.read_bytes() for path in written)
     assert written
-    assert key.encode() not in kept
-    assert wrong.encode() not in kept
+    assert key.encode() not in saved
+    assert wrong.encode() not in saved
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_a_server_ends_with_the_kvchat_that_was_told_to_end(
+def test_a_server_ends_with_the_kvchat_that_was_reported_to_end(
     starter_path: Path, tmp_path: Path
 ) -> None:
     program, pid_path = tmp_path / "llama-server", tmp_path / "pid"

@@ -32,7 +32,7 @@ class Served:
 
     process: "subprocess.Popen[str]"
     address: str = ""
-    said: str = ""
+    shown_text: str = ""
 
 
 @contextmanager
@@ -41,13 +41,13 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
     command = [sys.executable, "-c", MAIN, "web", "--port", "0", *arguments]
     out, err = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment) as server:
-        told = Served(server, server.stdout.readline().split()[-1])
+        reported = Served(server, server.stdout.readline().split()[-1])
         try:
-            yield told
+            yield reported
         finally:
             if server.poll() is None:
                 server.send_signal(signal.SIGINT)
-                told.said = server.stdout.read()
+                reported.shown_text = server.stdout.read()
                 assert server.wait(60) == 0
 
 
@@ -128,7 +128,7 @@ async def test_messages_that_are_none_change_nothing_and_print_nothing(tmp_path:
             await socket.send_bytes(b"\xff")
             await socket.send_str(json.dumps(["stdin", "\x1b"]))
             await painted(socket, "No model is loaded")
-    assert "Traceback" not in server.said
+    assert "Traceback" not in server.shown_text
 
 
 async def test_a_chat_that_cannot_start_closes_its_page_with_the_reason(tmp_path: Path) -> None:
@@ -150,22 +150,22 @@ def test_what_no_tab_can_be_started_with_is_refused_at_once(
 def test_the_word_stands_in_no_arguments_of_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     opener = tmp_path / "bin" / "xdg-open"
     opener.parent.mkdir()
     opener.write_text(
         f"""#!/bin/sh
-printf "%s\\n" "$@" > {told}.new
-ls -ld "$@" "$(dirname "$@")" >> {told}.new
-cat "$@" >> {told}.new
-mv {told}.new {told}
+printf "%s\\n" "$@" > {reported}.new
+ls -ld "$@" "$(dirname "$@")" >> {reported}.new
+cat "$@" >> {reported}.new
+mv {reported}.new {reported}
 """
     )
     opener.chmod(0o755)
     monkeypatch.setenv("PATH", str(opener.parent), prepend=os.pathsep)
     with served(tmp_path, "--open") as server:
-        wait_until(told.exists)
-        page, *modes, html = told.read_text().splitlines()
+        wait_until(reported.exists)
+        page, *modes, html = reported.read_text().splitlines()
     assert server.address.partition("word=")[2] not in page
     assert [mode for mode in modes if mode.startswith("drwx------")]
     assert server.address in html
@@ -197,7 +197,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> None:
+async def test_the_page_asks_no_other_host_and_reports_what_it_is(address: str) -> None:
     async with browser() as session:
         answer = await session.get(address)
         page = await answer.text()
@@ -257,7 +257,7 @@ async def test_nobody_without_the_word_gets_anything(address: str) -> None:
         assert (await session.get(address, headers={"Host": "evil.example"})).status == 403
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as held:
@@ -268,7 +268,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
             serve((), port, lambda _: None)
 
 
-def test_without_textual_serve_the_command_says_how_to_get_it(
+def test_without_textual_serve_the_command_reports_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "app.cli.web_server")

@@ -112,7 +112,7 @@ def test_ctrl_c_ends_it_with_what_was_found() -> None:
     assert machine.n_runs == n_runs, "nothing is measured after it"
 
 
-def test_what_was_found_is_kept_as_soon_as_it_is_found() -> None:
+def test_what_was_found_is_saved_as_soon_as_it_is_found() -> None:
     recorded = Recorded()
     made_tuner(FakeMachine(fast_with_two), recorded).run()
     assert recorded.saved[0].compared == ()
