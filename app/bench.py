@@ -8,7 +8,7 @@ from statistics import median
 
 from app import __version__, paths
 from app.config import Settings, SettingsError, set_in_toml, write_atomically
-from app.console import Progress, log_line
+from app.console import EXIT_FAILED, EXIT_INTERRUPTED, Progress, log_line
 from app.doctor import check_build
 from app.opening import ModelRequest, loaded_engine, open_here
 from app.render.bench import prompt_line
@@ -44,7 +44,6 @@ from engine.presets.library import named_preset, new_path
 from engine.presets.preset import made_preset, parse_preset
 from engine.process.blocking_client import BlockingClient
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 NOT_COMPARED = frozenset({
     "server", "is_server_trusted", "model_path", "mmproj_path", "draft.model_path", "kv_trace",
     "sampling.temperature", "speculation.predictor", "speculation.controller",

@@ -36,6 +36,7 @@ THEME = {
 }  # fmt: skip
 """The terminal's own colours for the styles of lines: a command knows no theme."""
 _MODIFIERS = ("bold", "dim")
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 QUIET_S = 0.7
 """Progress is shown for work that takes longer than this."""
 REDRAW_S = 0.2

@@ -8,7 +8,7 @@ from app import bench, paths
 from app.bench import BenchOptions
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 from app.config import load_settings
-from app.console import Progress, note, print_line
+from app.console import EXIT_FAILED, Progress, note, print_line
 from app.opening import ModelRequest
 from app.render.bench import report
 from app.tables import html_page, print_parts
@@ -81,7 +81,7 @@ def command(
     results = benchmark.results
     if results is None or not results.prompts:
         note("no prompt was measured completely")
-        return exit_code or bench.EXIT_FAILED
+        return exit_code or EXIT_FAILED
     bench.store_speed(benchmark, asked)
     problem = ""
     if target is not None and preset_name is not None and exit_code == 0:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 from rich.table import Table
@@ -19,7 +19,7 @@ from app.cache import (
     with_continuations,
 )
 from app.cli.options import AGE, Size, json_option
-from app.config import CacheDefaults, load_settings, require_settings, save_setting
+from app.config import load_settings, require_settings, save_setting
 from app.console import Progress, confirm, log_line, print_json, print_line
 from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
@@ -135,8 +135,13 @@ def budget(disk: int | None, warm: int | None) -> None:
     settings = require_settings().cache
     with _store() as store:
         used = store.nbytes
-    for line in _budget_lines(settings, used):
-        print_line(line)
+    if not settings.enabled:
+        print_line("no states are saved: set enabled = true under [cache] in the settings")
+    print_line(f"disk    {nbytes_of(used, settings.cold)}")
+    free = nbytes(settings.reserve)
+    print_line(f"RAM     {nbytes(settings.warm)}; {free} stay free for other programs")
+    if used > settings.cold:
+        print_line("the states exceed the budget: `kvchat cache prune` deletes the excess")
     if (disk, warm) != (None, None):
         log_line("the budget takes effect when kvchat is restarted")
 
@@ -151,7 +156,10 @@ def clear(*, yes: bool) -> None:
         if not entries:
             log_line("No states on disk.")
             return
-        log_line(_counted_text(entries))
+        n_pinned = sum(entry.is_pinned for entry in entries)
+        pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
+        size = nbytes(sum(entry.nbytes for entry in entries))
+        log_line(f"{counted(len(entries), 'state')}, {size}{pinned}")
         confirm("Delete all states?", "--yes deletes them", is_sure=yes)
         store.delete([entry.key for entry in entries])
     log_line(_removed_text(entries, 0))
@@ -240,24 +248,6 @@ def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budg
     print_line(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
 
 
-def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
-    if not settings.enabled:
-        yield "no states are saved: set enabled = true under [cache] in the settings"
-    yield f"disk    {nbytes_of(used, settings.cold)}"
-    yield (
-        f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for other programs"
-    )
-    if used > settings.cold:
-        yield "the states exceed the budget: `kvchat cache prune` deletes the excess"
-
-
-def _counted_text(entries: Sequence[Segment]) -> str:
-    size = nbytes(sum(entry.nbytes for entry in entries))
-    n_pinned = sum(entry.is_pinned for entry in entries)
-    pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
-    return f"{counted(len(entries), 'state')}, {size}{pinned}"
-
-
 def _removed_text(gone: Sequence[Segment], left: int) -> str:
     if not gone:
         return f"Nothing to delete; {nbytes(left)} on disk."
@@ -270,7 +260,7 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     rows = (
         (
             entry.key,
-            _tokens(entry),
+            f"{count(entry.start)} to {count(entry.end)}" if entry.start else count(entry.end),
             nbytes(entry.nbytes),
             count(entry.n_uses),
             _time(entry.used_at),
@@ -282,11 +272,6 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     return plain_table(
         titles, rows, numbers=("tokens", "size", "uses"), folds=False, header_style="dim"
     )
-
-
-def _tokens(entry: Segment) -> str:
-    start, end = entry.start, entry.end
-    return f"{count(start)} to {count(end)}" if start else count(end)
 
 
 def _chats_text(entry: Segment, titles: Mapping[int, str]) -> str:
@@ -311,7 +296,6 @@ def _state_values(state: Segment, titles: Mapping[int, str]) -> dict[str, object
         "start": state.start,
         "n_tokens": state.end,
         "bytes": state.nbytes,
-        "state_bytes": state.nbytes,
         "recompute_s": state.recompute_s,
         "n_uses": state.n_uses,
         "used_at": state.used_at,

@@ -25,7 +25,7 @@ from app.cli.options import (
 )
 from app.cli.printing import print_lines
 from app.config import Settings, load_settings
-from app.console import Progress, note, print_line, style_words
+from app.console import EXIT_FAILED, EXIT_INTERRUPTED, Progress, note, print_line, style_words
 from app.format import counted
 from app.opening import ModelRequest, open_here
 from app.planning import save_verdict
@@ -39,7 +39,6 @@ from engine.policy.choice import checked, has_verdict
 from engine.quality.laboratory import LaboratoryProgress, Note
 from engine.quality.records import QualityError, Report, read_report
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
     "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl",

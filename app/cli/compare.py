@@ -7,7 +7,7 @@ import click
 
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
 from app.config import load_settings
-from app.console import Progress, note, print_json, print_text, prompt_text
+from app.console import EXIT_INTERRUPTED, Progress, note, print_json, print_text, prompt_text
 from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
 from app.render.compare import comparison_text
 from engine.errors import WorkerError
@@ -15,8 +15,6 @@ from engine.experiment.arm import check_available, drafting_arm, parse_arm
 from engine.experiment.comparison import SEED_BITS, Comparison, divergences
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
-
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)

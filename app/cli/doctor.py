@@ -1,8 +1,7 @@
 """`kvchat doctor`: what works on this machine, and what to change."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 import click
 
@@ -20,7 +19,7 @@ from app.doctor import (
     check_trial,
 )
 from app.sanitize import one_line
-from engine.model.library import ModelEntry, find_model, scan
+from engine.model.library import find_model, scan
 from engine.model.starter import STARTER
 
 WORDS: dict[Status, tuple[str, str]] = {
@@ -67,13 +66,10 @@ def _checks(model: str | None) -> Iterator[Check]:
     yield build
     yield check_gpu(has_gpu_build=None if facts is None else facts.has_gpu)
     if facts is not None:
-        yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
-
-
-def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
-    usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
-    starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
-    return next((entry.path for entry in (*starters, *usable)), None)
+        usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
+        starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
+        first = next((entry.path for entry in (*starters, *usable)), None)
+        yield check_trial(named or first, paths.doctor_log_path())
 
 
 def _print(check: Check) -> None:

@@ -22,7 +22,7 @@ from app.cli.options import (
     preset_option,
     server_option,
 )
-from app.console import log_line, print_line
+from app.console import EXIT_FAILED, EXIT_INTERRUPTED, log_line, print_line
 from app.sanitize import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -73,8 +73,6 @@ HELP = {"-h", "--help"}
 HELP_NAMES = {"help_option_names": sorted(HELP)}
 WEB_DRIVER = "TEXTUAL_DRIVER"
 """Where it is set, the screen is no terminal: `kvchat web` sets it."""
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 class TerminalError(EngineError):
@@ -210,7 +208,9 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
 
         return open_chat(asked, theme=theme)
     except ModelFileError as error:
-        raise type(error)(f"{error}{_command_hint(asked.model)}") from error
+        near = nearest(asked.model or "", COMMANDS)
+        hint = f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""
+        raise type(error)(f"{error}{hint}") from error
 
 
 def main() -> None:
@@ -289,8 +289,3 @@ def _require_terminal(model: str | None) -> None:
         f"the chat needs a terminal, but standard {', '.join(missing)} is not a terminal: start "
         'kvchat in a terminal, or use `kvchat run "prompt"` to print one answer'
     )
-
-
-def _command_hint(model: str | None) -> str:
-    near = nearest(model or "", COMMANDS)
-    return f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""

@@ -28,8 +28,8 @@ from app.render.plan_lists import SPILLS, WORDS
 from app.sanitize import one_line
 from app.tables import console, plain_table
 from engine.errors import ModelFileError
-from engine.memory.cards import Card, all_cards
-from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, CatalogEntry, entries
+from engine.memory.cards import all_cards
+from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, entries
 from engine.model.hub import HubModel, download, parse_hub_name, repository_projectors
 from engine.model.identity import ModelKind, is_projector_name, model_identity
 from engine.model.library import MAX_VISITED, ModelEntry, find_model, scan
@@ -112,7 +112,15 @@ def catalogue(part: str, *, as_json: bool) -> None:
     elif found:
         _print_table(
             ("name", "parameters", "context", "also known as"),
-            [_catalogue_cells(entry) for entry in found],
+            [
+                (
+                    entry.name,
+                    f"{entry.n_parameters / 1e9:.3g} B",
+                    fmt.context_size(entry.n_ctx_train),
+                    ", ".join(entry.aliases) or "-",
+                )
+                for entry in found
+            ],
         )
         quantizations = ", ".join(QUANTIZATIONS)
         log_line(
@@ -137,7 +145,16 @@ def cards(part: str, *, as_json: bool) -> None:
     elif found:
         _print_table(
             ("card", "maker", "memory", "GB/s", "also known as"),
-            [_card_cells(card) for card in found],
+            [
+                (
+                    card.name,
+                    card.vendor,
+                    fmt.nbytes(card.memory_bytes),
+                    f"{card.bandwidth_gbps:g}",
+                    ", ".join(card.aliases) or "-",
+                )
+                for card in found
+            ],
         )
     else:
         log_line(
@@ -243,25 +260,6 @@ def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
     wanted = part.casefold()
     return any(wanted in known.casefold() for known in (name, *aliases))
-
-
-def _catalogue_cells(entry: CatalogEntry) -> tuple[str, str, str, str]:
-    return (
-        entry.name,
-        f"{entry.n_parameters / 1e9:.3g} B",
-        fmt.context_size(entry.n_ctx_train),
-        ", ".join(entry.aliases) or "-",
-    )
-
-
-def _card_cells(card: Card) -> tuple[str, str, str, str, str]:
-    return (
-        card.name,
-        card.vendor,
-        fmt.nbytes(card.memory_bytes),
-        f"{card.bandwidth_gbps:g}",
-        ", ".join(card.aliases) or "-",
-    )
 
 
 def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:

@@ -10,7 +10,16 @@ import click
 
 from app.batch import BatchProgress, BrokenLine, ResultsFile, answer_all, answering, read_requests
 from app.config import load_settings
-from app.console import Progress, log_line, note, print_json, print_line, print_text
+from app.console import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    Progress,
+    log_line,
+    note,
+    print_json,
+    print_line,
+    print_text,
+)
 from app.manifests import difference, open_manifest, recorded
 from app.opening import OpenedModel, loaded_engine
 from app.render.reuse import reuse_text
@@ -31,8 +40,6 @@ from engine.metrics import Metrics
 from engine.process.blocking_client import BlockingClient, RequestFailedError
 from engine.requests import GenerationRequest
 
-EXIT_CANCELLED = 130
-EXIT_UNFINISHED = 1
 PARALLEL = 4
 """Replies of a batch that are generated at once."""
 N_NAMED = 20
@@ -169,14 +176,14 @@ def summary(finished: Finished, prompt: PromptReady | None) -> dict[str, object]
 def exit_code(finished: Finished) -> int:
     """The exit code of a reply; a reply that was cut off is noted."""
     if finished.reason is FinishReason.CANCELLED:
-        return EXIT_CANCELLED
+        return EXIT_INTERRUPTED
     if finished.reason is FinishReason.CONTEXT:
         note("the reply was cut off because the context is full: raise --ctx")
     if finished.fits_grammar is False:
         is_short = finished.reason is FinishReason.LENGTH
         why = ": raise --max-tokens" if is_short else f" ({finished.reason})"
         note(f"the reply ended before the schema or grammar was satisfied{why}")
-        return EXIT_UNFINISHED
+        return EXIT_FAILED
     return 0
 
 
@@ -252,7 +259,7 @@ def answer_batch(
                     shown.show(text, progress.n_done / progress.n_all)
         except KeyboardInterrupt:
             note(f"stopped: {progress} replies are in {out}; run the same command to continue")
-            return EXIT_CANCELLED
+            return EXIT_INTERRUPTED
     _note_unanswered(progress.failed)
     note(
         f"{progress} replies are in {out}: {progress.n_tokens:,} tokens in "

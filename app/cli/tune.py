@@ -13,14 +13,13 @@ from app.cli.options import (
     preset_option,
 )
 from app.config import load_settings
-from app.console import Progress, note, print_json
+from app.console import EXIT_INTERRUPTED, Progress, note, print_json
 from app.format import plural
 from app.opening import ModelRequest
 from app.render.tune import report
 from app.tables import print_parts
 from app.tuning import Tuning
 
-EXIT_INTERRUPTED = 130
 MINUTES = 3.0
 
 
