@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from app import paths
+from app.planning import save_verdict
 from app.quality import Measurement, unfinished_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
+from engine.policy.gates import PolicySettings
 from engine.quality.laboratory import (
     LaboratoryEvent,
     LaboratoryFinished,
@@ -157,6 +160,20 @@ def test_a_report_that_the_user_named_is_never_replaced(path: Path) -> None:
         with pytest.raises(QualityError, match="another measurement"):
             next(run)
     assert read_report(path) == HALF
+
+
+def test_a_damaged_report_that_the_user_named_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"schema": 1')
+    with Measurement(path, ignore, ScriptedProcess()) as run, pytest.raises(QualityError):
+        run.begin(REQUEST, replaces=False)
+    assert path.read_text() == '{"schema": 1'
+
+
+def test_a_report_with_too_few_tokens_becomes_no_plan(home: Path) -> None:
+    short = replace(WHOLE, texts=WHOLE.texts[:1])
+    assert save_verdict(short, REQUEST.configuration, PolicySettings()) is None
+    assert not paths.cache_plans_dir().exists()
 
 
 def test_a_model_whose_name_is_no_text_has_a_file_for_its_report() -> None:
