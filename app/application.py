@@ -37,7 +37,6 @@ from app.chat.conversation import Conversation
 from app.chat.snapshot import NO_MODEL
 from app.clipboard import read_harmless_pastes
 from app.commands import Palette, commands_of, every_action, key_sections
-from app.console import console
 from app.fault_reports import FaultReport, write_report
 from app.faults import Faults, mend_textual
 from app.opening import ModelRequest, remembered_server
@@ -47,6 +46,7 @@ from app.sanitize import harmless, visible
 from app.screens.chat import ChatScreen
 from app.screens.dialogs import HelpScreen, Saving, ask, report
 from app.startup import Services
+from app.tables import console
 from app.themes import load_themes, theme_variable_defaults
 from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
@@ -119,7 +119,7 @@ class KvchatApp(App[None]):
     ) -> None:
         super().__init__()
         mend_textual()
-        self.error_console = console(stderr=True)
+        self.error_console = console(err=True)
         self.faults = Faults(self, self, faults_dir)
         self.conversation = conversation
         self.services = services

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -86,25 +85,19 @@ class _Line(BaseModel):
     repetition_penalty: RepetitionPenalty | None = None
     repetition_window: Natural | None = None
 
-    def fault(self) -> str | None:
-        """Why keys of the line contradict each other; None if they do not."""
+    def check(self) -> None:
+        """Refuse keys that contradict each other with a `ValueError`."""
         if (self.prompt is None) == (self.messages is None):
-            return "exactly one of `prompt` and `messages` must be set"
+            raise ValueError("exactly one of `prompt` and `messages` must be set")
         if not (self.messages or (self.prompt or "").strip()):
-            return "the prompt is empty"
+            raise ValueError("the prompt is empty")
         if self.raw and (self.messages is not None or self.system):
-            return "`raw` sends the prompt unchanged: remove `messages` and `system`"
+            raise ValueError("`raw` sends the prompt unchanged: remove `messages` and `system`")
         if self.json_schema is not None and self.grammar is not None:
-            return "`json_schema` and `grammar` are both set: remove one of the two"
-        return None
+            raise ValueError("`json_schema` and `grammar` are both set: remove one of the two")
 
     def request(self, base: GenerationRequest, system: str) -> GenerationRequest:
-        """The command's request with the settings of the line.
-
-        Raises:
-            GrammarError: its schema or grammar is not valid.
-            ValueError: an adapter does not exist.
-        """
+        """The command's request with the settings of the line."""
         own = {name: getattr(self, name) for name in _SAMPLING}
         given = {name: value for name, value in own.items() if value is not None}
         if self.stop_tokens is not None:
@@ -191,25 +184,12 @@ def _key(id_: object, line: object, digest: object) -> tuple[str, str]:
 
 
 def answering(configuration: Configuration) -> str:
-    """Identify the model of a batch and all of its settings that change a text.
-
-    Raises:
-        ModelFileError: the model cannot be read.
-    """
+    """Identify the model of a batch and all of its settings that change a text."""
     if configuration.server is not None:
         return configuration.address
-    return repr(
-        (
-            model_identity(configuration.model_path),
-            configuration.backend,
-            configuration.dtype,
-            configuration.kv_types,
-            configuration.kv_cache,
-            configuration.decode_plan,
-            configuration.mmproj_path,
-            configuration.adapters,
-        )
-    )
+    now = configuration
+    settings = (now.backend, now.dtype, now.kv_types, now.kv_cache, now.decode_plan)
+    return repr((model_identity(now.model_path), *settings, now.mmproj_path, now.adapters))
 
 
 def read_requests(
@@ -222,12 +202,7 @@ def read_requests(
 ) -> tuple[list[BatchRequest], list[BrokenLine]]:
     """Read a file: the lines that can be answered, and those that cannot.
 
-    Args:
-        path: The file.
-        base: Settings that a line does not set.
-        system: System prompt of lines without one; empty for none.
-        report: Called with the number of lines read.
-        answered_by: Result of `answering`: results of another model do not count.
+    `base` and `system` are for lines that set neither; `answered_by` is the result of `answering`.
 
     Raises:
         BatchError: the file cannot be read.
@@ -258,13 +233,10 @@ def _read_line(
 ) -> BatchRequest:
     try:
         parsed = _Line.model_validate(_object(line))
+        parsed.check()
+        request = parsed.request(base, system)
     except ValidationError as error:
         raise ValueError(explain_faults(explain(error, _Line))) from error
-    fault = parsed.fault()
-    if fault is not None:
-        raise ValueError(fault)
-    try:
-        request = parsed.request(base, system)
     except GrammarError as error:
         raise ValueError(str(error)) from error
     identity = repr((request, answered_by))
@@ -320,12 +292,7 @@ class ResultsFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
     def done(self) -> set[tuple[str, str]]:
@@ -402,17 +369,7 @@ def answer_all(
     clock: Callable[[], float] = time.monotonic,
     observe: Callable[[Event], None] = lambda _: None,
 ) -> Iterator[BatchProgress]:
-    """Answer requests and append each result; yields the same progress object after each.
-
-    Args:
-        engine: Has a model with enough slots loaded.
-        requests: Unanswered requests.
-        results: Receives the results.
-        progress: Is updated.
-        n_at_once: Parallel replies.
-        model: Name of the model in the results.
-        clock: Monotonic seconds.
-        observe: Called with each event of each reply, such as `Metrics.observe`.
+    """Answer requests and append each result; yields the updated progress after each.
 
     Raises:
         BatchError: a result cannot be written.
@@ -493,7 +450,10 @@ def result_of(
     one: BatchRequest, finished: Finished, latency_s: float, model: str
 ) -> dict[str, object]:
     """The values of a result's line; times in seconds."""
-    stats = finished.stats
+    counts = (
+        "n_prompt", "n_reused", "n_emitted", "n_rounds", "n_verified", "n_accepted",
+        "first_token_s", "decode_s",
+    )  # fmt: skip
     return {
         "id": one.id,
         "line": one.number,
@@ -504,25 +464,15 @@ def result_of(
         "finish_reason": finished.reason.value,
         "fits_grammar": finished.fits_grammar,
         "seed": finished.seed,
-        "n_prompt": stats.n_prompt,
-        "n_reused": stats.n_reused,
-        "n_emitted": stats.n_emitted,
-        "n_rounds": stats.n_rounds,
-        "n_verified": stats.n_verified,
-        "n_accepted": stats.n_accepted,
+        **{name: getattr(finished.stats, name) for name in counts},
         "latency_s": round(latency_s, 6),
-        "first_token_s": stats.first_token_s,
-        "decode_s": stats.decode_s,
     }
 
 
 def with_slots(request: ModelRequest, one: Configuration, n_at_once: int) -> ModelRequest:
-    """The request of a model for parallel replies.
+    """The request of a model for parallel replies, each with its `n_ctx`.
 
-    Args:
-        request: For one reply; its `n_ctx` is the context of each reply.
-        one: Its configuration, whose context is divided if the request has no `n_ctx`.
-        n_at_once: Parallel replies.
+    Without `n_ctx`, the replies share the context of one reply's configuration.
     """
     each = max(one.n_ctx // n_at_once, 1) if request.n_ctx is None else request.n_ctx
     rules = {**request.rules, "n_slots": n_at_once}

@@ -1,6 +1,6 @@
 """`kvchat bench` between its options and its report: model, results file, speed and preset."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -8,8 +8,10 @@ from statistics import median
 
 from app import __version__, paths
 from app.config import Settings, SettingsError, set_in_toml, write_atomically
+from app.console import EXIT_FAILED, EXIT_INTERRUPTED, Progress, log_line
 from app.doctor import check_build
 from app.opening import ModelRequest, loaded_engine, open_here
+from app.render.bench import prompt_line
 from engine.configuration import Configuration
 from engine.errors import EngineError, PresetFileError
 from engine.events import Loaded
@@ -32,7 +34,7 @@ from engine.experiment.records import (
     this_machine,
     write_results,
 )
-from engine.experiment.runner import Progress, Runner, Unit
+from engine.experiment.runner import Runner, Unit
 from engine.experiment.verdict import NOISY, noise_of, recommend, samples_of, token_s
 from engine.files import SETTINGS_BYTES, exists, expanded, read_text
 from engine.model.identity import model_identity
@@ -42,7 +44,6 @@ from engine.presets.library import named_preset, new_path
 from engine.presets.preset import made_preset, parse_preset
 from engine.process.blocking_client import BlockingClient
 
-EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 NOT_COMPARED = frozenset({
     "server", "is_server_trusted", "model_path", "mmproj_path", "draft.model_path", "kv_trace",
     "sampling.temperature", "speculation.predictor", "speculation.controller",
@@ -69,29 +70,14 @@ class BenchOptions:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Every prompt at every temperature.
-
-        Raises:
-            ExperimentError: a prompt set cannot be read.
-        """
+        """Every prompt at every temperature."""
         prompts = read_sets(self.sets or SETS, self.n_prompts or None, seed=self.seed)
         temperatures = dict.fromkeys(self.temperatures or (0.0,))
         return tuple(Unit(prompt, each) for each in temperatures for prompt in prompts)
 
 
 class Benchmark:
-    """One measurement; `results` has what was measured, however it ended.
-
-    Args:
-        options: What to measure.
-        request: The model.
-        settings: The user's settings.
-        json_path: Stores the results after every prompt; a file that exists is continued.
-        note: Called with what the user should know.
-
-    Raises:
-        EngineError: the options, the results file or the model cannot be used.
-    """
+    """One measurement; `results` has what was measured, however it ended."""
 
     def __init__(
         self,
@@ -99,7 +85,7 @@ class Benchmark:
         request: ModelRequest,
         settings: Settings,
         json_path: Path | None,
-        note: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         self._options = options
         self._units = options.units
@@ -107,7 +93,7 @@ class Benchmark:
         if any(arm.is_plain for arm in self._arms):
             raise ExperimentError("plain decoding is always measured: remove plain from --arm")
         self._json_path = json_path
-        self._note = note
+        self._progress = progress
         is_there = json_path is not None and exists(json_path)
         self.results = read_results(json_path) if json_path is not None and is_there else None
         earlier = () if self.results is None else self.results.prompts
@@ -120,28 +106,25 @@ class Benchmark:
         records = () if self.results is None else self.results.prompts
         return tuple(record for record in records if record.key not in self._earlier)
 
-    def run(self, progress: Progress) -> int:
+    def run(self) -> int:
         """Measure what the results file lacks, and return the exit code.
 
         Ctrl+C and a dead engine keep every prompt that was done.
-
-        Raises:
-            EngineError: nothing was measured.
         """
         try:
-            with loaded_engine(self.configuration, self._note) as engine:
-                self._measure(engine, progress)
+            with loaded_engine(self.configuration, self._progress.note) as engine:
+                self._measure(engine)
         except KeyboardInterrupt:
-            self._note("stopped; the results so far follow")
+            self._progress.note("stopped; the results so far follow")
             return EXIT_INTERRUPTED
         except EngineError as error:
             if self.results is None or not self.results.prompts:
                 raise
-            self._note(str(error))
+            self._progress.note(str(error))
             return EXIT_FAILED
         return 0
 
-    def _measure(self, engine: BlockingClient, progress: Progress) -> None:
+    def _measure(self, engine: BlockingClient) -> None:
         options, loaded = self._options, engine.last_loaded
         arms = self._arms or arms_for(loaded.predictors, self.configuration.speculation)
         check_available(arms, loaded.predictors)
@@ -153,10 +136,15 @@ class Benchmark:
         assert self.results is not None
         check_same_subject(self.results, new)
         runner = Runner(
-            engine, self.configuration, arms, progress, options.n_blocks, options.n_tokens,
-            options.seed,
+            engine, self.configuration, arms, self._progress.show, self._report,
+            options.n_blocks, options.n_tokens, options.seed,
         )  # fmt: skip
         runner.run(self._units, self.results, self._save)
+
+    def _report(self, record: PromptRecord) -> None:
+        self._progress.clear()
+        for text in (prompt_line(record), *record.notes):
+            log_line(text)
 
     def _subject(self, loaded: Loaded) -> Facts:
         now, draft = self.configuration, self.configuration.draft

@@ -1,4 +1,4 @@
-"""What the cache holds, chat by chat, and the snapshots on disk: found, checked, sent on."""
+"""Saved states by chat, for the screens, and by model on disk, for the commands."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,27 +19,27 @@ if TYPE_CHECKING:  # the chat asks here for owners' names alone
     from engine.cache.store import SegmentStore
 
 NOBODY = ""
-"""Owner of snapshots whose chats are deleted, or that no chat asked for."""
+"""Owner of states whose chats are deleted, or that belong to no chat."""
 CHAT = "chat:"
-"""Begins the name of an owner that is a chat; its number follows."""
+"""Prefix of an owner that is a chat; its number follows."""
 ALL = 1_000_000
 
 
 def owner_of(chat_id: int) -> str:
-    """The name by which the cache knows a chat."""
+    """The owner of the states of a chat."""
     return f"{CHAT}{chat_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class CachedChat:
-    """The snapshots of one chat, over all of its branches."""
+    """The states of one chat, over all of its branches."""
 
     owner: str
     entries: tuple[CacheEntry, ...]
     n_tokens: int
-    """Length of its longest line that is kept."""
+    """Length of its longest saved sequence."""
     n_by_tier: Mapping[TierName, int]
-    """Tokens that lie in each tier; those of several branches count once for each."""
+    """Tokens in each tier; those of several branches count once for each."""
     nbytes: int
     n_shared_bytes: int
     """Of those, bytes of states that other chats use too."""
@@ -49,11 +49,11 @@ class CachedChat:
     """Seconds since the epoch. Both are those of its own states, where it has any: a shared prefix
     is used by every chat."""
     recompute_s: float
-    """Measured time of the tokens that its states spare."""
+    """Measured prefill time that its states save."""
 
     @property
     def own(self) -> tuple[CacheEntry, ...]:
-        """States that no other chat uses, the last of a line first."""
+        """States that no other chat uses, the longest first."""
         return tuple(sorted(_own(self.entries), key=lambda entry: -entry.n_tokens))
 
     @property
@@ -63,7 +63,7 @@ class CachedChat:
 
 
 def cached_chats(entries: Iterable[CacheEntry]) -> list[CachedChat]:
-    """The chats with snapshots, those used last first; a shared snapshot is in all of them."""
+    """The chats with states, last used first; a shared state is in all of them."""
     by_owner: dict[str, list[CacheEntry]] = defaultdict(list)
     for entry in entries:
         for owner in entry.owners or (NOBODY,):
@@ -73,7 +73,7 @@ def cached_chats(entries: Iterable[CacheEntry]) -> list[CachedChat]:
 
 
 def _chat(owner: str, entries: Sequence[CacheEntry]) -> CachedChat:
-    told = _own(entries) or entries
+    own = _own(entries) or entries
     tiers: tuple[TierName, ...] = ("hot", "warm", "cold")
     return CachedChat(
         owner=owner,
@@ -83,8 +83,8 @@ def _chat(owner: str, entries: Sequence[CacheEntry]) -> CachedChat:
         nbytes=sum(entry.nbytes for entry in entries),
         n_shared_bytes=sum(entry.nbytes for entry in entries if len(entry.owners) > 1),
         n_pinned=sum(entry.is_pinned for entry in entries),
-        n_uses=max(entry.n_uses for entry in told),
-        used_at=max(entry.used_at for entry in told),
+        n_uses=max(entry.n_uses for entry in own),
+        used_at=max(entry.used_at for entry in own),
         recompute_s=sum(entry.recompute_s for entry in entries),
     )
 
@@ -94,18 +94,18 @@ def _own(entries: Iterable[CacheEntry]) -> list[CacheEntry]:
 
 
 def _n_covered(entries: Iterable[CacheEntry]) -> int:
-    """Tokens of stretches; of whole snapshots, which all begin at 0, only the longest."""
-    n_whole = n_stretches = 0
+    """Tokens of segments; of whole states, which all begin at 0, only the longest."""
+    n_whole = n_segments = 0
     for entry in entries:
         if entry.start:
-            n_stretches += entry.n_tokens - entry.start
+            n_segments += entry.n_tokens - entry.start
         else:
             n_whole = max(n_whole, entry.n_tokens)
-    return n_whole + n_stretches
+    return n_whole + n_segments
 
 
 def forget_on_disk(owner: str) -> "list[Segment]":
-    """Remove the snapshots on disk that an owner alone uses; gives those that went.
+    """Delete the states on disk that only this owner uses, and return them.
 
     Raises:
         CacheStoreError: the folder cannot be read or written.
@@ -130,21 +130,21 @@ def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
 
 
 class UnknownSnapshotError(EngineError):
-    """No kept state, or more than one, is meant by what was typed."""
+    """A key that names no saved state, or more than one."""
 
     title = "Which state?"
 
 
 @dataclass(frozen=True, slots=True)
 class CachedModel:
-    """The states of one model and its settings, those used last first."""
+    """The states of one model and its settings, last used first."""
 
     namespace: "Namespace"
     entries: "tuple[Segment, ...]"
 
     @property
     def name(self) -> str:
-        """The model's file without folder and ending."""
+        """The stem of the model's file."""
         return Path(self.namespace.model).stem
 
     @property
@@ -155,20 +155,16 @@ class CachedModel:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotCheck:
-    """What a check of one snapshot found."""
+    """Result of the check of one state."""
 
-    key: str
-    """Empty where the head of a file could not be read."""
+    key: str | None
+    """None if the head of the file could not be read."""
     problem: str | None = None
-    """What is wrong; None where nothing is."""
+    """None for an intact state."""
 
 
 def cached_models(store: "SegmentStore") -> list[CachedModel]:
-    """What the disk holds, the model used last first.
-
-    Raises:
-        CacheStoreError: it cannot be read.
-    """
+    """The models with states on disk, last used first."""
     of: defaultdict[str, list[Segment]] = defaultdict(list)
     for entry in store.segments():
         of[entry.namespace].append(entry)
@@ -182,10 +178,10 @@ def cached_models(store: "SegmentStore") -> list[CachedModel]:
 
 
 def find_snapshot(models: Sequence[CachedModel], text: str) -> "Segment":
-    """The snapshot with this key or, where there is only one, this beginning of a key.
+    """The state with this key, or with this unique beginning of a key.
 
     Raises:
-        UnknownSnapshotError: none is meant, or more than one.
+        UnknownSnapshotError: there is none, or more than one.
     """
     entries = {entry.key: entry for model in models for entry in model.entries}
     wanted = text.strip().lower()
@@ -202,7 +198,7 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "Segment":
 
 
 def with_continuations(model: "Sequence[Segment]", entry: "Segment") -> "list[Segment]":
-    """A snapshot and all that are of no use without it, the ends of lines first."""
+    """A state and the longer states that extend it, the longest first."""
     found, keys = [entry], {entry.key}
     for other in sorted(model, key=lambda each: each.start):
         if other.parent in keys:
@@ -212,36 +208,29 @@ def with_continuations(model: "Sequence[Segment]", entry: "Segment") -> "list[Se
 
 
 def chat_numbers(entry: "Segment") -> list[int]:
-    """The numbers of the chats whose prompts passed through a snapshot."""
+    """The numbers of the chats that use a state."""
     numbers = (owner.removeprefix(CHAT) for owner in entry.owners if owner.startswith(CHAT))
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def chats_of(entry: "Segment", titles: Mapping[int, str]) -> list[str]:
-    """The chats of a snapshot by title, or by number where there is none."""
+    """The chats of a state by title, or by number without one."""
     return [titles.get(number, f"chat {number}") for number in chat_numbers(entry)]
 
 
 def verified(
-    store: "SegmentStore", entries: "Sequence[Segment]", *, tell: Callable[[int, int], None]
+    store: "SegmentStore", entries: "Sequence[Segment]", show: Callable[[str, float], None]
 ) -> list[SnapshotCheck]:
-    """Check snapshots, damaged files that were found while listing them included.
-
-    Args:
-        store: Where they lie; damaged ones are removed.
-        entries: The snapshots.
-        tell: Receives how many are done, of how many.
-    """
-    verdicts = [SnapshotCheck("", note) for note in store.take_notes()]
+    """Check states, and report damaged files that were found while the states were listed."""
+    checks = [SnapshotCheck(None, note) for note in store.take_notes()]
     for n_done, entry in enumerate(entries):
-        tell(n_done, len(entries))
+        show(f"{n_done:,} of {len(entries):,} states", n_done / len(entries))
         try:
             store.read(entry)
-            verdicts.append(SnapshotCheck(entry.key))
+            checks.append(SnapshotCheck(entry.key))
         except (StateError, CacheStoreError) as error:
-            verdicts.append(SnapshotCheck(entry.key, str(error)))
-    tell(len(entries), len(entries))
-    return verdicts
+            checks.append(SnapshotCheck(entry.key, str(error)))
+    return checks
 
 
 def _used_at(entry: "Segment") -> float:

@@ -1,109 +1,260 @@
-"""Tables and notes that commands print through rich."""
+"""What commands print with: on a terminal, no text can move its cursor or change its title.
 
-import io
+Lines about chats, models and files show control characters as symbols wherever they go. What a
+model or a person wrote, and files, go to a pipe or a file unchanged.
+"""
+
+import json
 import os
-import re
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from typing import IO
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
+import click
 
-from app.sanitize import safe_stream, with_signs
+from app.format import seconds
+from app.sanitize import escaped, one_line, safe_stream, with_signs
 
-PADDING = re.compile(" +\n")
-PLAIN_WIDTH = 1000
-"""What goes into a pipe is never cut to the width of a screen."""
-PAGE_WIDTH = 140
-"""Characters of a line in an HTML page."""
+if TYPE_CHECKING:
+    from engine.events import Event
+
+Part = str | tuple[str, str]
+"""A text, or a text and its style: names of `THEME` and colours, `bold` or `dim`."""
+THEME = {
+    "muted": "dim", "strong": "bold", "heading-minor": "bold", "accent": "yellow",
+    "good": "green", "warn": "yellow", "bad": "bold red",
+    "mem-weights": "blue", "mem-kv": "yellow", "mem-state": "magenta", "mem-compute": "green",
+    "mem-overhead": "white", "mem-draft": "cyan", "mem-projector": "bright_blue",
+    "mem-adapters": "bright_magenta", "mem-shared": "white", "mem-free": "bright_black",
+    "mem-over": "red",
+}  # fmt: skip
+"""The terminal's own colours for the styles of lines: a command knows no theme."""
+_MODIFIERS = ("bold", "dim")
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+QUIET_S = 0.7
+"""Progress is shown for work that takes longer than this."""
+REDRAW_S = 0.2
+LINE_EVERY_S = 10.0
+"""Time between two lines of progress without a terminal."""
+BAR_WIDTH = 24
+MAX_INPUT = 1 << 23
+"""Characters that are read from standard input: several times what the largest contexts hold."""
 
 
-class HarmlessConsole(Console):
-    """A console on which no text can move the cursor; control characters are shown as signs.
+def print_line(*parts: Part, err: bool = False, nl: bool = True) -> None:
+    """Print a line; control characters are shown as symbols."""
+    _write("".join(map(_styled, parts)), err=err, nl=nl)
 
-    Brackets and colons are letters like others.
+
+def log_line(*parts: Part) -> None:
+    """Print a line on standard error; control characters are shown as symbols."""
+    print_line(*parts, err=True)
+
+
+def note(text: str) -> None:
+    """Print on standard error what the user should know beside the output."""
+    log_line(f"kvchat: {text}")
+
+
+def note_waiting(event: "Event") -> None:
+    """Print on standard error which other program is waited for."""
+    from engine.events import Waiting
+
+    if isinstance(event, Waiting) and event.text:
+        note(event.text)
+
+
+def print_text(pieces: Iterable[str], *, nl: bool = True) -> None:
+    """Print a text: unchanged into a pipe; control characters as symbols on a terminal."""
+    for piece in (*pieces, "\n") if nl else pieces:
+        # Not by `click.echo`, which removes escape sequences from what goes into a pipe.
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, control characters as escapes."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=jsonable)
+    _write(escaped(text))
+
+
+def jsonable(value: object) -> object:
+    """A record, path or set as values of JSON: records by their fields."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def prompt_text(prompt: str | None, usage: str) -> str:
+    """The typed prompt, or standard input if the prompt is left out or `-`.
+
+    Raises:
+        UsageError: it is empty or no text, or standard input is a terminal.
     """
-
-    def __init__(
-        self, file: IO[str] | None, width: int | None, *, stderr: bool = False, record: bool = False
-    ) -> None:
-        super().__init__(
-            file=file,
-            width=width,
-            force_terminal=False if os.environ.get("NO_COLOR") else None,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            stderr=stderr,
-            record=record,
+    if prompt is None and sys.stdin.isatty():
+        raise click.UsageError(f"no prompt: write {usage}, or pipe a prompt to standard input")
+    try:
+        text = read_input() if prompt in (None, "-") else str(prompt)
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"standard input is not {error.encoding} text") from error
+    if not text.strip():
+        raise click.UsageError(
+            f"the prompt is empty: write {usage}, or pipe a prompt to standard input"
         )
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """The pieces of something to print, harmful characters replaced."""
-        segments = super().render(renderable, options)
-        for segment in segments if self.is_terminal else _without_padding(segments):
-            yield segment if segment.control else segment._replace(text=with_signs(segment.text))
+    return text
 
 
-def _without_padding(segments: Iterable[Segment]) -> Iterable[Segment]:
-    """Lines without the blanks that fill them up to the width of a table."""
-    blanks = ""
-    for segment in segments:
-        text = PADDING.sub("\n", blanks + segment.text)
-        shown = text.rstrip(" ")
-        blanks = text[len(shown) :]
-        yield segment._replace(text=shown)
+def read_input() -> str:
+    """The text of standard input, which may be endless.
+
+    Raises:
+        UsageError: it has more than `MAX_INPUT` characters.
+        UnicodeDecodeError: it is no text.
+    """
+    return _bounded(sys.stdin.read(MAX_INPUT + 1))
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console for what a command prints."""
-    stream = sys.stderr if stderr else sys.stdout
-    width = None if stream.isatty() else PLAIN_WIDTH
-    return HarmlessConsole(safe_stream(err=stderr), width, stderr=stderr)
+def read_line() -> str:
+    """A line of standard input, empty at its end; errors as those of `read_input`."""
+    return _bounded(sys.stdin.readline(MAX_INPUT + 1))
 
 
-def html_page(parts: Iterable[RenderableType]) -> str:
-    """What a command prints, as the text of one HTML file without links or scripts."""
-    page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
-    for part in parts:
-        page.print(part)
-    return page.export_html(inline_styles=True)
+def _bounded(text: str) -> str:
+    if len(text) > MAX_INPUT:
+        raise click.UsageError(
+            f"standard input has more than {MAX_INPUT:,} characters: send a shorter prompt"
+        )
+    return text
 
 
-def plain_table(
-    titles: Sequence[str],
-    rows: Iterable[Sequence[str | Text]] = (),
-    *,
-    numbers: Collection[str] = (),
-    folds: bool = True,
-    header_style: str = "bold",
-) -> Table:
-    """A table without borders.
+def confirm(question: str, otherwise: str, *, is_sure: bool) -> None:
+    """Ask the user on standard error, unless it is sure; a no ends the command with 1.
 
     Args:
-        titles: Of the columns.
-        rows: Their cells.
-        numbers: Titles of the columns that are aligned right.
-        folds: Whether long texts take several lines; else they are cut. Numbers are never cut.
-        header_style: Of the titles.
+        question: Ends with a question mark.
+        otherwise: What to type if nobody can be asked, such as `--yes deletes it`.
+        is_sure: Whether `--yes` was typed.
     """
-    table = Table(box=None, pad_edge=False, header_style=header_style)
-    for title in titles:
-        is_number = title in numbers
-        table.add_column(
-            title,
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
-            overflow="fold" if folds else "ellipsis",
-        )
-    for row in rows:
-        texts = [Text(cell) if isinstance(cell, str) else cell for cell in row]
-        for text in texts:
-            text.no_wrap = not folds
-        table.add_row(*texts)
-    return table
+    if is_sure:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} kvchat cannot ask without a terminal: {otherwise}")
+    if not click.confirm(question, err=True):
+        click.get_current_context().exit(1)
+
+
+class Progress:
+    """Progress on standard error: one line that is redrawn, or a line every 10 s elsewhere.
+
+    It draws only when it is called: a thread that redraws would take time from the engine.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        # https://no-color.org: nothing but text
+        self._redraws = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self._next_s = clock() + QUIET_S
+        self._has_line = False
+        self._first: tuple[float, float] | None = None
+        """Time and share when a share was shown first; an earlier run may have done that much."""
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self.clear()
+
+    def show(self, text: str, share: float | None = None) -> None:
+        """Replace the line; the finished share of the work adds a bar and the time left."""
+        now = self._clock()
+        if share is not None:
+            self._first = self._first or (now, share)
+            text = f"{text}{_left(now - self._first[0], share - self._first[1], 1 - share)}"
+        if now < self._next_s:
+            return
+        if self._redraws:
+            self._next_s = now + REDRAW_S
+            self._has_line = True
+            bar = "" if share is None else f"{'#' * round(share * BAR_WIDTH):-<{BAR_WIDTH}} "
+            _overwrite(f"{bar}{text}"[: shutil.get_terminal_size().columns - 1])
+        else:
+            self._next_s = now + LINE_EVERY_S
+            log_line(text if share is None else f"{share:.0%} · {text}")
+
+    def note(self, text: str) -> None:
+        """Print a note above the line."""
+        self.clear()
+        note(text)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._has_line:
+            self._has_line = False
+            _overwrite("")
+
+    def hub(self) -> Self:
+        """Show that the Hugging Face hub is waited for, as soon as that takes longer."""
+        from engine.model.hub import LISTING_S
+
+        text = f"waiting for Hugging Face: at most {LISTING_S:.0f} s"
+        self._timer = threading.Timer(QUIET_S + 0.1, self.show, (text,))
+        self._timer.daemon = True
+        self._timer.start()
+        return self
+
+    def header(self, name: str, n_bytes: int) -> None:
+        """Show how much of the header of a remote model was read."""
+        self.show(f"reading the header of {name}: {n_bytes / 2**20:.1f} MiB")
+
+    def scanned(self, n_done: int, n_all: int) -> None:
+        """Show how many models of the folders were read."""
+        self.show(f"reading the headers of the models: {n_done} of {n_all}", n_done / n_all)
+
+
+def _left(elapsed_s: float, done: float, left: float) -> str:
+    return f" · about {seconds(elapsed_s * left / done)} left" if done > 0 and left > 0 else ""
+
+
+def _overwrite(text: str) -> None:
+    """Write a text over the line of standard error that holds the cursor."""
+    _write(f"\r\033[K{one_line(text)}", err=True, nl=False)
+
+
+def _write(text: str, *, err: bool = False, nl: bool = True) -> None:
+    click.echo(text, file=safe_stream(err=err), err=err, nl=nl)
+
+
+def _styled(part: Part) -> str:
+    if isinstance(part, str):
+        return with_signs(part)
+    text, style = part
+    words = style_words(style)
+    if not words or os.environ.get("NO_COLOR"):
+        return with_signs(text)
+    color = next((word for word in words if word not in _MODIFIERS), None)
+    bold, dim = (True if name in words else None for name in _MODIFIERS)
+    return click.style(with_signs(text), fg=color, bold=bold, dim=dim)
+
+
+def style_words(style: str) -> list[str]:
+    """The colours and modifiers of a style; names that commands do not colour are left out."""
+    words = " ".join(THEME.get(name, name) for name in style.split()).split()
+    return [word for word in words if word in _WORDS]
+
+
+_WORDS = {word for style in THEME.values() for word in style.split()}

@@ -32,7 +32,7 @@ Status = Literal["ok", "note", "fail"]
 LITTLE_BYTES = 1 << 30
 NO_BYTES = 32 << 20
 COLUMNS, LINES = 80, 24
-GOOD_COLUMNS, GOOD_LINES = 120, 36
+GET_STARTER = "`kvchat models install-starter` downloads a small model"
 
 BUILD_COMMAND = (sys.executable, "-P", "-m", "engine.backends.llama_cpp.build")
 BUILD_TIMEOUT_S = 30.0
@@ -40,6 +40,11 @@ TRIAL = "trial decode"
 TRIAL_TIMEOUT_S = 120.0
 TRIAL_N_CTX = 256
 NO_AMX = "-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+REBUILD_FOR_GPU = (
+    "rebuild llama-cpp-python with the CUDA toolkit (nvcc) on the PATH: "
+    "CMAKE_ARGS=-DGGML_CUDA=ON pip install --force-reinstall --no-cache-dir "
+    "--no-binary llama-cpp-python llama-cpp-python"
+)
 REINSTALL = (
     "pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "
     "llama-cpp-python==0.3.36"
@@ -67,27 +72,15 @@ def check_gpu(*, has_gpu_build: bool | None) -> Check:
     """
     gpus = find_nvidia_gpus()
     if not gpus:
-        detail = "no NVIDIA GPU was found: "
-        return Check(
-            "gpu",
-            "ok",
-            detail
-            + ("llama.cpp may use another GPU" if has_gpu_build else "llama.cpp uses the CPU"),
-        )
+        device = "may use another GPU" if has_gpu_build else "uses the CPU"
+        return Check("gpu", "ok", f"no NVIDIA GPU was found: llama.cpp {device}")
     detail = ", ".join(
         f"{gpu.name} ({format_bytes(gpu.free_bytes)} of {format_bytes(gpu.total_bytes)} free)"
         for gpu in gpus
     )
-    if has_gpu_build is False:
-        return Check(
-            "gpu",
-            "note",
-            f"{detail}; llama.cpp is a CPU build",
-            "rebuild llama-cpp-python with the CUDA toolkit (nvcc) on the PATH: "
-            "CMAKE_ARGS=-DGGML_CUDA=ON pip install --force-reinstall --no-cache-dir "
-            "--no-binary llama-cpp-python llama-cpp-python",
-        )
-    return Check("gpu", "ok", detail)
+    if has_gpu_build is not False:
+        return Check("gpu", "ok", detail)
+    return Check("gpu", "note", f"{detail}; llama.cpp is a CPU build", REBUILD_FOR_GPU)
 
 
 def check_folders(entries: Sequence[ModelEntry]) -> Iterator[Check]:
@@ -106,16 +99,18 @@ def _folders() -> Check:
         "logs": paths.state_dir(),
         "cache": paths.cache_dir(),
     }
-    closed = [f"{what} in {folder}" for what, folder in folders.items() if not _can_write(folder)]
-    if closed:
-        return Check(
-            "folders",
-            "fail",
-            f"cannot be written: {', '.join(closed)}",
-            "make these folders writable, or set other folders in XDG_CONFIG_HOME, "
-            "XDG_DATA_HOME, XDG_STATE_HOME and XDG_CACHE_HOME",
-        )
-    return Check("folders", "ok", "all folders are writable; `kvchat where` lists them")
+    closed = [
+        f"{name} in {folder}"
+        for name, folder in folders.items()
+        if not os.access(_nearest_existing(folder), os.W_OK | os.X_OK)
+    ]
+    if not closed:
+        return Check("folders", "ok", "all folders are writable; `kvchat where` lists them")
+    advice = (
+        "make these folders writable, or set other folders in XDG_CONFIG_HOME, XDG_DATA_HOME, "
+        "XDG_STATE_HOME and XDG_CACHE_HOME"
+    )
+    return Check("folders", "fail", f"cannot be written: {', '.join(closed)}", advice)
 
 
 def _space(folder: Path) -> Check:
@@ -128,18 +123,17 @@ def _space(folder: Path) -> Check:
     return Check("disk", "ok", detail)
 
 
+def _nearest_existing(folder: Path) -> Path:
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
 def _settings() -> Check:
-    problem = load_settings().problem
+    path, problem = paths.settings_path(), load_settings().problem
     if problem is not None:
-        return Check(
-            "settings", "note", problem, "correct the file; until then, kvchat uses the defaults"
-        )
-    path = paths.settings_path()
-    return Check(
-        "settings",
-        "ok",
-        str(path) if path.exists() else "no settings file; kvchat uses the defaults",
-    )
+        advice = "correct the file; until then, kvchat uses the defaults"
+        return Check("settings", "note", problem, advice)
+    none = "no settings file; kvchat uses the defaults"
+    return Check("settings", "ok", str(path) if path.exists() else none)
 
 
 def _chats() -> Check:
@@ -152,28 +146,13 @@ def _chats() -> Check:
 
 def _models(entries: Sequence[ModelEntry]) -> Check:
     broken = [entry for entry in entries if entry.problem is not None]
-    detail = f"{len(entries) - len(broken)} found"
     if not entries:
-        return Check(
-            "models",
-            "note",
-            "none found",
-            "`kvchat models install-starter` downloads a small model",
-        )
-    if broken:
-        names = ", ".join(f"{entry.name} ({entry.problem})" for entry in broken)
-        return Check(
-            "models", "note", f"{detail}, broken: {names}", "download the broken models again"
-        )
-    return Check("models", "ok", detail)
-
-
-def _can_write(folder: Path) -> bool:
-    return os.access(_nearest_existing(folder), os.W_OK | os.X_OK)
-
-
-def _nearest_existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if path.exists())
+        return Check("models", "note", "none found", GET_STARTER)
+    detail = f"{len(entries) - len(broken)} found"
+    if not broken:
+        return Check("models", "ok", detail)
+    names = ", ".join(f"{entry.name} ({entry.problem})" for entry in broken)
+    return Check("models", "note", f"{detail}, broken: {names}", "download the broken models again")
 
 
 def check_terminal() -> Iterator[Check]:
@@ -187,16 +166,16 @@ def check_colors(environment: Mapping[str, str]) -> Check:
     """Check how many colours the terminal claims to have."""
     term = environment.get("TERM", "")
     if environment.get("NO_COLOR"):
-        return Check("colours", "note", "NO_COLOR is set: the screen uses shades of grey", None)
+        return Check("colours", "note", "NO_COLOR is set: the screen uses shades of grey")
     if environment.get("COLORTERM", "").lower() in ("truecolor", "24bit") or "direct" in term:
         return Check("colours", "ok", f"16 million (TERM={term})")
     if "256color" in term:
         return Check("colours", "ok", f"256 (TERM={term})")
+    advice = (
+        "if your terminal supports 256 colours, set TERM=xterm-256color (tmux-256color in tmux)"
+    )
     return Check(
-        "colours",
-        "note",
-        f"TERM is {term or 'not set'}: few colours are supported",
-        "if your terminal supports 256 colours, set TERM=xterm-256color (tmux-256color in tmux)",
+        "colours", "note", f"TERM is {term or 'not set'}: few colours are supported", advice
     )
 
 
@@ -204,31 +183,20 @@ def check_characters(encoding: str) -> Check:
     """Check whether box and bar characters can be written."""
     if encoding.lower().replace("-", "") == "utf8":
         return Check("characters", "ok", "UTF-8")
-    return Check(
-        "characters",
-        "fail",
-        f"the encoding {encoding} has no characters for frames and bars",
-        "set LANG to a UTF-8 locale such as C.UTF-8",
-    )
+    detail = f"the encoding {encoding} has no characters for frames and bars"
+    return Check("characters", "fail", detail, "set LANG to a UTF-8 locale such as C.UTF-8")
 
 
 def _size(*, is_terminal: bool) -> Check:
     if not is_terminal:
-        return Check(
-            "terminal",
-            "note",
-            "not in a terminal",
-            "the chat needs a terminal; `kvchat run` does not",
-        )
+        advice = "the chat needs a terminal; `kvchat run` does not"
+        return Check("terminal", "note", "not in a terminal", advice)
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
-    if columns < COLUMNS or lines < LINES:
-        advice = (
-            f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally to "
-            f"{GOOD_COLUMNS}x{GOOD_LINES}"
-        )
-        return Check("terminal", "note", detail, advice)
-    return Check("terminal", "ok", detail)
+    if columns >= COLUMNS and lines >= LINES:
+        return Check("terminal", "ok", detail)
+    advice = f"enlarge the terminal to at least {COLUMNS}x{LINES}, ideally to 120x36"
+    return Check("terminal", "note", detail, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,40 +236,27 @@ def check_trial(
         command: How the engine's process is started.
     """
     if model is None:
-        return Check(
-            TRIAL,
-            "note",
-            "not tried, because no model was found",
-            "`kvchat models install-starter` downloads a small model",
-        )
+        return Check(TRIAL, "note", "not tried, because no model was found", GET_STARTER)
     client = WorkerClient(log_path=log_path, command=command)
     crashes: list[WorkerStopped] = []
     engine = BlockingClient(client, limit_s=TRIAL_TIMEOUT_S, on_restart=crashes.append)
     try:
-        loaded = engine.load(trial_configuration(model))
+        loaded = engine.load(
+            Configuration(model, TRIAL_N_CTX, speculation=SpeculationSettings(PredictorName.OFF))
+        )
     except WorkerError as error:
         return Check(TRIAL, "fail", *_why_no_trial(error, model, log_path))
     finally:
         client.close()
     if not crashes:
-        return Check(
-            TRIAL, "ok", f"{model.stem} loaded and decoded tokens in {loaded.elapsed_s:.1f} s"
-        )
+        detail = f"{model.stem} loaded and decoded tokens in {loaded.elapsed_s:.1f} s"
+        return Check(TRIAL, "ok", detail)
     return Check(
         TRIAL,
         "fail",
         f"{model.stem} crashed llama.cpp ({_exit_of(crashes[-1])}); kvchat now decodes "
         "without extra buffer types, which is slower for batches",
         rebuild_advice(crashes[-1].exit_code),
-    )
-
-
-def trial_configuration(model: Path) -> Configuration:
-    """The smallest context that a few tokens need."""
-    return Configuration(
-        model_path=model,
-        n_ctx=TRIAL_N_CTX,
-        speculation=SpeculationSettings(predictor=PredictorName.OFF),
     )
 
 
@@ -323,7 +278,6 @@ def rebuild_advice(exit_code: int | None) -> str:
 
 
 def _why_no_trial(error: WorkerError, model: Path, log_path: Path) -> tuple[str, str]:
-    """What happened instead of a decode, and what to do about it."""
     match error:
         case EngineStoppedError(event=stopped):
             return (

@@ -1,11 +1,7 @@
-"""The user's library of models: what the hub offers for it, favourites, and files that go."""
+"""The user's models: offers of the hub, favourites, and the files of a model to delete."""
 
-import fcntl
-import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +9,6 @@ from app import format as fmt
 from app import paths
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
-from engine.files import RECORDS_BYTES, read_bytes, replace_file
 from engine.model.catalog import find_entry
 from engine.model.gguf import SPLIT_NAME, names_of_parts
 from engine.model.hub import (
@@ -26,7 +21,6 @@ from engine.model.hub import (
     repository_models,
 )
 from engine.model.ollama import BLOBS, model_name
-from engine.parsing import parse_json
 from engine.planning.models import ModelOption, choose, fit_context, hub_options
 from engine.planning.planner import Planner, Setup
 from engine.planning.request import Progress, take_model
@@ -82,7 +76,7 @@ def read_offer(
     Args:
         asked: The repository; a quantisation leaves the others out.
         planner: Reads the header, and then knows it.
-        progress: Told how much of the header has come.
+        progress: Called with the bytes of the header that were read.
         setup_of: The setup that the verdicts are for, by the address of that file; None is this
             machine with the usual context.
 
@@ -163,67 +157,28 @@ def verdict_text(option: ModelOption) -> str:
     return text
 
 
-class Favourites:
-    """The models that the user marked, by their identity, in a small file of JSON."""
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path or paths.favourites_path()
-
-    def all(self) -> frozenset[str]:
-        """Identities of those that are marked; none where the file is damaged."""
-        return frozenset(self._read() or ())
-
-    def mark(self, identity: str, *, is_favourite: bool) -> str | None:
-        """Mark a model, or take its mark away; several kvchat may do so at once.
-
-        Returns:
-            Where a damaged file was set aside, in words; None where there was none.
-
-        Raises:
-            ModelFileError: it cannot be written.
-        """
-        try:
-            with _locked(self._path):
-                marked, aside = self._read(), None
-                if marked is None:
-                    aside = self._path.with_name(f"{self._path.name}.{time.time_ns()}.damaged")
-                    self._path.rename(aside)
-                marks = dict.fromkeys(marked or ())
-                marks.pop(identity, None)
-                if is_favourite:
-                    marks[identity] = None
-                text = json.dumps({"version": 1, "favourites": [*marks]})
-                replace_file(self._path, [text.encode()], is_durable=True)
-        except OSError as error:
-            raise ModelFileError(
-                f"{self._path} cannot be written ({error.strerror}): the favourite is not saved"
-            ) from error
-        return None if aside is None else f"the unreadable list of favourites was moved to {aside}"
-
-    def _read(self) -> list[str] | None:
-        """The marks; None where the file holds none that this kvchat reads."""
-        try:
-            found = parse_json(read_bytes(self._path, limit=RECORDS_BYTES))
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError):
-            return None
-        marks = found.get("favourites") if isinstance(found, dict) else None
-        is_known = isinstance(found, dict) and found.get("version") == 1
-        if not is_known or not isinstance(marks, list):
-            return None
-        return [each for each in marks if isinstance(each, str)]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    holder = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+def favourites() -> frozenset[str]:
+    """The identities of the models that the user marked: each is the name of an empty file."""
     try:
-        fcntl.flock(holder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(holder)
+        return frozenset(path.name for path in paths.favourites_dir().iterdir())
+    except OSError:
+        return frozenset()
+
+
+def mark_favourite(identity: str, *, is_favourite: bool) -> None:
+    """Mark a model by its identity, or remove the mark.
+
+    Raises:
+        ModelFileError: the folder cannot be written.
+    """
+    path = paths.favourites_dir() / identity
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch() if is_favourite else path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ModelFileError(
+            f"{path} cannot be written ({error.strerror}): the favourite is not saved"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Runs that are made again from a manifest, and manifests of runs that were made."""
+"""Manifests of runs: open one, record one, and compare a reply with its recording."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,23 +32,22 @@ def open_manifest(
 
     Args:
         path: Its file.
-        model: Where the model lies now; None is where the manifest says, else a file of that name
+        model: The model's path now; None is the path in the manifest, else a file of that name
             beside the manifest or in the folders of models.
         settings: They name those folders.
 
     Raises:
-        ManifestError: it is not valid, or a file is another one than it was made with.
-        ModelFileError: a file is not there.
+        ManifestError: it is not valid, or a file differs from the recorded one.
+        ModelFileError: a file does not exist.
     """
     manifest = read_manifest(path)
     folders = paths.model_folders(settings.models.folders)
-    own = manifest.preset.model
 
     def find(name: str) -> Path:
-        if model is not None and name == own:
+        if model is not None and name == manifest.preset.model:
             return find_model(model, folders)
-        beside = path.parent / Path(name).name
-        near = next((file for file in (expanded(name), beside) if is_file(file)), None)
+        files = (expanded(name), path.parent / Path(name).name)
+        near = next(filter(is_file, files), None)
         return near.absolute() if near is not None else find_model(Path(name).name, folders)
 
     configuration = manifest.configuration(find)
@@ -65,19 +64,10 @@ def recorded(
     replies: Sequence[Finished],
     since: float,
 ) -> Manifest:
-    """The manifest of a run that was made.
-
-    Args:
-        loaded: The model that answered.
-        prompts: As they were asked.
-        system: The system prompt, empty where there is none.
-        request: Of one of the prompts.
-        replies: To each of them.
-        since: When the run began, in seconds since the epoch; a model's file that changed later is
-            not the one that answered.
+    """The manifest of a run.
 
     Raises:
-        ManifestError: the run makes none.
+        ManifestError: the run cannot be recorded.
         ModelFileError: a file cannot be read, or changed.
     """
     configuration = loaded.configuration
@@ -93,15 +83,15 @@ def recorded(
         hashes=hashes_of(configuration, digest),
         made_with=made_with(),
     )
-    kept = tuple(
+    recordings = tuple(
         RecordedReply(finish_reason=reply.reason.value, token_ids=reply.token_ids)
         for reply in replies
     )
-    return manifest.model_copy(update={"replies": kept, "asked": manifest.digest})
+    return manifest.model_copy(update={"replies": recordings, "asked": manifest.digest})
 
 
 def made_with() -> str:
-    """This program and the one that computes, with their versions."""
+    """The versions of kvchat and llama-cpp-python."""
     return f"kvchat {__version__}, llama-cpp-python {installed_build().partition('@')[0]}"
 
 
@@ -112,32 +102,29 @@ _ENDS = {
     FinishReason.CONTEXT.value: "the context was full",
     FinishReason.CANCELLED.value: "the reply was stopped",
 }
-"""Why a reply ended that could have gone on with the same tokens."""
+"""Ends of a reply that do not depend on its tokens."""
 
 
 def difference(manifest: Manifest, index: int, finished: Finished) -> str | None:
-    """What is to be said of a reply that is not the recorded one; None where it is, or none is."""
+    """How a reply differs from its recording, and why; None if it does not, or has none."""
     if not manifest.replies:
         return None
-    told = manifest.replies[index]
-    at = divergence_at(told, finished.token_ids)
+    recording = manifest.replies[index]
+    at = divergence_at(recording, finished.token_ids)
     if at is None:
         return None
-    n_told, n_here = len(told.token_ids), len(finished.token_ids)
+    n_recorded, n_here = len(recording.token_ids), len(finished.token_ids)
     here = made_with()
     cause = "another processor or GPU may round differently"
     if manifest.asked not in (None, manifest.digest):
         cause = "the manifest was edited after it was recorded"
     elif here != manifest.made_with:
         cause = f"it was recorded with {manifest.made_with} and run with {here}"
-    if at < min(n_told, n_here):
-        matching = f"up to token {at} of {n_told}"
-        return f"reply {index + 1} matches the recording only {matching}: {cause}"
-    reason = finished.reason.value if n_here < n_told else told.finish_reason
+    name = f"reply {index + 1}"
+    if at < min(n_recorded, n_here):
+        return f"{name} matches the recording only up to token {at} of {n_recorded}: {cause}"
+    reason = finished.reason.value if n_here < n_recorded else recording.finish_reason
     cause = _ENDS.get(reason, cause)
-    if n_here < n_told:
-        return f"reply {index + 1} ends after {n_here} of the {n_told} recorded tokens: {cause}"
-    return (
-        f"reply {index + 1} has {n_here} tokens, but the recorded reply ends after {n_told}: "
-        f"{cause}"
-    )
+    if n_here < n_recorded:
+        return f"{name} ends after {n_here} of the {n_recorded} recorded tokens: {cause}"
+    return f"{name} has {n_here} tokens, but the recorded reply ends after {n_recorded}: {cause}"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """A model as it was asked for; None leaves it to preset, settings and machine."""
+    """A model as it was typed; None leaves a value to preset, settings and machine."""
 
     model: str | None = None
     draft: str | None = None
@@ -39,19 +39,19 @@ class ModelRequest:
     n_ctx: int | None = None
     n_threads: "AskedThreads" = None
     kv: str | None = None
-    """Types of the cache: `auto`, one of both, or two as in `q8_0/q4_0`."""
+    """K/V types: `auto`, one of both, or two as in `q8_0/q4_0`."""
     kv_budget: int | None = None
-    """Most bytes of the cache."""
+    """Maximum bytes of the cache."""
     backend: BackendName | None = None
     server: str | None = None
-    """Address of a server that makes the replies; `model` is its name there then."""
+    """Address of a server that generates the replies; `model` is its name there."""
     mmproj: str | None = None
     """Path of a projector for images, or `off`."""
     rules: Mapping[str, object] = field(default_factory=dict)
     """Values by keys of a preset, which override the preset's (`preset.parse_rule`)."""
 
     def preset_rules(self) -> dict[str, object]:
-        """All that was typed, by keys of a preset."""
+        """All typed values by keys of a preset."""
         from engine.planning.cache_types import type_rules
         from engine.planning.values import thread_rules
 
@@ -73,15 +73,35 @@ class ChosenModel:
 
     @property
     def server(self) -> str | None:
-        """Address of the server that makes the replies, where one was named."""
+        """Address of the named server."""
         return self.request.server or (self.rules.server if self.rules else None)
 
-    def at_server(self, settings: Settings) -> Configuration | None:
-        """The configuration of the named server; None where none was named."""
-        if self.server is None:
-            return None
-        name = self.request.model or (self.rules.model if self.rules else None)
-        return Configuration.at_server(self.server, name, self.sampling(settings), is_trusted=True)
+    def target(
+        self,
+        settings: Settings,
+        folders: Sequence[Path],
+        last: Callable[[], str | None],
+        *,
+        servers: bool = True,
+    ) -> Configuration | Path | None:
+        """The server or the model to open: the named one, the default, the last used, or any.
+
+        Without `servers`, a last chat at a server does not count.
+
+        Raises:
+            ModelFileError: the default model does not exist.
+        """
+        if self.server is not None:
+            name = self.request.model or (self.rules.model if self.rules else None)
+            sampling = self.sampling(settings)
+            return Configuration.at_server(self.server, name, sampling, is_trusted=True)
+        if self.path is not None:
+            return self.path
+        if settings.models.default:
+            return find_model(settings.models.default, folders)
+        address = last()
+        served = remembered_server(address, self.sampling(settings)) if address else None
+        return served if served and servers else _any_model(folders, address)
 
     def sampling(self, settings: Settings) -> SamplingSettings:
         """Sampling of the preset, else of the settings."""
@@ -92,11 +112,7 @@ class ChosenModel:
         return (self.rules.system_prompt if self.rules else "") or settings.chat.system_prompt
 
     def configure(self, path: Path, settings: Settings) -> Configuration:
-        """The configuration that a model is opened with: the one that `kvchat plan` plans.
-
-        Raises:
-            EngineError: the model or a draft cannot be read, or they do not go together.
-        """
+        """The configuration that a model is opened with: the one that `kvchat plan` plans."""
         from app.planning import known_quality
         from engine.planning.planner import Planner
         from engine.planning.request import PlanRequest, setup_of
@@ -139,25 +155,24 @@ class ChosenModel:
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """What a reply is asked for with."""
+    """What replies are generated with."""
 
     configuration: Configuration
     system_prompt: str
     """Empty is none."""
     max_tokens: int | None
-    """Of a reply; None ends it where the context is full."""
+    """Of a reply; None is no limit but the context."""
     types_note: str | None = None
-    """Why the cache has its types, where they were left open."""
+    """Why the cache has its types, if they were left open."""
 
 
 def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
-    """The files and rules that a request names.
+    """The files and rules that a request names."""
+    rules = None
+    if request.preset:
+        from engine.presets.library import find_preset  # the screen opens without
 
-    Raises:
-        ModelFileError: the named model or draft model is not there.
-        PresetError: the named preset is not there or not valid.
-    """
-    rules = _named_rules(request.preset) if request.preset else None
+        rules = find_preset(request.preset, paths.presets_dir())
     if request.server or (rules and rules.server):
         _check_server(request)
         return ChosenModel(request, None, None, rules)
@@ -171,75 +186,30 @@ def choose_model(request: ModelRequest, folders: Sequence[Path]) -> ChosenModel:
     )
 
 
-def _named_rules(name: str) -> "Preset":
-    from engine.presets.library import find_preset  # the screen opens without, when none is named
-
-    return find_preset(name, paths.presets_dir())
-
-
 def _check_server(request: ModelRequest) -> None:
-    """Refuse what a server was started with.
-
-    Raises:
-        PresetError: something was asked for that only a model here can be opened with.
-    """
-    named = {
-        "--draft": request.draft,
-        "--ctx": request.n_ctx,
-        "--threads": request.n_threads,
-        "--kv": request.kv,
-        "--kv-budget": request.kv_budget,
-        "--backend": request.backend,
-        "--mmproj": request.mmproj,
-        **{f"--set {key}": value for key, value in request.rules.items()},
-    }
-    asked = [option for option, value in named.items() if value is not None]
-    if asked:
+    """Refuse settings that a running server cannot change."""
+    names = ("draft", "n_ctx", "n_threads", "kv", "kv_budget", "backend", "mmproj")
+    typed = [
+        f"--{name.removeprefix('n_').replace('_', '-')}"
+        for name in names
+        if getattr(request, name) is not None
+    ]
+    typed += [f"--set {key}" for key in request.rules]
+    if typed:
         raise PresetError(
-            f"the settings of a running server cannot be changed: leave out {', '.join(asked)}, or "
+            f"the settings of a running server cannot be changed: leave out {', '.join(typed)}, or "
             "start the server with these settings"
         )
 
 
-def open_model(request: ModelRequest, settings: Settings, *, servers: bool = True) -> OpenedModel:
-    """The named model, else the usual one, as the chat would open it.
-
-    Without `servers` a last chat that was at a server does not count.
-
-    Raises:
-        EngineError: there is no such model or preset, or they do not go together.
-    """
+def open_model(request: ModelRequest, settings: Settings) -> OpenedModel:
+    """The named model, else the default, the last used, or any, as the chat would open it."""
     folders = paths.model_folders(settings.models.folders)
-    return _open(choose_model(request, folders), settings, folders, servers=servers)
-
-
-def _open(
-    chosen: ChosenModel, settings: Settings, folders: Sequence[Path], *, servers: bool
-) -> OpenedModel:
-    is_named = chosen.path or chosen.server or settings.models.default
-    last = None if is_named else last_model()
-    served = chosen.at_server(settings)
-    if servers and served is None:
-        served = last_server(last, chosen.sampling(settings))
-    if served is not None:
-        return OpenedModel(served, chosen.system_prompt(settings), settings.chat.max_tokens)
-    path = chosen.path or usual_model(settings, folders, last)
-    if path is None:
-        raise ModelNotFoundError(
-            "no model was found: `kvchat models install-starter` downloads a small model, `kvchat "
-            "where` lists the searched folders"
-        )
-    configuration = chosen.configure(path, settings)
-    return OpenedModel(
-        configuration,
-        chosen.system_prompt(settings),
-        settings.chat.max_tokens,
-        chosen.types_note(configuration, settings),
-    )
+    return _open(choose_model(request, folders), settings, folders, servers=True)
 
 
 def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedModel:
-    """The model as `open_model` has it, for what needs the model itself on this machine.
+    """A model file as `open_model` opens it, without a projector for images.
 
     Raises:
         PresetError: a server was named.
@@ -252,19 +222,31 @@ def open_here(request: ModelRequest, settings: Settings, what: str) -> OpenedMod
             f"{what} needs a local model file, not the server {shown_origin(chosen.server)}: "
             "specify a local model"
         )
-    blind = replace(request, mmproj=request.mmproj or "off")  # nothing it does has images
+    blind = replace(request, mmproj=request.mmproj or "off")
     return _open(replace(chosen, request=blind), settings, folders, servers=False)
 
 
-def last_server(last: str | None, sampling: SamplingSettings) -> Configuration | None:
-    """The server of the chat used last; None where that chat was with a model here."""
-    return None if last is None else remembered_server(last, sampling)
+def _open(
+    chosen: ChosenModel, settings: Settings, folders: Sequence[Path], *, servers: bool
+) -> OpenedModel:
+    target = chosen.target(settings, folders, last_model, servers=servers)
+    if target is None:
+        raise ModelNotFoundError(
+            "no model was found: `kvchat models install-starter` downloads a small model, `kvchat "
+            "where` lists the searched folders"
+        )
+    system, max_tokens = chosen.system_prompt(settings), settings.chat.max_tokens
+    if isinstance(target, Configuration):
+        return OpenedModel(target, system, max_tokens)
+    configuration = chosen.configure(target, settings)
+    note = chosen.types_note(configuration, settings)
+    return OpenedModel(configuration, system, max_tokens, note)
 
 
 def remembered_server(address: str, sampling: SamplingSettings) -> Configuration | None:
-    """A server of a chat or preset, by `Configuration.address`; None where that is a file.
+    """A server of a chat, by `Configuration.address`; None if the address is a file.
 
-    The environment's key goes to it only where a preset of the user names it.
+    The environment's key goes to it only if a preset of the user names it.
     """
     found = saved_server(address)
     if found is None:
@@ -296,10 +278,8 @@ def last_model() -> str | None:
         return next((chat.model_path for chat in store.list_chats(limit=1)), None)
 
 
-def usual_model(settings: Settings, folders: Sequence[Path], last: str | None) -> Path | None:
-    """The model of the settings, else the one used last, else the starter, else any, else none."""
-    if settings.models.default:
-        return find_model(settings.models.default, folders)
+def _any_model(folders: Sequence[Path], last: str | None) -> Path | None:
+    """The model used last, else the starter model, else any; None if there is none."""
     if last is not None and Path(last).is_file():
         return Path(last)
     starter = paths.models_dir() / STARTER.file_name
@@ -331,11 +311,6 @@ def loaded_engine(
     cache: "CacheSettings | None" = None,
 ) -> "Iterator[BlockingClient]":
     """An engine that has loaded a model; it ends with the block.
-
-    Args:
-        configuration: What to load.
-        note: Called with what the user should know, such as a fallback that was taken.
-        cache: Settings of saved states; None saves none.
 
     Raises:
         WorkerError: the model cannot be loaded.

@@ -140,9 +140,9 @@ def speeds_path() -> Path:
     return state_dir() / "speeds.json"
 
 
-def favourites_path() -> Path:
-    """The file that keeps which models the user marked."""
-    return data_dir() / "favourites.json"
+def favourites_dir() -> Path:
+    """The folder of favourite models."""
+    return data_dir() / "favourites"
 
 
 def bandwidths_path() -> Path:

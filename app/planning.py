@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -122,9 +122,6 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
 
     The newest measurement with a verdict counts, whatever its texts; its rates only on the machine
     that it is of.
-
-    Raises:
-        ModelFileError: the model's file cannot be read.
     """
     store = PlanStore(paths.cache_plans_dir())
     guessed = Known(
@@ -145,44 +142,18 @@ def known_quality(model: Model, policy: PolicySettings) -> Known:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class KVVerdict:
-    """The cache types that a report recommends, and why."""
-
-    pair: KVTypes
-    text: str
-
-
-def keep_report(report: Report) -> Report:
-    """Save a measurement as a plan, joined with saved results of other types.
-
-    Raises:
-        PlanError: the plan cannot be written.
-    """
-    return PlanStore(paths.cache_plans_dir()).save(report)
-
-
-def verdict_of(
+def save_verdict(
     report: Report, configuration: Configuration, policy: PolicySettings
-) -> KVVerdict | None:
-    """The kind that is best by a report for a chat of the usual length; None where it is too soon.
-
-    Args:
-        report: What was measured.
-        configuration: With what; its cache types and context do not count.
-        policy: The gates.
-
-    Raises:
-        ModelFileError: the model's file cannot be read.
-        PresetError: llama.cpp refuses every kind.
-    """
+) -> tuple[KVTypes, str] | None:
+    """Save a measurement as a plan; return the best cache types for a usual chat and why."""
     if not has_verdict(report) or not any(row.is_complete for row in report.candidates):
         return None
+    report = PlanStore(paths.cache_plans_dir()).save(report)
     model, known = read_model(configuration.model_path), Known(report, policy, has_rates=True)
     n_ctx = min(model.architecture.n_ctx_train, AUTO_N_CTX)
     usual = replace(configuration, n_ctx=n_ctx, n_slots=1)
     pair = kinds_for(TypeRequest(n_ctx), usual, model, usable_devices(), "kvchat", known)[0].pair
-    return KVVerdict(pair, explain(known, pair))
+    return pair, explain(known, pair)
 
 
 def _due(plan: Report, model_path: Path, policy: PolicySettings) -> tuple[str, ...]:

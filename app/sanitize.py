@@ -96,7 +96,7 @@ def close_terminal() -> None:
 def safe_stream(*, err: bool) -> TextIO | None:
     """The terminal itself, for texts that are harmless and coloured; None where there is no door.
 
-    The two consoles alone write to it, `app.cli.console` and `app.console`.
+    The two consoles alone write to it, `app.console` and `app.console`.
     """
     stream = sys.stderr if err else sys.stdout
     return stream.terminal if isinstance(stream, Door) else None

@@ -1,4 +1,4 @@
-"""Checks of a server: what it is, what it can tell, and whether it answers."""
+"""Checks of a server: its program, the figures that it reports, and a short reply."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,17 +19,11 @@ LIMITS = TimeLimits(first_s=120.0, loading_s=30.0, pauses_s=(0.5,))
 
 
 def check_server(
-    url: str, model: str | None, tell: Callable[[Event], None] | None = None
+    url: str, model: str | None, emit: Callable[[Event], None] | None = None
 ) -> Iterator[Check]:
-    """What a server is, what it tells and what not, and a short reply of it.
-
-    Args:
-        url: Its address.
-        model: The model to try; None is the first.
-        tell: Called, from any thread, with what is told apart from the checks.
-    """
+    """Check a server and the figures that it reports, and request a short reply."""
     try:
-        session = ServerSession(Configuration.at_server(url, model, is_trusted=True), LIMITS, tell)
+        session = ServerSession(Configuration.at_server(url, model, is_trusted=True), LIMITS, emit)
     except EngineError as error:
         yield Check("server", "fail", str(error), None)
         return
@@ -63,7 +57,6 @@ def _context(facts: ServerFacts) -> Check:
 
 
 def _counters(facts: ServerFacts) -> Iterator[Check]:
-    """What it tells of tokens, drafts, slots and metrics."""
     if facts.has_ids:
         text = (
             "the server reports token ids, template and tokenizer, so prompts are identical to "
@@ -95,18 +88,18 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
 
 def _trial(session: ServerSession) -> Check:
     generation = session.begin(TRIAL, Cancellation())
-    told: list[Event] = []
+    events: list[Event] = []
     try:
         while session.step():
-            told += generation.take()
+            events += generation.take()
     except KeyboardInterrupt:
         generation.cancellation.cancel()
         raise
-    told += generation.take()
+    events += generation.take()
     if generation.fault is not None:
         advice = f"check the API key in {KEY_VARIABLE}" if "key" in str(generation.fault) else None
         return Check("trial reply", "fail", str(generation.fault), advice)
-    finished = next((event for event in reversed(told) if isinstance(event, Finished)), None)
+    finished = next((event for event in reversed(events) if isinstance(event, Finished)), None)
     stats = None if finished is None else finished.stats
     if stats is None or stats.n_emitted == 0:
         return Check("trial reply", "note", "the reply contains no tokens")

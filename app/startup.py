@@ -15,10 +15,8 @@ from app.opening import (
     ChosenModel,
     ModelRequest,
     choose_model,
-    last_server,
     new_client,
     preset_servers,
-    usual_model,
 )
 from app.store.chats import ChatStore
 from engine.configuration import Configuration
@@ -87,28 +85,14 @@ class AppParts:
 
 
 def prepare(request: ModelRequest) -> AppParts:
-    """Open everything, nothing of it visible yet.
-
-    Args:
-        request: The command line.
-
-    Raises:
-        ModelFileError: If the named model or draft model is not there.
-        PresetError: If the named preset is not there or not valid.
-        StoreError: If the database cannot be opened.
-    """
+    """Open everything, nothing of it visible yet."""
     live = UserSettings()
     settings = live.settings
     folders = paths.model_folders(settings.models.folders)
     chosen = choose_model(request, folders)
     store = ChatStore(paths.database_path(), patience_s=SCREEN_PATIENCE_S)
-    served = chosen.at_server(settings)
-    model, no_default = chosen.path, None
-    if model is None and served is None:
-        last = next((chat.model_path for chat in store.list_chats(limit=1)), None)
-        served = last_server(None if settings.models.default else last, chosen.sampling(settings))
-        if served is None:  # its folders need not be looked through otherwise
-            model, no_default = _usual_model(settings, folders, last)
+    target, no_default = _target(chosen, settings, folders, store)
+    model = target if isinstance(target, Path) else None
     conversation = Conversation(
         new_client(settings.cache.cache(paths.snapshots_dir())),
         store,
@@ -132,7 +116,25 @@ def prepare(request: ModelRequest) -> AppParts:
         forget_on_disk=forget_on_disk,
     )
     problems = filter(None, (live.loaded.problem, no_default))
+    served = target if isinstance(target, Configuration) else None
     return AppParts(store, conversation, services, model, (*problems, *store.notices), served)
+
+
+def _target(
+    chosen: ChosenModel, settings: Settings, folders: Sequence[Path], store: ChatStore
+) -> tuple[Configuration | Path | None, str | None]:
+    """The server or the model to open, and why the default model cannot be used."""
+
+    def last() -> str | None:
+        return next((chat.model_path for chat in store.list_chats(limit=1)), None)
+
+    try:
+        return chosen.target(settings, folders, last), None
+    except ModelFileError as error:
+        without = settings.model_copy(update={"models": ModelSettings()})
+        return chosen.target(without, folders, last), (
+            f"the default model (`default` under [models] in the settings) cannot be used: {error}"
+        )
 
 
 def _configure(
@@ -172,25 +174,7 @@ def _servers(store: ChatStore) -> list[str]:
     return list(found | dict.fromkeys(of_presets))
 
 
-def _usual_model(
-    settings: Settings, folders: Sequence[Path], last: str | None
-) -> tuple[Path | None, str | None]:
-    """The model to open, and what is wrong with the one that the settings name."""
-    try:
-        return usual_model(settings, folders, last), None
-    except ModelFileError as error:
-        without = settings.model_copy(update={"models": ModelSettings()})
-        return usual_model(without, folders, last), (
-            f"the default model (`default` under [models] in the settings) cannot be used: {error}"
-        )
-
-
 def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
-    """The offer to tune a model that is met for the first time.
-
-    Raises:
-        ModelFileError: If the model cannot be read.
-    """
     from engine.model.identity import model_identity
 
     if not Speeds(paths.speeds_path()).meet(model_identity(path)):
@@ -219,11 +203,6 @@ def _fit_context() -> "FitContext | None":
 
 
 def _planned_bytes(configuration: Configuration) -> PlannedBytes | None:
-    """Estimated bytes that the backend allocates, and the overhead.
-
-    Raises:
-        EngineError: If a model file cannot be read.
-    """
     if configuration.server is not None:
         return None
     from app.planning import user_planner

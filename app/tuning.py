@@ -1,13 +1,13 @@
 """`kvchat tune` from a model to a preset: what is measured, and what is saved."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
 from app import paths
 from app.config import Settings
+from app.console import Progress, log_line
 from app.opening import ModelRequest, choose_model, open_here
 from engine.errors import PresetError, PresetFileError
 from engine.experiment.timing import TimingProcess
@@ -29,17 +29,7 @@ NOT_TORCH = (
 
 
 class Tuning:
-    """One run, and what it found.
-
-    Args:
-        request: The model.
-        settings: The user's settings.
-        name: Name of the preset to write; None makes one of the model's name.
-
-    Raises:
-        EngineError: there is no such model or preset, it cannot be read, or does not fit; or the
-            name to write is not valid, or that of a preset that this command did not write.
-    """
+    """One run, and what it found."""
 
     def __init__(self, request: ModelRequest, settings: Settings, name: str | None) -> None:
         self._configuration = open_here(request, settings, "tuning").configuration
@@ -61,32 +51,26 @@ class Tuning:
         self.problem = ""
         """Why no preset was written; empty if one was."""
 
-    def run(
-        self,
-        budget_s: float,
-        until_s: float,
-        doing: Callable[[str], None],
-        report: Callable[[Trial], None],
-        waiting: Callable[[], None],
-    ) -> None:
-        """Measure, and save each result as it is found; Ctrl+C keeps the results so far.
+    def run(self, budget_s: float, until_s: float, progress: Progress) -> None:
+        """Measure, and save each result as it is found; Ctrl+C keeps the results so far."""
+        doing = ""
 
-        Args:
-            budget_s: Time for everything.
-            until_s: Its end, on the monotonic clock.
-            doing: Called with what is measured, in words.
-            report: Called with each result.
-            waiting: Called several times a second during a run.
+        def show(text: str = "") -> None:
+            nonlocal doing
+            doing = text or doing
+            progress.show(doing, 1 - max(until_s - time.monotonic(), 0) / budget_s)
 
-        Raises:
-            EngineError: nothing can be measured.
-        """
-        process = TimingProcess(paths.worker_log_path(), waiting)
+        def report(trial: Trial) -> None:
+            gain, label = trial.gain, f"{trial.setting}, {trial.label}: {trial.verdict}"
+            ratio = f": {gain.median:.2f}x ({gain.low:.2f}x to {gain.high:.2f}x)" if gain else ""
+            progress.clear()
+            log_line(f"{label}{ratio}{f' ({trial.reason})' if trial.reason else ''}")
+
+        process = TimingProcess(paths.worker_log_path(), show)
         try:
             tuner = Tuner(
                 self._configuration, self._scope(), process.run,
-                budget_s=budget_s, until_s=until_s, doing=doing, report=report,
-                save=self._save,
+                budget_s=budget_s, until_s=until_s, doing=show, report=report, save=self._save,
             )  # fmt: skip
             self.outcome = tuner.run()
         finally:
@@ -101,10 +85,10 @@ class Tuning:
             **asdict(self.outcome),
             "changes": self.outcome.changes,
             "is_complete": self.outcome.is_complete,
-            "model": str(self.model),
+            "model": self.model,
             "elapsed_s": self.elapsed_s,
             "preset": self.name if self.preset_path else None,
-            "preset_path": None if self.preset_path is None else str(self.preset_path),
+            "preset_path": self.preset_path,
             "problem": self.problem,
             "was_stopped": self.was_stopped,
         }
@@ -141,7 +125,6 @@ class Tuning:
         speeds.keep(identity, speed)
 
     def _preset(self, outcome: Outcome) -> Preset:
-        """The rules at the start with the chosen settings."""
         now, draft = self._configuration, self._configuration.draft
         base = self._rules or Preset(name="new", sampling=SamplingRules(**asdict(now.sampling)))
         return made_preset(
@@ -174,11 +157,7 @@ def _summary(outcome: Outcome) -> str:
 
 
 def _check_name(name: str, model: Path) -> None:
-    """Refuse a preset name that cannot be written, before anything is measured.
-
-    Raises:
-        PresetError: it is not valid, or that of a preset of the user or of another model.
-    """
+    """Refuse a preset name that cannot be written, before anything is measured."""
     made_preset({"name": name})
     entry = named_preset(name, paths.presets_dir())
     if entry is None:

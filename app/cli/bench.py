@@ -1,21 +1,18 @@
-"""`kvchat bench`: which arm of speculation is faster than plain decoding here, and what to set."""
+"""`kvchat bench`: the arms of speculation that are faster than plain decoding here."""
 
-import time
 from pathlib import Path
 
 import click
 
 from app import bench, paths
 from app.bench import BenchOptions
-from app.cli.console import StatusLine, note
 from app.cli.options import FILE, Count, gathered, joined, opening_options, sampling
 from app.config import load_settings
-from app.console import console, html_page
-from app.format import counted, seconds
+from app.console import EXIT_FAILED, Progress, note, print_line
 from app.opening import ModelRequest
-from app.render.bench import prompt_line, report
-from engine.experiment.prompts import BenchPrompt
-from engine.experiment.records import PromptRecord, Results, read_results, write_text
+from app.render.bench import report
+from app.tables import html_page, print_parts
+from engine.experiment.records import Results, read_results, write_text
 
 bench_options = joined(
     opening_options,
@@ -74,63 +71,31 @@ def command(
     if show_path is not None:
         if json_path is not None or preset_name is not None:
             raise click.UsageError("--show only prints a report: leave out --json and --write")
-        _report(read_results(show_path), html_path)
+        _print_report(read_results(show_path), html_path)
         return 0
     target = None if preset_name is None else bench.preset_file(preset_name, paths.presets_dir())
-    with StatusLine() as line:
+    with Progress() as progress:
         settings = load_settings().settings
-        benchmark = bench.Benchmark(options, asked, settings, json_path, line.note)
-        exit_code = benchmark.run(_BenchProgress(line))
+        benchmark = bench.Benchmark(options, asked, settings, json_path, progress)
+        exit_code = benchmark.run()
     results = benchmark.results
     if results is None or not results.prompts:
         note("no prompt was measured completely")
-        return exit_code or bench.EXIT_FAILED
+        return exit_code or EXIT_FAILED
     bench.store_speed(benchmark, asked)
     problem = ""
     if target is not None and preset_name is not None and exit_code == 0:
         problem = bench.write_recommendation(target, results, benchmark.configuration, preset_name)
-    _report(results, html_path)
+    _print_report(results, html_path)
     if problem:
         note(f"{target} was not changed: {problem}")
     elif target is not None and exit_code == 0:
-        console().print(f"Written to {target}", soft_wrap=True)
+        print_line(f"Written to {target}")
     return exit_code
 
 
-def _report(results: Results, html_path: Path | None) -> None:
+def _print_report(results: Results, html_path: Path | None) -> None:
     parts = tuple(report(results))
-    screen = console()
-    for part in parts:
-        screen.print(part)
+    print_parts(parts)
     if html_path is not None:
         write_text(html_path, html_page(parts))
-
-
-class _BenchProgress:
-    """A line for what is measured and the time left, and a line for each prompt."""
-
-    def __init__(self, line: StatusLine) -> None:
-        self._line = line
-        self._n_replies = self._n_done = 0
-        self._start_s = 0.0
-
-    def begin(self, n_prompts: int, n_replies: int) -> None:
-        """Print how much is measured."""
-        self._line.note(f"{counted(n_prompts, 'prompt')}, {counted(n_replies, 'reply')}")
-        self._n_replies, self._start_s = n_replies, time.monotonic()
-
-    def reply_done(self, prompt: BenchPrompt, arm: str) -> None:
-        """Show the prompt, the arm and the time left."""
-        self._n_done += 1
-        left_s = (time.monotonic() - self._start_s) * (self._n_replies / self._n_done - 1)
-        self._line.show(
-            f"{self._n_done} of {self._n_replies} · about {seconds(left_s)} left · "
-            f"{prompt.set_name} {prompt.name} · {arm}"
-        )
-
-    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
-        """Print the result of a prompt."""
-        self._line.clear()
-        for text in (prompt_line(record), *record.notes):
-            console(stderr=True).print(text, soft_wrap=True)
-        self._n_done = n_done

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 from rich.table import Table
@@ -10,7 +10,6 @@ from rich.table import Table
 from app import paths
 from app.cache import (
     CachedModel,
-    SnapshotCheck,
     cached_models,
     chat_numbers,
     chat_titles,
@@ -19,23 +18,22 @@ from app.cache import (
     verified,
     with_continuations,
 )
-from app.cli.console import confirmed, print_json, redraws, say, tell, tell_over
 from app.cli.options import AGE, Size, json_option
-from app.config import CacheDefaults, load_settings, require_settings, save_setting
-from app.console import console, plain_table
+from app.config import load_settings, require_settings, save_setting
+from app.console import Progress, confirm, log_line, print_json, print_line
 from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
+from app.tables import console, plain_table
 from engine.cache.segments import Segment
 from engine.cache.store import SegmentStore
 
 SIZE = Size(can_be_zero=True)
-NOTHING_KEPT = "No states on disk yet."
+NO_STATES = "No states on disk yet."
 MAX_TITLE = 30
 N_TITLES = 3
 """Titles that one line names; the rest is counted."""
 USUAL_FIELDS = {"LoRA hashes": "none", "rope": "of the model", "sliding window": "as trained"}
 HIDDEN_FIELDS = ("format", "model hash")
-KEY_HELP = "KEY is a key from `kvchat cache list`, or the beginning of a key."
 
 
 @click.group(name="cache", invoke_without_command=True)
@@ -62,31 +60,39 @@ def list_(*, as_json: bool = False) -> None:
     with _store() as store:
         models = cached_models(store)
     for line in store.take_notes():
-        tell(line)
+        log_line(line)
+    titles, budget_bytes = _titles(), load_settings().settings.cache.cold
     if as_json:
-        print_json(_list_values(models, _titles(), load_settings().settings.cache.cold))
+        print_json({
+            "bytes": sum(model.nbytes for model in models),
+            "budget_bytes": budget_bytes,
+            "models": [_model_values(model, titles) for model in models],
+        })  # fmt: skip
     elif models:
-        _print_models(models, _titles(), load_settings().settings.cache.cold)
+        _print_models(models, titles, budget_bytes)
     else:
-        tell(NOTHING_KEPT)
+        log_line(NO_STATES)
 
 
-@command.command(name="verify", help=f"Check states and delete damaged ones. {KEY_HELP}")
+@command.command(name="verify")
 @click.argument("keys", metavar="[KEY...]", nargs=-1)
 @json_option
 @click.pass_context
 def verify(ctx: click.Context, keys: tuple[str, ...], *, as_json: bool) -> None:
     """Check states and delete damaged ones; the exit code is 1 if a state was damaged."""
-    with _store() as store:
-        entries = _chosen(cached_models(store), keys)
-        verdicts = verified(store, entries, tell=_progress)
+    with _store() as store, Progress() as progress:
+        checks = verified(store, _chosen(cached_models(store), keys), progress.show)
+    damaged = [check for check in checks if check.problem is not None]
     if as_json:
-        print_json(_verdict_values(verdicts))
-    elif verdicts:
-        _print_verdicts(verdicts)
+        print_json({"n_checked": len(checks), "damaged": damaged})
+    elif checks:
+        for check in damaged:
+            print_line((one_line(str(check.problem)), "red"))
+        outcome = f"{count(len(damaged))} damaged" if damaged else "none damaged"
+        print_line(f"{counted(len(checks), 'state')} checked, {outcome}")
     else:
-        tell(NOTHING_KEPT)
-    ctx.exit(0 if all(verdict.problem is None for verdict in verdicts) else 1)
+        log_line(NO_STATES)
+    ctx.exit(1 if damaged else 0)
 
 
 @command.command(name="prune")
@@ -112,9 +118,9 @@ def prune(*, older: float | None, limit: int | None) -> None:
         used_before = math.inf if older is None else now - older
         gone = store.prune(max(used - limit, 0), now=now, used_before=used_before)
         left = used - sum(entry.nbytes for entry in gone)
-    tell(_removed_text(gone, left))
+    log_line(_removed_text(gone, left))
     if older is None and left > limit:
-        tell("the remaining states are pinned: unpin them with `kvchat cache unpin KEY`")
+        log_line("the remaining states are pinned: unpin them with `kvchat cache unpin KEY`")
 
 
 @command.command(name="budget")
@@ -129,48 +135,51 @@ def budget(disk: int | None, warm: int | None) -> None:
     settings = require_settings().cache
     with _store() as store:
         used = store.nbytes
-    for line in _budget_lines(settings, used):
-        say(line)
+    if not settings.enabled:
+        print_line("no states are saved: set enabled = true under [cache] in the settings")
+    print_line(f"disk    {nbytes_of(used, settings.cold)}")
+    free = nbytes(settings.reserve)
+    print_line(f"RAM     {nbytes(settings.warm)}; {free} stay free for other programs")
+    if used > settings.cold:
+        print_line("the states exceed the budget: `kvchat cache prune` deletes the excess")
     if (disk, warm) != (None, None):
-        tell("the budget takes effect when kvchat is restarted")
+        log_line("the budget takes effect when kvchat is restarted")
 
 
 @command.command(name="clear")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_context
-def clear(ctx: click.Context, *, yes: bool) -> None:
+def clear(*, yes: bool) -> None:
     """Delete all saved states, pinned ones included. Chats are not deleted."""
     require_settings()
     with _store() as store:
         entries = [entry for model in cached_models(store) for entry in model.entries]
         if not entries:
-            tell("No states on disk.")
+            log_line("No states on disk.")
             return
-        tell(_counted_text(entries))
-        if not yes and not confirmed("Delete all states?", "--yes deletes them"):
-            tell("Nothing was deleted.")
-            ctx.exit(1)
+        n_pinned = sum(entry.is_pinned for entry in entries)
+        pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
+        size = nbytes(sum(entry.nbytes for entry in entries))
+        log_line(f"{counted(len(entries), 'state')}, {size}{pinned}")
+        confirm("Delete all states?", "--yes deletes them", is_sure=yes)
         store.delete([entry.key for entry in entries])
-    tell(_removed_text(entries, 0))
+    log_line(_removed_text(entries, 0))
 
 
-@command.command(name="pin", help=f"Pin states, so that they are never evicted. {KEY_HELP}")
+@command.command(name="pin")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def pin(keys: tuple[str, ...]) -> None:
     """Exempt states, and the states that they extend, from eviction."""
     _set_pinned(keys, is_pinned=True)
 
 
-@command.command(name="unpin", help=f"Unpin states, so that they can be evicted again. {KEY_HELP}")
+@command.command(name="unpin")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def unpin(keys: tuple[str, ...]) -> None:
     """Make pinned states subject to eviction again."""
     _set_pinned(keys, is_pinned=False)
 
 
-@command.command(
-    name="drop", help=f"Delete states and the longer states that extend them. {KEY_HELP}"
-)
+@command.command(name="drop")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 def drop(keys: tuple[str, ...]) -> None:
     """Delete states and the longer states that extend them."""
@@ -184,14 +193,14 @@ def drop(keys: tuple[str, ...]) -> None:
         }
         store.delete(list(gone))
         left = store.nbytes
-    tell(_removed_text(list(gone.values()), left))
+    log_line(_removed_text(list(gone.values()), left))
 
 
 def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
     with _store() as store:
         for entry in _chosen(cached_models(store), keys):
             store.pin(entry.key, is_pinned=is_pinned)
-            tell(f"{entry.key} is {'pinned' if is_pinned else 'no longer pinned'}")
+            log_line(f"{entry.key} is {'pinned' if is_pinned else 'no longer pinned'}")
 
 
 def _store() -> SegmentStore:
@@ -210,101 +219,36 @@ def _titles() -> dict[int, str]:
     """The titles of the chats, none where there is no database yet or it cannot be read."""
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
-        tell(problem)
+        log_line(problem)
     return titles
 
 
-def _progress(n_done: int, n_all: int) -> None:
-    if redraws():
-        tell_over("" if n_done == n_all else f"{n_done:,} of {n_all:,} states")
-
-
-def _list_values(
-    models: Sequence[CachedModel], titles: Mapping[int, str], budget: int
-) -> dict[str, object]:
-    """All that is kept as plain values."""
+def _model_values(model: CachedModel, titles: Mapping[int, str]) -> dict[str, object]:
     return {
-        "bytes": sum(model.nbytes for model in models),
-        "budget_bytes": budget,
-        "models": [
-            {
-                "namespace": model.namespace.key,
-                "model": model.namespace.model,
-                "is_gone": model.namespace.is_orphaned,
-                "fields": dict(model.namespace.fields),
-                "bytes": model.nbytes,
-                "states": [_state_values(entry, titles) for entry in model.entries],
-            }
-            for model in models
-        ],
-    }
-
-
-def _verdict_values(verdicts: Sequence[SnapshotCheck]) -> dict[str, object]:
-    """The outcome of a check as plain values."""
-    return {
-        "n_checked": len(verdicts),
-        "damaged": [
-            {"key": verdict.key or None, "problem": verdict.problem}
-            for verdict in verdicts
-            if verdict.problem is not None
-        ],
+        "namespace": model.namespace.key,
+        "model": model.namespace.model,
+        "is_gone": model.namespace.is_orphaned,
+        "fields": dict(model.namespace.fields),
+        "bytes": model.nbytes,
+        "states": [_state_values(entry, titles) for entry in model.entries],
     }
 
 
 def _print_models(models: Sequence[CachedModel], titles: Mapping[int, str], budget: int) -> None:
-    """Print a table for each model and its settings."""
-    from rich.text import Text
-
-    screen = console()
     for model in models:
-        head = Text(one_line(model.name), style="bold")
-        head.append(f"  {nbytes(model.nbytes)}", style="not bold")
-        if model.namespace.is_orphaned:
-            head.append(
-                "  the model file no longer exists, so its states are pruned first",
-                style="not bold yellow",
-            )
-        screen.print(head)
-        screen.print(Text(_settings_text(model), style="dim"))
-        screen.print(_table(model, titles))
-        screen.print()
+        gone = "  the model file no longer exists, so its states are pruned first"
+        warning = gone if model.namespace.is_orphaned else ""
+        name, size = one_line(model.name), f"  {nbytes(model.nbytes)}"
+        print_line((name, "bold"), size, (warning, "yellow"))
+        print_line((_settings_text(model), "dim"))
+        console().print(_table(model, titles))
+        print_line()
     total = sum(model.nbytes for model in models)
     n_states = sum(len(model.entries) for model in models)
-    screen.print(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
-
-
-def _print_verdicts(verdicts: Sequence[SnapshotCheck]) -> None:
-    """Print how many states were checked, and each that was damaged."""
-    problems = [verdict.problem for verdict in verdicts if verdict.problem is not None]
-    for problem in problems:
-        say((one_line(problem), "red"))
-    outcome = f"{count(len(problems))} damaged" if problems else "none damaged"
-    say(f"{counted(len(verdicts), 'state')} checked, {outcome}")
-
-
-def _budget_lines(settings: CacheDefaults, used: int) -> Iterator[str]:
-    """The budgets, and what is used of that of the disk."""
-    if not settings.enabled:
-        yield "no states are saved: set enabled = true under [cache] in the settings"
-    yield f"disk    {nbytes_of(used, settings.cold)}"
-    yield (
-        f"RAM     {nbytes(settings.warm)}; {nbytes(settings.reserve)} stay free for other programs"
-    )
-    if used > settings.cold:
-        yield "the states exceed the budget: `kvchat cache prune` deletes the excess"
-
-
-def _counted_text(entries: Sequence[Segment]) -> str:
-    """How many states there are and what they take."""
-    size = nbytes(sum(entry.nbytes for entry in entries))
-    n_pinned = sum(entry.is_pinned for entry in entries)
-    pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""
-    return f"{counted(len(entries), 'state')}, {size}{pinned}"
+    print_line(f"{counted(n_states, 'state')}, {nbytes_of(total, budget)}")
 
 
 def _removed_text(gone: Sequence[Segment], left: int) -> str:
-    """What was deleted and how much is left."""
     if not gone:
         return f"Nothing to delete; {nbytes(left)} on disk."
     size = nbytes(sum(entry.nbytes for entry in gone))
@@ -316,7 +260,7 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     rows = (
         (
             entry.key,
-            _tokens(entry),
+            f"{count(entry.start)} to {count(entry.end)}" if entry.start else count(entry.end),
             nbytes(entry.nbytes),
             count(entry.n_uses),
             _time(entry.used_at),
@@ -328,11 +272,6 @@ def _table(model: CachedModel, titles_of: Mapping[int, str]) -> Table:
     return plain_table(
         titles, rows, numbers=("tokens", "size", "uses"), folds=False, header_style="dim"
     )
-
-
-def _tokens(entry: Segment) -> str:
-    start, end = entry.start, entry.end
-    return f"{count(start)} to {count(end)}" if start else count(end)
 
 
 def _chats_text(entry: Segment, titles: Mapping[int, str]) -> str:
@@ -357,7 +296,6 @@ def _state_values(state: Segment, titles: Mapping[int, str]) -> dict[str, object
         "start": state.start,
         "n_tokens": state.end,
         "bytes": state.nbytes,
-        "state_bytes": state.nbytes,
         "recompute_s": state.recompute_s,
         "n_uses": state.n_uses,
         "used_at": state.used_at,

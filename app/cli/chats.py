@@ -26,14 +26,14 @@ from app.chat_files import (
 )
 from app.chat_files.jsonl import ChatFileError
 from app.chat_files.markdown import n_left_out
-from app.cli.console import Part, SlowReading, confirmed, print_json, print_text, say, tell
 from app.cli.options import Count, json_option
-from app.console import console, plain_table
+from app.console import Part, Progress, confirm, log_line, print_json, print_line, print_text
 from app.render.reply_stats import reply_stats_text
 from app.sanitize import one_line
 from app.store.chats import ChatStore
 from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
 from app.store.search import SearchHit
+from app.tables import console, plain_table
 from engine.errors import CacheStoreError, EngineError
 from engine.files import expanded, open_file
 from engine.memory.units import MIB
@@ -46,7 +46,6 @@ ALL = 1_000_000
 N_NAMED = 8
 """Chats that a message names at most."""
 NO_CHATS = "There are no chats yet."
-CHAT_HELP = "CHAT is a number from `kvchat chats list`, a title, or a unique part of a title."
 SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 
 
@@ -57,9 +56,8 @@ class NoSuchChatError(EngineError):
 
 
 @click.group(name="chats", invoke_without_command=True)
-@click.option("--archived", is_flag=True, help="List archived chats.")
 @click.pass_context
-def command(ctx: click.Context, *, archived: bool) -> None:
+def command(ctx: click.Context) -> None:
     """List, search, show, fork, rename, archive, delete, export and import chats.
 
     CHAT is a number from `kvchat chats list`, a title, or a unique part of a title.
@@ -71,11 +69,7 @@ def command(ctx: click.Context, *, archived: bool) -> None:
     kvchat chats export --all -o all.jsonl all chats, for import
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
-        ctx.invoke(list_, archived=archived)
-    elif archived:
-        raise click.UsageError(
-            "--archived works only with list: use `kvchat chats list --archived`"
-        )
+        ctx.invoke(list_)
 
 
 @command.command(name="list")
@@ -86,23 +80,23 @@ def list_(*, archived: bool = False, as_json: bool = False) -> None:
     with _store() as store:
         chats, sizes = store.list_chats(ALL, archived=archived), store.sizes()
     if as_json:
-        print_json([chat_values(chat, sizes) for chat in chats])
+        print_json([asdict(c) | sizes.get(c.id, ChatSize())._asdict() for c in chats])
     elif chats:
-        print_chats(chats, sizes)
+        _print_chats(chats, sizes)
     else:
-        tell("The archive is empty." if archived else NO_CHATS)
+        log_line("The archive is empty." if archived else NO_CHATS)
 
 
-@command.command(name="show", help=f"Print the current branch of a chat. {CHAT_HELP}")
+@command.command(name="show")
 @click.argument("chat", metavar="CHAT")
 @click.option("--stats", is_flag=True, help="Also print the statistics of each reply.")
 def show(chat: str, *, stats: bool) -> None:
-    """Print the current branch of a chat."""
+    """Print the current branch of CHAT, a number or a part of a title."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
-        size = store.sizes().get(found.id)
-    print_chat(found, path, size, with_stats=stats)
+        size = store.sizes().get(found.id, ChatSize())
+    _print_chat(found, path, size, with_stats=stats)
 
 
 @command.command(name="search")
@@ -116,27 +110,22 @@ def search(words: tuple[str, ...], *, limit: int, as_json: bool) -> None:
     with _store() as store:
         hits = store.search(" ".join(words), limit)
     if as_json:
-        print_json([asdict(hit) for hit in hits])
+        print_json(hits)
     elif hits:
-        print_hits(hits)
+        for hit in hits:
+            _print_hit(hit)
         if len(hits) == limit:
-            _tell_of_more(limit)
+            more = "" if limit >= MAX_SHOWN else f": -n {min(2 * limit, MAX_SHOWN)} shows more"
+            log_line(f"the first {limit:,} matches{more}")
     else:
-        tell("No message contains these words.")
+        log_line("No message contains these words.")
 
 
-def _tell_of_more(limit: int) -> None:
-    more = "" if limit >= MAX_SHOWN else f": -n {min(2 * limit, MAX_SHOWN)} shows more"
-    tell(f"the first {limit:,} matches{more}")
-
-
-@command.command(
-    name="fork", help=f"Copy the current branch of a chat into a new chat. {CHAT_HELP}"
-)
+@command.command(name="fork")
 @click.argument("chat", metavar="CHAT")
 @click.option("--at", "place", type=Count(1), help="Number of the last message to copy.")
 def fork(chat: str, *, place: int | None) -> None:
-    """Copy the current branch of a chat into a new chat."""
+    """Copy the current branch of CHAT, a number or a part of a title, into a new chat."""
     with _store() as store:
         found = find_chat(store, chat)
         path = [] if found.head_id is None else store.path_to(found.head_id)
@@ -146,56 +135,55 @@ def fork(chat: str, *, place: int | None) -> None:
                 "from 1"
             )
         copied = store.fork_chat(path[(place or len(path)) - 1].id)
-    tell(f"{_called(copied)} is a copy of {_called(found)}")
+    log_line(f"{_called(copied)} is a copy of {_called(found)}")
 
 
-@command.command(name="rename", help=f"Change the title of a chat. {CHAT_HELP}")
+@command.command(name="rename")
 @click.argument("chat", metavar="CHAT")
 @click.argument("title", metavar="TITLE")
 def rename(chat: str, title: str) -> None:
-    """Change the title of a chat."""
+    """Change the title of CHAT, a number or a part of a title."""
     if not title.strip():
         raise click.UsageError("the title is empty")
     with _store() as store:
         found = find_chat(store, chat)
         renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
-    tell(f"{_called(found)} is now {one_line(renamed.title)}")
+    log_line(f"{_called(found)} is now {one_line(renamed.title)}")
 
 
-@command.command(name="archive", help=f"Archive chats: hide them from the list. {CHAT_HELP}")
+@command.command(name="archive")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def archive(chats: tuple[str, ...]) -> None:
-    """Archive chats: hide them from the list; search still finds them."""
+    """Archive chats, by number or title: hide them from the list; search still finds them."""
     _set_archived(chats, archived=True)
 
 
-@command.command(name="unarchive", help=f"Move archived chats back to the list. {CHAT_HELP}")
+@command.command(name="unarchive")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 def unarchive(chats: tuple[str, ...]) -> None:
-    """Move archived chats back to the list."""
+    """Move archived chats, by number or title, back to the list."""
     _set_archived(chats, archived=False)
 
 
-@command.command(name="delete", help=f"Delete chats and their saved states. {CHAT_HELP}")
+@command.command(name="delete")
 @click.argument("chats", metavar="CHAT...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-@click.pass_context
-def delete(ctx: click.Context, chats: tuple[str, ...], *, yes: bool) -> None:
-    """Delete chats and their saved states, except chats that are being answered."""
+def delete(chats: tuple[str, ...], *, yes: bool) -> None:
+    """Delete chats, by number or title, and their saved states.
+
+    A chat that is being answered is not deleted.
+    """
     with _store() as store:
         found = _find_all(store, chats)
         sizes = store.sizes()
         for chat in found:
-            tell(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
-        if not yes and not confirmed("Delete permanently?", "--yes deletes them"):
-            tell("Nothing was deleted.")
-            ctx.exit(1)
+            log_line(f"{_called(chat)}: {_counted(sizes.get(chat.id, ChatSize()).n_messages)}")
+        confirm("Delete permanently?", "--yes deletes them", is_sure=yes)
         for chat in found:
-            for line in _delete(store, chat):
-                tell(line)
+            _delete(store, chat)
 
 
-@command.command(name="export", help=f"Write chats as Markdown or JSON lines. {CHAT_HELP}")
+@command.command(name="export")
 @click.argument("chats", metavar="[CHAT...]", nargs=-1)
 @click.option("--all", "all_chats", is_flag=True, help="Export every chat, archived ones included.")
 @click.option(
@@ -218,7 +206,7 @@ def export(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Write chats as Markdown or JSON lines."""
+    """Write chats, by number or title, as Markdown or JSON lines."""
     if bool(chats) == all_chats:
         raise click.UsageError("specify the chats to export, or use --all")
     is_screen = output is None or str(output) == STANDARD
@@ -228,15 +216,25 @@ def export(
         if all_chats:
             found = sorted(store.list_chats(ALL, archived=None), key=lambda chat: chat.id)
         if not found:
-            tell(NO_CHATS)
-        exported = _Exported(branches=branches or chosen == "jsonl")
-        pieces = text_of(exported.trees(store, found), chosen, all_branches=branches)
+            log_line(NO_CHATS)
+        n_omitted = 0
+
+        def trees() -> Iterator[ChatTree]:
+            nonlocal n_omitted
+            for chat in found:
+                tree = store.tree(chat.id)
+                n_omitted += 0 if branches or chosen == "jsonl" else n_left_out([tree])
+                yield tree
+
+        pieces = text_of(trees(), chosen, all_branches=branches)
         if output is None or is_screen:
             print_text(pieces, nl=False)
         else:
             write_chats(expanded(output), pieces, replace=force)
-            tell(f"{fmt.counted(len(found), 'chat')} in {output}")
-        exported.say_what_is_left_out()
+            log_line(f"{fmt.counted(len(found), 'chat')} in {output}")
+    if n_omitted:
+        omitted = _counted(n_omitted)
+        log_line(f"not exported: {omitted} on other branches (add --branches to export them)")
 
 
 @command.command(name="import")
@@ -246,9 +244,9 @@ def import_(files: tuple[str, ...]) -> None:
 
     Files are JSON lines from `kvchat chats export`. If one file has an error, nothing is imported.
     """
-    with SlowReading() as reading, ExitStack() as opened:
-        sources = [(name, opened.enter_context(_opened(name, reading))) for name in files]
-        imported = _Imported(sources, reading)
+    with Progress() as progress, ExitStack() as opened:
+        sources = [(name, opened.enter_context(_opened(name, progress))) for name in files]
+        imported = _Imported(sources, progress)
         with _store() as store:
             try:
                 added = store.add_trees(imported)
@@ -256,18 +254,12 @@ def import_(files: tuple[str, ...]) -> None:
                 imported.is_stopped = True
                 raise
     for chat, n_of_chat in zip(added, imported.n_messages, strict=True):
-        tell(f"{_called(chat)}: {_counted(n_of_chat)}")
+        log_line(f"{_called(chat)}: {_counted(n_of_chat)}")
     n_messages = _counted(sum(imported.n_messages))
-    tell(f"{fmt.counted(len(added), 'chat')} with {n_messages} added")
+    log_line(f"{fmt.counted(len(added), 'chat')} with {n_messages} added")
 
 
-def chat_values(chat: Chat, sizes: Mapping[int, ChatSize]) -> dict[str, object]:
-    """A chat and its size as plain values."""
-    return {**asdict(chat), **sizes.get(chat.id, ChatSize())._asdict()}
-
-
-def print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
-    """Print one line for each chat."""
+def _print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
     in_folders = any(chat.folder for chat in chats)
     titles = ("id", "last used", "messages", "tokens", "model", *(["folder"] * in_folders), "title")
     rows = [_cells(chat, sizes.get(chat.id, ChatSize()), in_folders=in_folders) for chat in chats]
@@ -280,18 +272,16 @@ def _cells(chat: Chat, size: ChatSize, *, in_folders: bool) -> tuple[str, ...]:
         fmt.local_time(chat.updated_at),
         fmt.count(size.n_messages),
         fmt.count(size.n_tokens) if size.n_tokens or not size.n_messages else "-",
-        "-" if chat.model_path is None else one_line(model_title(chat.model_path)),
-        *([one_line(chat.folder) or "-"] * in_folders),
-        one_line(chat.title),
+        "-" if chat.model_path is None else model_title(chat.model_path),
+        *([chat.folder or "-"] * in_folders),
+        chat.title,
     )
 
 
-def print_chat(
-    chat: Chat, path: Sequence[StoredMessage], size: ChatSize | None, *, with_stats: bool
+def _print_chat(
+    chat: Chat, path: Sequence[StoredMessage], size: ChatSize, *, with_stats: bool
 ) -> None:
-    """Print a chat: what is known of it, and the messages of the branch that is shown."""
-    size = size or ChatSize()
-    say((one_line(chat.title), "bold"))
+    print_line((one_line(chat.title), "bold"))
     facts = [f"chat {chat.id}", f"started {fmt.local_time(chat.created_at)}"]
     if chat.model_path is not None:
         facts.append(one_line(model_title(chat.model_path)))
@@ -300,31 +290,25 @@ def print_chat(
     )
     if chat.archived_at is not None:
         facts.append(f"archived {fmt.local_time(chat.archived_at)}")
-    say((" · ".join(facts), "dim"))
+    print_line((" · ".join(facts), "dim"))
     if chat.system_prompt:
         _print_part("system prompt", chat.system_prompt)
     for message in path:
         if message.id == chat.kept_from:
-            say(("\n── the model no longer sees the messages above ──", "dim"))
+            print_line(("\n── the model no longer sees the messages above ──", "dim"))
             if chat.summary:
                 _print_part("summary of those messages", chat.summary)
         _print_message(message, with_stats=with_stats)
 
 
-def print_hits(hits: Sequence[SearchHit]) -> None:
-    """Print each hit: its chat, who said it and when, and the words in their context."""
-    for hit in hits:
-        where = f"{hit.chat_id}  {one_line(hit.title)}"
-        said = (
-            ["title"] if hit.role is None else [SPEAKERS[hit.role], fmt.local_time(hit.created_at)]
-        )
-        if not hit.is_on_shown_path:
-            said.append("other branch")
-        if hit.is_archived:
-            said.append("archived")
-        say((where, "bold"), "  ", (", ".join(said), "dim"))
-        if hit.role is not None:
-            say("    ", *_marked(hit))
+def _print_hit(hit: SearchHit) -> None:
+    """Print the chat, who wrote the message and when, and the words in their context."""
+    facts = ["title"] if hit.role is None else [SPEAKERS[hit.role], fmt.local_time(hit.created_at)]
+    facts += ["other branch"] * (not hit.is_on_shown_path) + ["archived"] * hit.is_archived
+    where = f"{hit.chat_id}  {one_line(hit.title)}"
+    print_line((where, "bold"), "  ", (", ".join(facts), "dim"))
+    if hit.role is not None:
+        print_line("    ", *_marked(hit))
 
 
 def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
@@ -337,12 +321,12 @@ def _print_message(message: StoredMessage, *, with_stats: bool) -> None:
     )
     stats = reply_stats_text(message) if with_stats else None
     if stats is not None:
-        say((stats, "dim"))
+        print_line((stats, "dim"))
 
 
-def _print_part(name: str, text: str, told: str = "") -> None:
-    say("\n", (name, "bold"), *(("  ", (told, "dim")) if told else ()))
-    say(text)
+def _print_part(name: str, text: str, facts: str = "") -> None:
+    print_line("\n", (name, "bold"), *(("  ", (facts, "dim")) if facts else ()))
+    print_line(text)
 
 
 def _marked(hit: SearchHit) -> list[Part]:
@@ -381,51 +365,27 @@ def find_chat(store: ChatStore, text: str) -> Chat:
     )
 
 
-def _delete(store: ChatStore, chat: Chat) -> Iterator[str]:
-    """Delete a chat with its snapshots, and tell line by line what happened.
-
-    Raises:
-        StoreError: another kvchat process writes the chat, or the database cannot be written.
-    """
+def _delete(store: ChatStore, chat: Chat) -> None:
     store.delete_chat(chat.id)
-    yield f"{_called(chat)} is deleted"
+    log_line(f"{_called(chat)} is deleted")
     try:
-        forgotten = forget_on_disk(owner_of(chat.id))
+        states = forget_on_disk(owner_of(chat.id))
     except CacheStoreError as error:
-        yield (
+        log_line(
             f"the saved states of the chat could not be deleted: {error}. `kvchat cache clear` "
             "deletes all states"
         )
         return
-    if forgotten:
-        size = fmt.nbytes(sum(state.nbytes for state in forgotten))
-        yield f"also deleted: {fmt.counted(len(forgotten), 'saved state')}, {size}"
-
-
-class _Exported:
-    """Reads chats one by one, and counts what their export leaves out."""
-
-    def __init__(self, *, branches: bool) -> None:
-        self._branches = branches
-        self._n_left_out = 0
-
-    def trees(self, store: ChatStore, chats: Iterable[Chat]) -> Iterator[ChatTree]:
-        for chat in chats:
-            tree = store.tree(chat.id)
-            self._n_left_out += 0 if self._branches else n_left_out([tree])
-            yield tree
-
-    def say_what_is_left_out(self) -> None:
-        if self._n_left_out:
-            told = _counted(self._n_left_out)
-            tell(f"not exported: {told} on other branches (add --branches to export them)")
+    if states:
+        size = fmt.nbytes(sum(state.nbytes for state in states))
+        log_line(f"also deleted: {fmt.counted(len(states), 'saved state')}, {size}")
 
 
 @contextmanager
 def _store() -> Iterator[ChatStore]:
     with ChatStore(paths.database_path()) as store:
         for notice in store.notices:
-            tell(notice)
+            log_line(notice)
         yield store
 
 
@@ -454,19 +414,19 @@ def _set_archived(texts: Iterable[str], *, archived: bool) -> None:
         for chat in _find_all(store, texts):
             if archived != (chat.archived_at is not None):
                 store.update_chat(chat.id, archived_at=time.time() if archived else None)
-            tell(f"{_called(chat)} is {'archived' if archived else 'back in the list'}")
+            log_line(f"{_called(chat)} is {'archived' if archived else 'back in the list'}")
 
 
 class _Imported:
     """The chats of opened files, read one by one; each iteration reads them from the beginning."""
 
-    def __init__(self, files: Sequence[tuple[str, BinaryIO]], reading: SlowReading) -> None:
+    def __init__(self, files: Sequence[tuple[str, BinaryIO]], progress: Progress) -> None:
         self.n_messages: list[int] = []
         """Of each chat that was read."""
         self.is_stopped = False
         """Whether the thread that reads has to end, and so adds nothing."""
         self._files = files
-        self._reading = reading
+        self._progress = progress
 
     def __iter__(self) -> Iterator[ChatTree]:
         self.n_messages.clear()
@@ -480,10 +440,10 @@ class _Imported:
     def _show(self, n_bytes: int) -> None:
         if self.is_stopped:
             raise InterruptedError("stopped")
-        self._reading.chats(n_bytes)
+        self._progress.show(f"reading the chats: {fmt.nbytes(n_bytes)}")
 
 
-def _opened(name: str, reading: SlowReading) -> BinaryIO:
+def _opened(name: str, progress: Progress) -> BinaryIO:
     """A file, or a copy of standard input: nobody waits for that while the chats are locked."""
     with _named_faults(name):
         if name != STANDARD:
@@ -491,7 +451,7 @@ def _opened(name: str, reading: SlowReading) -> BinaryIO:
         copy = cast(BinaryIO, TemporaryFile())  # noqa: SIM115  the caller closes it
         while copy.tell() <= MAX_CHAT_FILE_BYTES and (block := sys.stdin.buffer.read(MIB)):
             copy.write(block)
-            reading.chats(copy.tell())
+            progress.show(f"reading the chats: {fmt.nbytes(copy.tell())}")
         return copy
 
 

@@ -5,19 +5,16 @@ from dataclasses import dataclass, replace
 
 import click
 
-from app.cli.console import StatusLine, note, print_json, print_text, prompt_text
 from app.cli.options import SEED, Count, gathered, joined, opening_options, sampling, system_option
 from app.config import load_settings
-from app.format import seconds
+from app.console import EXIT_INTERRUPTED, Progress, note, print_json, print_text, prompt_text
 from app.opening import ModelRequest, OpenedModel, loaded_engine, open_here
 from app.render.compare import comparison_text
 from engine.errors import WorkerError
 from engine.experiment.arm import check_available, drafting_arm, parse_arm
-from engine.experiment.comparison import SEED_BITS, Comparison, as_values
+from engine.experiment.comparison import SEED_BITS, Comparison, divergences
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
-
-EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def command(
         comparison.add_blocks(blocks)
         _follow(engine, comparison)
     if as_json:
-        print_json(as_values(comparison))
+        print_json(_as_json(comparison))
     else:
         answers = [each for each in comparison.shown if each is not None and shows_text]
         texts = [f"{each.arm.name}:\n{each.text.rstrip()}\n\n" for each in answers]
@@ -123,17 +120,39 @@ def _follow(engine: BlockingClient, comparison: Comparison) -> None:
     A second Ctrl+C does not wait for the engine.
     """
     n_shown = 0
-    with StatusLine() as line:
+    with Progress() as progress:
         while (index := comparison.running_arm) is not None:
             if comparison.n_replies != n_shown:  # drawing takes time from the engine
-                n_shown = comparison.n_replies
-                left_s = comparison.remaining_s
-                left = "" if left_s is None else f" · about {seconds(left_s)} left"
-                of = f"reply {n_shown} of at most {4 * comparison.n_wanted}"
-                line.show(f"{of}, {comparison.arms[index].name}{left}")
+                n_shown, n_most = comparison.n_replies, 4 * comparison.n_wanted
+                text = f"reply {n_shown} of at most {n_most}, {comparison.arms[index].name}"
+                progress.show(text, (n_shown - 1) / n_most)
             try:
                 comparison.take(next(engine.events()))
             except KeyboardInterrupt:
                 if comparison.was_stopped:
                     comparison.revoke("interrupted twice")
                 comparison.stop()
+
+
+def _as_json(comparison: Comparison) -> dict[str, object]:
+    """Conditions, verdict, and every reply of whole blocks."""
+    gain, request = comparison.gain, comparison.request
+    return {
+        "arms": [arm.name for arm in comparison.arms],
+        "seed": request.seed,
+        "max_tokens": request.max_tokens,
+        "sampling": request.sampling,
+        "problem": comparison.problem,
+        "gain": gain,
+        "is_faster": None if gain is None else gain.is_faster,
+        "is_slower": None if gain is None else gain.reversed.is_faster,
+        "is_settled": comparison.is_settled,
+        "divergences": divergences(comparison),
+        "blocks": [
+            [
+                {"arm": e.arm.name, "text": e.text, "note": e.note, "stats": e.stats.figures()}
+                for e in block
+            ]
+            for block in comparison.blocks
+        ],
+    }

@@ -1,4 +1,4 @@
-"""`kvchat completion`: what makes a shell complete commands, options, models and presets."""
+"""`kvchat completion`, and the completion of models, presets and themes."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,9 @@ import click
 from click.shell_completion import get_completion_class
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from click.shell_completion import CompletionItem
 
 VARIABLE = "_KVCHAT_COMPLETE"
@@ -28,47 +31,40 @@ def command(context: click.Context, shell: str) -> None:
     click.echo(kind(context.find_root().command, {}, "kvchat", VARIABLE).source())
 
 
-def models(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """The models of the folders that begin like what is typed; a path completes as files do."""
+def models(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Complete the name of a model; a path completes as files do."""
     from click.shell_completion import CompletionItem
 
-    del context, parameter
-    if "/" in incomplete or incomplete.startswith((".", "~")):
-        return [CompletionItem(incomplete, type="file")]
     from app import paths
     from app.config import model_folders
     from engine.model.library import scan
 
+    if "/" in incomplete or incomplete.startswith((".", "~")):
+        return [CompletionItem(incomplete, type="file")]
     found = scan(model_folders(), cache_path=paths.header_cache_path())
-    names = [entry.path.stem for entry in found if entry.problem is None]
-    return [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+    return _items([entry.path for entry in found if entry.problem is None], incomplete)
 
 
-def presets(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """The presets that begin like what is typed."""
-    from click.shell_completion import CompletionItem
-
+def presets(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Complete the name of a preset."""
     from app import paths
     from engine.presets.library import list_presets
 
-    del context, parameter
-    names = [entry.path.stem for entry in list_presets(paths.presets_dir())]
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return _items([entry.path for entry in list_presets(paths.presets_dir())], incomplete)
 
 
-def themes(
-    context: click.Context, parameter: click.Parameter, incomplete: str
-) -> "list[CompletionItem]":
-    """The themes that begin like what is typed, by the names of their files."""
-    from click.shell_completion import CompletionItem
-
+def themes(_: click.Context, __: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Complete the name of a theme."""
     from app.paths import builtin_themes_dir, themes_dir
 
-    del context, parameter
     folders = (builtin_themes_dir(), themes_dir())
-    names = sorted({path.stem for folder in folders for path in folder.glob("*.toml")})
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return _items(sorted(path for each in folders for path in each.glob("*.toml")), incomplete)
+
+
+def _items(files: "Iterable[Path]", incomplete: str) -> "list[CompletionItem]":
+    """The names of files that begin like the typed text."""
+    from click.shell_completion import CompletionItem
+
+    names = dict.fromkeys(path.stem for path in files)
+    begin = incomplete.lower()
+    return [CompletionItem(name) for name in names if name.lower().startswith(begin)]

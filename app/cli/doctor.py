@@ -1,16 +1,14 @@
 """`kvchat doctor`: what works on this machine, and what to change."""
 
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator
 
 import click
 
 from app import paths
-from app.cli.console import note_waiting, print_json, say
 from app.cli.options import json_option, server_option
 from app.config import model_folders
+from app.console import note_waiting, print_json, print_line
 from app.doctor import (
     Check,
     Status,
@@ -21,7 +19,7 @@ from app.doctor import (
     check_trial,
 )
 from app.sanitize import one_line
-from engine.model.library import ModelEntry, find_model, scan
+from engine.model.library import find_model, scan
 from engine.model.starter import STARTER
 
 WORDS: dict[Status, tuple[str, str]] = {
@@ -42,13 +40,19 @@ def command(model: str | None, server: str | None, *, as_json: bool) -> None:
     model found. With --server, the command instead checks the server and the figures that the
     server reports. The exit code is 1 if kvchat cannot work.
     """
+    if server is None:
+        checks = _checks(model)
+    else:
+        from app.server_doctor import check_server  # imports the client of servers
+
+        checks = check_server(server, model, note_waiting)
     found = []
-    for check in _checks(model) if server is None else _server_checks(server, model):
+    for check in checks:
         found.append(check)
         if not as_json:
             _print(check)
     if as_json:
-        print_json([asdict(check) for check in found])
+        print_json(found)
     sys.exit(any(check.status == "fail" for check in found))
 
 
@@ -62,24 +66,14 @@ def _checks(model: str | None) -> Iterator[Check]:
     yield build
     yield check_gpu(has_gpu_build=None if facts is None else facts.has_gpu)
     if facts is not None:
-        yield check_trial(named or _model_to_try(entries), paths.doctor_log_path())
-
-
-def _server_checks(server: str, model: str | None) -> Iterator[Check]:
-    from app.server_doctor import check_server
-
-    yield from check_server(server, model, note_waiting)
-
-
-def _model_to_try(entries: Sequence[ModelEntry]) -> Path | None:
-    """The starter, else the smallest model."""
-    usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
-    starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
-    return next((entry.path for entry in (*starters, *usable)), None)
+        usable = sorted((e for e in entries if e.problem is None), key=lambda entry: entry.nbytes)
+        starters = [entry for entry in usable if entry.path.name == STARTER.file_name]
+        first = next((entry.path for entry in (*starters, *usable)), None)
+        yield check_trial(named or first, paths.doctor_log_path())
 
 
 def _print(check: Check) -> None:
     word, color = WORDS[check.status]
-    say((f"{word:<4}", f"bold {color}"), f"  {check.name}: {one_line(check.detail)}")
+    print_line((f"{word:<4}", f"bold {color}"), f"  {check.name}: {one_line(check.detail)}")
     if check.advice is not None:
-        say(f"      -> {check.advice}")
+        print_line(f"      -> {check.advice}")

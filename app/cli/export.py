@@ -6,9 +6,16 @@ from pathlib import Path
 
 import click
 
-from app.cli.console import print_json, print_text, say, tell
 from app.cli.options import FILE, joined, json_option
-from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
+from app.cli.plan import (
+    MachineOptions,
+    machine_options,
+    planner_options,
+    setup_of_options,
+    types_notes,
+)
+from app.console import log_line, print_json, print_line, print_text
+from app.opening import ModelRequest
 from app.planning import user_planner
 from engine.planning.report import export_request
 from engine.presets.export import Exported, ExportRequest, Format, install, write
@@ -28,7 +35,7 @@ export_options = joined(
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
     click.option("--port", type=click.IntRange(1, 65535), default=8080, show_default=True,
                  help="Port to listen on."),
-    click.option("--llama-server", "server", default="llama-server", metavar="PATH",
+    click.option("--llama-server", "program", default="llama-server", metavar="PATH",
                  help="Path of llama-server on the target machine."),
     click.option("--output", "-o", type=FILE, metavar="FILE",
                  help="Output file; --force replaces an existing file."),
@@ -43,13 +50,14 @@ export_options = joined(
 @click.argument("model", required=False)
 @export_options
 def command(
-    model: str | None,
+    asked: ModelRequest,
+    machine: MachineOptions,
     *,
     format_name: str,
     name: str | None,
     host: str,
     port: int,
-    server: str,
+    program: str,
     output: Path | None,
     installs: bool,
     force: bool,
@@ -75,17 +83,22 @@ def command(
         raise click.UsageError("--json prints the export: leave out -o and --install")
     format_ = export_format(format_name)
     planner = user_planner()
-    plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
-    preset = None if options["preset"] is None else str(options["preset"])
-    request = export_request(plan, preset=preset, name=name, host=host, port=port, server=server)
-    about_types = types_notes(plan, options)
+    plan = planner.plan(setup_of_options(asked, machine, "llama-server", planner, options))
+    request = export_request(
+        plan, preset=asked.preset, name=name, host=host, port=port, server=program
+    )
+    about_types = types_notes(plan, asked, options)
     request = replace(request, warnings=(*about_types, *request.warnings))
     exported = format_.render(request)
     notes = (*exported.differences, *request.warnings)
     if installs:
-        _install(exported, format_, force=force)
+        path, backup = install(exported, format_, replace_existing=force)
+        print_line(str(path))
+        if backup is not None:
+            log_line(f"# backup of the previous file: {backup}")
     elif output is not None:
-        _write(exported, output, force=force)
+        for path in write(exported, output, replace_existing=force):
+            print_line(str(path))
     elif as_json:
         _show_json(format_, request, exported)
         return
@@ -93,7 +106,7 @@ def command(
         print_text([exported.text], nl=False)
         notes = about_types if format_.has_comments else notes
     for note in notes:
-        tell(f"# {note}")
+        log_line(f"# {note}")
 
 
 def _show_formats(*, as_json: bool) -> None:
@@ -102,19 +115,7 @@ def _show_formats(*, as_json: bool) -> None:
         return
     width = max(map(len, FORMATS))
     for each in FORMATS.values():
-        say(f"{each.name:{width}}  {each.title}")
-
-
-def _install(exported: Exported, format_: Format, *, force: bool) -> None:
-    path, backup = install(exported, format_, replace_existing=force)
-    say(str(path))
-    if backup is not None:
-        tell(f"# backup of the previous file: {backup}")
-
-
-def _write(exported: Exported, output: Path, *, force: bool) -> None:
-    for path in write(exported, output, replace_existing=force):
-        say(str(path))
+        print_line(f"{each.name:{width}}  {each.title}")
 
 
 def _show_json(format_: Format, request: ExportRequest, exported: Exported) -> None:
@@ -124,14 +125,13 @@ def _show_json(format_: Format, request: ExportRequest, exported: Exported) -> N
         "args": arguments(configuration),
         "command": shlex.join([PROGRAM, *arguments(configuration)]),
     }
-    found = {
+    print_json({
         "format": format_.name,
         **(server if format_.starts_server else {}),
         "file_name": format_.file_name(request),
         "text": exported.text,
         "companions": exported.companions,
-        "install_path": None if exported.install_path is None else str(exported.install_path),
+        "install_path": exported.install_path,
         "differences": exported.differences,
         "warnings": request.warnings,
-    }
-    print_json(found)
+    })  # fmt: skip

@@ -1,15 +1,16 @@
 """`kvchat fit`: the best configuration of a model for a goal, on a machine that is here or not."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import click
 
-from app.cli.console import SlowReading, print_json, print_text, tell
-from app.cli.options import Count, Size, draft_option, joined, json_option
-from app.cli.plan import machine_of, machine_options, slots_option, whole
+from app.cli.options import Count, Size, draft_option, gathered, joined, json_option
+from app.cli.plan import MachineOptions, machine_options, slots_option
 from app.cli.plan_output import print_fit
+from app.console import Progress, log_line, print_json, print_text
 from app.planning import user_planner
 from engine.configuration import KVTypes
+from engine.memory.terms import Target
 from engine.planning.cache_types import AUTO
 from engine.planning.fit import FitResult, fit
 from engine.planning.offload import Offload
@@ -19,6 +20,22 @@ from engine.planning.request import usual_configuration
 from engine.planning.search import Goal, SearchLimits
 from engine.presets.export import DEFAULT_MARGIN_BYTES
 from engine.presets.formats import export_format
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """What was typed of the goal and its limits."""
+
+    goal: str
+    draft: str | None
+    n_slots: int | None
+    min_context: int | None
+    max_context: int | None
+    kv: str | None
+    kv_budget: int | None
+    offload: str
+    target: Target
+
 
 GOALS = ("context", "quality", "speed", "balanced")
 OFFLOADS = ("none", "partial", "any", "full")
@@ -48,13 +65,21 @@ fit_options = joined(
     click.option("--format", "format_name", metavar="NAME",
                  help="Print the result in this export format."),
     json_option,
+    gathered("options", "app.cli.fit:FitOptions"),
 )  # fmt: skip
 
 
 @click.command(name="fit")
 @click.argument("model")
 @fit_options
-def command(model: str, *, format_name: str | None, as_json: bool, **options: object) -> None:
+def command(
+    model: str,
+    machine: MachineOptions,
+    options: FitOptions,
+    *,
+    format_name: str | None,
+    as_json: bool,
+) -> None:
     """Find the best configuration of MODEL for a goal; print the reasons and the command.
 
     Specify MODEL as for `kvchat plan`; no model is loaded. By default, only K/V types with fast
@@ -68,7 +93,7 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
     """  # noqa: D301  click wants the backspace character itself
     if as_json and format_name is not None:
         raise click.UsageError("--json prints the search, --format prints an export: use only one")
-    fit = _fitted(model, options)
+    fit = _fitted(model, machine, options)
     if format_name is not None:
         _print_export(fit, format_name)
     elif as_json:
@@ -77,28 +102,27 @@ def command(model: str, *, format_name: str | None, as_json: bool, **options: ob
         print_fit(fit)
 
 
-def _fitted(model: str, options: dict[str, object]) -> FitResult:
-    kv, margin, draft = options["kv"], options["margin"], options["draft"]
-    is_open = kv is None or str(kv).strip().lower() == AUTO
+def _fitted(model: str, machine: MachineOptions, options: FitOptions) -> FitResult:
+    kv = options.kv
     limits = SearchLimits(
-        min_n_ctx=whole(options["min_context"]),
-        max_n_ctx=whole(options["max_context"]),
-        pairs=None if is_open else tuple(map(KVTypes.parse, str(kv).split(","))),
-        cache_bytes=whole(options["kv_budget"]),
-        offload=Offload(str(options["offload"])),
+        min_n_ctx=options.min_context,
+        max_n_ctx=options.max_context,
+        pairs=None
+        if kv is None or kv.strip().lower() == AUTO
+        else tuple(map(KVTypes.parse, kv.split(","))),
+        cache_bytes=options.kv_budget,
+        offload=Offload(options.offload),
     )
     planner = user_planner()
-    with SlowReading() as reading:
-        start = usual_configuration(
-            model, None if draft is None else str(draft), planner, progress=reading.header
-        )
+    with Progress() as progress:
+        start = usual_configuration(model, options.draft, planner, progress=progress.header)
         setup = Setup(
-            replace(start, n_slots=whole(options["n_slots"]) or 1),
-            "kvchat" if options["target"] == "kvchat" else "llama-server",
-            machine_of(options),
-            margin if isinstance(margin, int) else DEFAULT_MARGIN_BYTES,
+            replace(start, n_slots=options.n_slots or 1),
+            options.target,
+            machine.machine,
+            DEFAULT_MARGIN_BYTES if machine.margin is None else machine.margin,
         )
-        return fit(setup, Goal(str(options["goal"])), planner, limits)
+        return fit(setup, Goal(options.goal), planner, limits)
 
 
 def _print_export(fit: FitResult, format_name: str) -> None:
@@ -108,4 +132,4 @@ def _print_export(fit: FitResult, format_name: str) -> None:
     print_text([exported.text], nl=False)
     if not format_.has_comments:
         for note in (*exported.differences, *request.warnings):
-            tell(f"# {note}")
+            log_line(f"# {note}")

@@ -1,14 +1,15 @@
 """`kvchat import`: another program's settings as a preset."""
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from app import paths
-from app.cli.console import print_json, print_text, tell
 from app.cli.options import json_option
 from app.config import model_folders
+from app.console import log_line, print_json, print_text
 from engine.files import expanded, is_file, read_file_or_pipe
 from engine.model.architecture import read_model
 from engine.model.library import find_model
@@ -18,7 +19,7 @@ from engine.presets.library import preset_toml, save_preset
 from engine.presets.llama_server import read_words, server_index
 
 STANDARD_INPUT = "-"
-LARGEST_FILE = 2**20
+MAX_FILE_BYTES = 2**20
 """Bytes of the largest file that is read: settings are text of a few kilobytes."""
 
 
@@ -57,16 +58,17 @@ def command(
     """  # noqa: D301  click wants the backspace character itself
     found = _imported(words, name, entry, model)
     if as_json:
-        _show_json(found)
+        preset = found.preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+        print_json({**asdict(found), "preset": preset})
     else:
         print_text([preset_toml(found.preset).rstrip("\n")])
         for text in found.left_out:
-            tell(f"# left out: {text}")
+            log_line(f"# left out: {text}")
         for text in found.notes:
-            tell(f"# {text}")
+            log_line(f"# {text}")
     if saves:
         path = save_preset(found.preset, paths.presets_dir(), replace_existing=force)
-        tell(f"# saved as {path}")
+        log_line(f"# saved as {path}")
 
 
 def _imported(
@@ -84,18 +86,18 @@ def _imported(
 def _text_of(source: str) -> str:
     try:
         if source == STANDARD_INPUT:
-            data = sys.stdin.buffer.read(LARGEST_FILE + 1)
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
         else:
             path = expanded(source)
-            data = read_file_or_pipe(path, limit=LARGEST_FILE)
+            data = read_file_or_pipe(path, limit=MAX_FILE_BYTES)
     except OSError as error:
         raise ImportedFileError(
             f"{source} cannot be read: {error.strerror or error}. To import a command, write it "
             "after `--`"
         ) from error
-    if len(data) > LARGEST_FILE:
+    if len(data) > MAX_FILE_BYTES:
         raise ImportedFileError(
-            f"{source} is larger than {LARGEST_FILE} bytes: specify a settings file"
+            f"{source} is larger than {MAX_FILE_BYTES} bytes: specify a settings file"
         )
     try:
         return data.decode("utf-8")
@@ -104,18 +106,7 @@ def _text_of(source: str) -> str:
 
 
 def _model(name: str | None) -> tuple[str | None, int | None]:
-    """The path and the layers of the model that is named."""
     if name is None:
         return None, None
     path = find_model(name, model_folders())
     return str(path), read_model(path).architecture.n_blocks
-
-
-def _show_json(found: Imported) -> None:
-    shown = {
-        "source": found.source,
-        "preset": found.preset.model_dump(mode="json", exclude_defaults=True, exclude_none=True),
-        "left_out": found.left_out,
-        "notes": found.notes,
-    }
-    print_json(shown)

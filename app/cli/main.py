@@ -14,7 +14,6 @@ from click.shell_completion import CompletionItem
 
 from app import __version__, paths
 from app.cli import completion
-from app.cli.console import say, tell
 from app.cli.options import (
     backend_options,
     draft_option,
@@ -23,6 +22,7 @@ from app.cli.options import (
     preset_option,
     server_option,
 )
+from app.console import EXIT_FAILED, EXIT_INTERRUPTED, log_line, print_line
 from app.sanitize import close_terminal
 from engine.errors import EngineError, ModelFileError
 from engine.validation import nearest
@@ -73,8 +73,6 @@ HELP = {"-h", "--help"}
 HELP_NAMES = {"help_option_names": sorted(HELP)}
 WEB_DRIVER = "TEXTUAL_DRIVER"
 """Where it is set, the screen is no terminal: `kvchat web` sets it."""
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 class TerminalError(EngineError):
@@ -104,7 +102,8 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.obj = bool(HELP & {*args})
-        own = {*COMMANDS, DEFAULT_COMMAND, *_flags(self, ctx)}
+        flags = (flag for param in self.get_params(ctx) for flag in param.opts)
+        own = {*COMMANDS, DEFAULT_COMMAND, *flags}
         is_completed = ctx.resilient_parsing and not args
         if not is_completed and (not args or args[0] not in own):
             is_plain = args[:1] == ["--plain"]  # an option of `kvchat run`, expected here too
@@ -168,7 +167,11 @@ def cli(ctx: click.Context) -> None:
     """  # noqa: D301  click wants the backspace character itself
     shows_them_itself = ctx.invoked_subcommand in (DEFAULT_COMMAND, "doctor", "settings")
     if not shows_them_itself and not ctx.obj and paths.settings_path().exists():
-        _warn_of_settings()
+        from app.config import load_settings  # pydantic takes 0.1 s
+
+        problem = load_settings().problem
+        if problem is not None:
+            log_line(("kvchat: ", "yellow"), problem)
 
 
 @click.command(name=DEFAULT_COMMAND, context_settings=HELP_NAMES)
@@ -205,7 +208,9 @@ def chat(asked: "ModelRequest", named: str | None, theme: str | None) -> int:
 
         return open_chat(asked, theme=theme)
     except ModelFileError as error:
-        raise type(error)(f"{error}{_command_hint(asked.model)}") from error
+        near = nearest(asked.model or "", COMMANDS)
+        hint = f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""
+        raise type(error)(f"{error}{hint}") from error
 
 
 def main() -> None:
@@ -235,55 +240,32 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
-        say(shown.getvalue(), err=True, nl=False)
+        print_line(shown.getvalue(), err=True, nl=False)
         return error.exit_code
     except EngineError as error:
-        _show(error)
+        log_line((error.title, "bold red"), f": {error}")
         return EXIT_FAILED
     except SystemExit as exit_:
         return _exit_code(exit_)
     except io.UnsupportedOperation:
-        tell("kvchat: standard output is closed")
+        log_line("kvchat: standard output is closed")
         return EXIT_FAILED
     except OSError as error:
         where = "standard output" if error.filename is None else os.fsdecode(error.filename)
-        tell(f"kvchat: {where} cannot be used: {error.strerror or error}")
+        log_line(f"kvchat: {where} cannot be used: {error.strerror or error}")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
 
 
 def _exit_code(exit_: SystemExit) -> int:
-    if exit_.code is None:
-        return 0
-    if isinstance(exit_.code, int):
-        return exit_.code
-    tell(str(exit_.code))
-    return EXIT_FAILED
-
-
-def _show(error: EngineError) -> None:
-    tell((error.title, "bold red"), f": {error}")
-
-
-def _warn_of_settings() -> None:
-    from app.config import load_settings  # pydantic takes 0.1 s
-
-    problem = load_settings().problem
-    if problem is not None:
-        tell(("kvchat: ", "yellow"), problem)
-
-
-def _flags(group: click.Group, ctx: click.Context) -> set[str]:
-    return {flag for param in group.get_params(ctx) for flag in param.opts}
+    if isinstance(exit_.code, str):
+        log_line(exit_.code)
+        return EXIT_FAILED
+    return int(exit_.code or 0)
 
 
 def _require_terminal(model: str | None) -> None:
-    """Make sure that there is a screen to fill; without one a mistyped command comes first.
-
-    Raises:
-        TerminalError: standard input, output or error is no terminal.
-        ModelFileError: there is no terminal, and no model of that name either.
-    """
+    """Make sure that there is a screen to fill; without one a mistyped command comes first."""
     if WEB_DRIVER in os.environ:
         return
     if os.environ.get("TERM") == "dumb":
@@ -307,8 +289,3 @@ def _require_terminal(model: str | None) -> None:
         f"the chat needs a terminal, but standard {', '.join(missing)} is not a terminal: start "
         'kvchat in a terminal, or use `kvchat run "prompt"` to print one answer'
     )
-
-
-def _command_hint(model: str | None) -> str:
-    near = nearest(model or "", COMMANDS)
-    return f"\nDid you mean the command `kvchat {near[0]}`?" if near else ""

@@ -1,7 +1,7 @@
 """`kvchat models`: models of this machine, the hub, the catalogue, cards, and the starter."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,28 +9,27 @@ import click
 
 from app import format as fmt
 from app import paths
-from app.cli.console import (
-    SlowReading,
-    confirmed,
-    note,
-    print_json,
-    redraws,
-    say,
-    tell,
-    tell_over,
-)
 from app.cli.options import json_option
-from app.cli.plan_output import symbols_for
+from app.cli.printing import symbols_for
 from app.config import model_folders
-from app.console import console, plain_table
-from app.library import Favourites, HubOffer, read_offer, removal_of, repository_of, verdict_text
+from app.console import Progress, confirm, log_line, note, print_json, print_line
+from app.library import (
+    HubOffer,
+    favourites,
+    mark_favourite,
+    read_offer,
+    removal_of,
+    repository_of,
+    verdict_text,
+)
 from app.planning import user_planner, user_speeds
 from app.render.plan import speed_text
 from app.render.plan_lists import SPILLS, WORDS
 from app.sanitize import one_line
+from app.tables import console, plain_table
 from engine.errors import ModelFileError
-from engine.memory.cards import Card, all_cards
-from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, CatalogEntry, entries
+from engine.memory.cards import all_cards
+from engine.model.catalog import DEFAULT_QUANTIZATION, QUANTIZATIONS, entries
 from engine.model.hub import HubModel, download, parse_hub_name, repository_projectors
 from engine.model.identity import ModelKind, is_projector_name, model_identity
 from engine.model.library import MAX_VISITED, ModelEntry, find_model, scan
@@ -38,11 +37,8 @@ from engine.model.starter import install_starter
 from engine.planning.models import ModelOption, fit_context, library_options
 from engine.planning.report import option_json
 
-JUDGED = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
+VERDICT = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
 """What JSON has of a verdict, beside the file's own facts."""
-TELL_EVERY_BYTES = 64 << 20
-"""Between two lines about a download, where there is no terminal."""
-PART_HELP = "With PART, list only entries whose name or alias contains PART."
 
 
 @click.group(name="models", invoke_without_command=True)
@@ -62,12 +58,12 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
         ctx.invoke(list_models, as_json=as_json)
 
 
-@command.command(name="list", help="List the models on this machine, favourites first.")
+@command.command(name="list")
 @json_option
 def list_models(*, as_json: bool) -> None:
-    """List the models on this machine."""
+    """List the models on this machine, favourites first."""
     cut: list[Path] = []
-    with SlowReading() as reading:
+    with Progress() as reading:
         entries = scan(
             model_folders(),
             cache_path=paths.header_cache_path(),
@@ -76,11 +72,11 @@ def list_models(*, as_json: bool) -> None:
             speeds=user_speeds(),
             cut=cut.append,
         )
-    favourites = Favourites().all()
-    entries.sort(key=lambda entry: entry.identity not in favourites)
+    marked = favourites()
+    entries.sort(key=lambda entry: entry.identity not in marked)
     for folder in cut:
         note(f"only the first {MAX_VISITED:,} entries of {folder} were searched")
-    options = _judged(entries)
+    options = _options(entries)
     if as_json:
         print_json([_as_json(entry, options.get(entry.path)) for entry in entries])
     elif entries:
@@ -89,8 +85,8 @@ def list_models(*, as_json: bool) -> None:
         _print_where_to_put_models()
 
 
-def _judged(entries: Sequence[ModelEntry]) -> dict[Path, ModelOption]:
-    """The verdict on each model that can be loaded, with the usual context on this machine."""
+def _options(entries: Sequence[ModelEntry]) -> dict[Path, ModelOption]:
+    """The verdict for each model that can be loaded, with the usual context on this machine."""
     models = [each for each in entries if each.kind is ModelKind.MODEL and not each.problem]
     if not models:
         return {}
@@ -98,47 +94,70 @@ def _judged(entries: Sequence[ModelEntry]) -> dict[Path, ModelOption]:
     return {entry.path: option for entry, option in zip(models, options, strict=True)}
 
 
-@command.command(
-    name="catalogue",
-    help=f"List models that kvchat can plan without downloading a file. {PART_HELP}",
-)
+@command.command(name="catalogue")
 @click.argument("part", required=False, default="")
 @json_option
 def catalogue(part: str, *, as_json: bool) -> None:
-    """List the models that `plan`, `fit`, `pairs` and `export` accept without a file."""
+    """List models that kvchat can plan without downloading a file.
+
+    With PART, list only entries whose name or alias contains PART.
+    """
     found = [entry for entry in entries() if _holds(part, entry.name, entry.aliases)]
     found.sort(key=lambda entry: entry.name)
     if as_json:
-        print_json([_catalogue_json(entry) for entry in found])
+        names = (
+            "name", "aliases", "architecture", "n_parameters", "n_ctx_train", "source", "checked",
+        )  # fmt: skip
+        print_json([{name: getattr(entry, name) for name in names} for entry in found])
     elif found:
         _print_table(
             ("name", "parameters", "context", "also known as"),
-            [_catalogue_cells(entry) for entry in found],
+            [
+                (
+                    entry.name,
+                    f"{entry.n_parameters / 1e9:.3g} B",
+                    fmt.context_size(entry.n_ctx_train),
+                    ", ".join(entry.aliases) or "-",
+                )
+                for entry in found
+            ],
         )
         quantizations = ", ".join(QUANTIZATIONS)
-        tell(
+        log_line(
             f"Plans use {DEFAULT_QUANTIZATION}; for another quantisation, append a colon and one "
             f"of {quantizations} to the name."
         )
     else:
-        tell(f"No model name in the catalogue contains {part!r}.")
+        log_line(f"No model name in the catalogue contains {part!r}.")
 
 
-@command.command(name="cards", help=f"List GPUs and machines for plans. {PART_HELP}")
+@command.command(name="cards")
 @click.argument("part", required=False, default="")
 @json_option
 def cards(part: str, *, as_json: bool) -> None:
-    """List the GPUs and machines that --card accepts."""
+    """List GPUs and machines for plans, which --card accepts.
+
+    With PART, list only entries whose name or alias contains PART.
+    """
     found = [card for card in all_cards() if _holds(part, card.name, card.aliases)]
     if as_json:
-        print_json([asdict(card) for card in found])
+        print_json(found)
     elif found:
         _print_table(
             ("card", "maker", "memory", "GB/s", "also known as"),
-            [_card_cells(card) for card in found],
+            [
+                (
+                    card.name,
+                    card.vendor,
+                    fmt.nbytes(card.memory_bytes),
+                    f"{card.bandwidth_gbps:g}",
+                    ", ".join(card.aliases) or "-",
+                )
+                for card in found
+            ],
         )
     else:
-        tell(
+        log_line(
             f"No GPU or machine name contains {part!r}: use a memory size instead, such as "
             "`--vram 24GiB`."
         )
@@ -147,10 +166,9 @@ def cards(part: str, *, as_json: bool) -> None:
 @command.command(name="install-starter")
 def install() -> None:
     """Download the starter model, SmolLM2-135M-Instruct (98 MB), and verify its checksum."""
-    is_terminal = redraws()
-    install_starter(paths.models_dir(), lambda line: _tell(line, is_terminal=is_terminal))
-    if is_terminal:
-        tell()
+    with Progress() as progress:
+        path = install_starter(paths.models_dir(), progress.show)
+    print_line(str(path))
 
 
 @command.command(name="get")
@@ -172,7 +190,7 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     kvchat models get qwen3-8b
     kvchat models get hf:owner/repository:Q5_K_M
     """  # noqa: D301  click wants the backspace character itself
-    with SlowReading().hub():
+    with Progress().hub():
         projector = _projector(name)
     if projector is not None:
         _download(projector, folder, is_sure=is_sure)
@@ -186,11 +204,11 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
         )
     option = offer.option_of(model)
     _download(model, folder, f"{model.name} {verdict_text(option)}", is_sure=is_sure)
-    with SlowReading().hub():
+    with Progress().hub():
         projectors = repository_projectors(offer.repo, model.revision)
     for each in projectors:
         size = fmt.nbytes(each.nbytes)
-        tell(f"`kvchat models get {each.address}` ({size}) adds image input.")
+        log_line(f"`kvchat models get {each.address}` ({size}) adds image input.")
 
 
 @command.command(name="rm")
@@ -199,17 +217,16 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
 def remove(name: str, *, is_sure: bool) -> None:
     """Delete the files of a model, after confirmation."""
     found = removal_of(_path(name))
-    if not is_sure:
-        _agree(found.question, "--yes deletes it")
+    confirm(found.question, "--yes deletes it", is_sure=is_sure)
     found.run()
-    say(f"deleted {found.name}, {fmt.nbytes(found.nbytes)}")
+    print_line(f"deleted {found.name}, {fmt.nbytes(found.nbytes)}")
 
 
 @command.command(name="where")
 @click.argument("name")
 def where(name: str) -> None:
     """Print the folder of a model."""
-    say(str(_path(name).parent))
+    print_line(str(_path(name).parent))
 
 
 @command.command(name="favourite")
@@ -218,17 +235,8 @@ def where(name: str) -> None:
 def favourite(name: str, *, off: bool) -> None:
     """Mark a model as a favourite, so that lists show the model first."""
     path = _path(name)
-    note = Favourites().mark(model_identity(path), is_favourite=not off)
-    if note is not None:
-        tell(note)
-    say(f"{path.stem} is {'no longer a favourite' if off else 'a favourite'}")
-
-
-def _tell(line: str, *, is_terminal: bool) -> None:
-    if is_terminal:
-        tell_over(line)
-    elif not line.startswith("downloaded"):
-        tell(line)
+    mark_favourite(model_identity(path), is_favourite=not off)
+    print_line(f"{path.stem} is {'no longer a favourite' if off else 'a favourite'}")
 
 
 def _print_models(entries: Sequence[ModelEntry], options: Mapping[Path, ModelOption]) -> None:
@@ -236,54 +244,22 @@ def _print_models(entries: Sequence[ModelEntry], options: Mapping[Path, ModelOpt
     _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
     for entry in entries:
         for copy in entry.copies:
-            say((one_line(f"{copy} is a copy of {entry.path}"), "yellow"))
+            print_line((one_line(f"{copy} is a copy of {entry.path}"), "yellow"))
     for entry in entries:
         if entry.problem is not None:
-            say((one_line(f"{entry.name}: {entry.problem}"), "red"))
+            print_line((one_line(f"{entry.name}: {entry.problem}"), "red"))
 
 
 def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     numbers = (
         "context", "size", "parameters", "memory", "GB/s", "tok/s", "needs", "largest context",
     )  # fmt: skip
-    cells = ([one_line(cell) for cell in row] for row in rows)
-    console().print(plain_table(titles, cells, numbers=numbers))
+    console().print(plain_table(titles, rows, numbers=numbers))
 
 
 def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
     wanted = part.casefold()
     return any(wanted in known.casefold() for known in (name, *aliases))
-
-
-def _catalogue_cells(entry: CatalogEntry) -> tuple[str, str, str, str]:
-    return (
-        entry.name,
-        f"{entry.n_parameters / 1e9:.3g} B",
-        fmt.context_size(entry.n_ctx_train),
-        ", ".join(entry.aliases) or "-",
-    )
-
-
-def _catalogue_json(entry: CatalogEntry) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "aliases": entry.aliases,
-        "architecture": entry.architecture,
-        "n_parameters": entry.n_parameters,
-        "n_ctx_train": entry.n_ctx_train,
-        "source": entry.source,
-        "checked": entry.checked,
-    }
-
-
-def _card_cells(card: Card) -> tuple[str, str, str, str, str]:
-    return (
-        card.name,
-        card.vendor,
-        fmt.nbytes(card.memory_bytes),
-        f"{card.bandwidth_gbps:g}",
-        ", ".join(card.aliases) or "-",
-    )
 
 
 def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
@@ -316,10 +292,10 @@ def _short(folder: Path) -> str:
 
 
 def _print_where_to_put_models() -> None:
-    tell("No GGUF model was found in these folders:")
+    log_line("No GGUF model was found in these folders:")
     for folder in model_folders():
-        tell(f"  {folder}")
-    tell(
+        log_line(f"  {folder}")
+    log_line(
         "Put a model into one of these folders, add a folder with KVCHAT_MODELS, or download a "
         "model:\n  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
@@ -327,15 +303,10 @@ def _print_where_to_put_models() -> None:
 
 
 def _as_json(entry: ModelEntry, option: ModelOption | None) -> dict[str, object]:
-    of_pairs = ("vocabulary", "reads")
-    shown = {name: value for name, value in asdict(entry).items() if name not in of_pairs}
-    judged = {} if option is None else option_json(option)
-    return {
-        **{name: judged.get(name) for name in JUDGED},
-        **shown,
-        "path": str(entry.path),
-        "copies": [str(path) for path in entry.copies],
-    }
+    facts = asdict(entry)
+    del facts["vocabulary"], facts["reads"]  # of pairs
+    verdict = {} if option is None else option_json(option)
+    return {name: verdict.get(name) for name in VERDICT} | facts
 
 
 def print_offer(offer: HubOffer, *, as_json: bool = False) -> None:
@@ -357,11 +328,10 @@ def print_offer(offer: HubOffer, *, as_json: bool = False) -> None:
     _print_table(("name", "size", "here", "needs", "largest context", "speed"), rows)
     best = offer.best
     if best is not None:
-        tell(f"Recommended: `kvchat models get {best.address}`")
+        log_line(f"Recommended: `kvchat models get {best.address}`")
 
 
 def _projector(name: str) -> HubModel | None:
-    """The projector that a name of a file means."""
     asked = parse_hub_name(name)
     if asked is None or asked.file is None or not is_projector_name(asked.file):
         return None
@@ -370,24 +340,28 @@ def _projector(name: str) -> HubModel | None:
 
 
 def _download(model: HubModel, folder: Path | None, verdict: str = "", *, is_sure: bool) -> None:
-    """Download a file after a question, and print where it lies."""
-    say((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
+    print_line((model.name, "bold"), f"  {fmt.nbytes(model.nbytes)} from {model.repo}")
     if verdict:
-        say(verdict)
+        print_line(verdict)
     if not model.is_checked:
-        tell("the hub has no checksum for this file: the download cannot be verified")
+        log_line("the hub has no checksum for this file: the download cannot be verified")
     place = folder or paths.models_dir()
-    if not is_sure:
-        _agree(f"Download it into {model.place(place).parent}?", "--yes downloads it")
-    path = download(model, place, _progress(model.name))
-    if redraws():
-        tell_over()
-    say(str(path))
+    question = f"Download it into {model.place(place).parent}?"
+    confirm(question, "--yes downloads it", is_sure=is_sure)
+    with Progress() as progress:
+
+        def show(n_done: int, n_all: int) -> None:
+            share = n_done / max(n_all, 1)
+            text = f"{model.name}: {fmt.nbytes_of(n_done, n_all)}, {fmt.percent(share)}"
+            progress.show(text, share)
+
+        path = download(model, place, show)
+    print_line(str(path))
 
 
 def _offered(name: str) -> tuple[HubOffer, HubModel | None]:
     """The repository of a name, and the model of it that is meant or suits best."""
-    with SlowReading().hub() as reading:
+    with Progress().hub() as reading:
         asked = repository_of(name)
         offer = read_offer(asked, user_planner(), reading.header)
     return offer, offer.best if asked.wanted is None else offer.named(asked.wanted)
@@ -395,25 +369,3 @@ def _offered(name: str) -> tuple[HubOffer, HubModel | None]:
 
 def _path(name: str) -> Path:
     return find_model(name, model_folders())
-
-
-def _agree(question: str, otherwise: str) -> None:
-    if not confirmed(question, otherwise):
-        raise click.Abort
-
-
-def _progress(name: str) -> Callable[[int, int], None]:
-    """Shows how far a download is: over one line of a terminal, else on a line now and then."""
-    is_terminal = redraws()
-    told = -TELL_EVERY_BYTES
-
-    def tell_bytes(n_done: int, n_all: int) -> None:
-        nonlocal told
-        text = f"{name}: {fmt.nbytes_of(n_done, n_all)}, {fmt.percent(n_done / max(n_all, 1))}"
-        if is_terminal:
-            tell_over(text)
-        elif n_done - told >= TELL_EVERY_BYTES or n_done == n_all:
-            tell(text)
-            told = n_done
-
-    return tell_bytes

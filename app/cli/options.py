@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial, reduce, wraps
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -25,9 +25,6 @@ from engine.errors import EngineError, shown
 from engine.files import expanded
 from engine.memory.units import parse_bytes
 from engine.planning.values import parse_count, parse_layers, parse_shares, parse_threads
-
-if TYPE_CHECKING:
-    from engine.memory.cards import TypedGpu
 
 T = TypeVar("T")
 MOST = 2**31 - 1
@@ -47,11 +44,11 @@ SEED = click.IntRange(0, 2**63 - 1)
 
 
 class Parsed(click.ParamType[T]):
-    """What a function reads from the text that was typed; its errors are click's.
+    """A value that a function reads from the typed text; its `EngineError`s become click's.
 
     Args:
         name: Stands for the value in the help.
-        read: Raises an `EngineError` for what it cannot read.
+        read: Reads the text.
     """
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
@@ -62,7 +59,7 @@ class Parsed(click.ParamType[T]):
         return self.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
-        """The value; a default that is no text stays as it is."""
+        """The value; a default that is no text stays unchanged."""
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]  # a default of the option
         try:
@@ -142,24 +139,21 @@ def _age(text: str) -> float:
     return float(match["number"]) * UNIT_S[match["unit"]]
 
 
+def _lazily(place: str) -> Callable[[str], Any]:
+    """A function by module and name, which is imported when it is called."""
+
+    def call(text: str) -> Any:
+        return resolve_name(place)(text)
+
+    return call
+
+
 def _predictor(text: str) -> str:
     from engine.configuration import SpeculationSettings
     from engine.speculation.predictor_pool import with_predictor
 
     with_predictor(SpeculationSettings(), text)
     return text
-
-
-def _gpus(text: str) -> "tuple[TypedGpu, ...]":
-    from engine.memory.cards import parse_devices
-
-    return parse_devices(text)
-
-
-def _server(text: str) -> str:
-    from engine.servers import parse_server
-
-    return parse_server(text)
 
 
 def _kv_types(text: str) -> str:
@@ -172,12 +166,6 @@ def _kv_types(text: str) -> str:
     return text
 
 
-def _rule(text: str) -> tuple[str, object]:
-    from engine.presets.preset import parse_rule
-
-    return parse_rule(text)
-
-
 def _projector(text: str) -> str:
     if text != "off":
         click.Path(exists=True, dir_okay=False).convert(text, None, None)
@@ -186,11 +174,13 @@ def _projector(text: str) -> str:
 
 ADAPTER = Parsed("FILE[:SCALE]", _adapter)
 """An adapter that is there, with its scale."""
-GPUS = Parsed("SIZE|HOST:GPUS", _gpus)
+GPUS: Parsed[Any] = Parsed("SIZE|HOST:GPUS", _lazily("engine.memory.cards:parse_devices"))
 """GPUs by size or card, of this machine or of another: `2x24GiB`, `host1:2x24GiB`."""
 AGE = Parsed("AGE", _age)
 """Seconds, written as `30d`."""
 PREDICTOR = Parsed("predictor", _predictor)
+RULE: Parsed[Any] = Parsed("KEY=VALUE", _lazily("engine.presets.preset:parse_rule"))
+"""A key of a preset, with its value."""
 SHARES = Parsed("SHARES", parse_shares)
 """The share of each GPU, written as `3:1` or `60,40`."""
 
@@ -201,11 +191,11 @@ def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
 
 
 def gathered(name: str, place: str) -> Callable[[Command], Command]:
-    """A decorator: the command is given one value for all that was typed of its fields.
+    """A decorator: the command receives one dataclass for the options that are its fields.
 
     Args:
         name: Of the command's parameter.
-        place: Module and name of a dataclass, which is imported when the command runs.
+        place: Module and name of the dataclass, which is imported when the command runs.
     """
 
     def decorate(command: Command) -> Command:
@@ -275,7 +265,7 @@ answer_options = joined(
 
 
 def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> SamplingSettings:
-    """The settings with what `answer_options` say, which they take out of `given`.
+    """The settings with the values of `answer_options`, which are removed from `given`.
 
     Raises:
         UsageError: both a schema and a grammar were typed.
@@ -293,46 +283,45 @@ def with_answer(sampling: SamplingSettings, given: dict[str, object]) -> Samplin
     if sampling.json_schema or sampling.grammar:
         from engine.grammar.source import grammar_of
 
-        grammar_of(sampling)  # what is wrong is said before a model is loaded
+        grammar_of(sampling)  # errors come before a model is loaded
     return sampling
 
 
+def is_typed(name: str) -> bool:
+    """Whether a parameter of the running command was typed."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
 def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
-    """Make sure that nothing was typed which does not go with another option.
+    """Refuse parameters that do not go with another option.
 
     Args:
-        why: Stands before what is to be left out.
+        why: Begins the message; what to leave out follows.
         is_refused: Whether a parameter of this name does not go with it.
-
-    Raises:
-        UsageError: something was.
     """
     context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""
-        if is_refused(name) and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if is_refused(name) and is_typed(name):
             is_off = context.params.get(name) is False and bool(param.secondary_opts)
-            spelled = (param.secondary_opts if is_off else param.opts)[0]
-            typed = spelled if isinstance(param, click.Option) else f"the {name}"
+            option = (param.secondary_opts if is_off else param.opts)[0]
+            typed = option if isinstance(param, click.Option) else f"the {name}"
             raise click.UsageError(f"{why}: leave out {typed}")
 
 
-def token_ids(spelled: str) -> tuple[int, ...]:
-    """Token ids as they were typed, or those in the file of that name; `-` is standard input.
-
-    Raises:
-        UsageError: the file cannot be read, or something in it is no token id.
-    """
-    text = spelled
-    if _IDS.fullmatch(spelled) is None:
-        from app.cli.console import read_input
+def token_ids(typed: str) -> tuple[int, ...]:
+    """The typed token ids, or those in the file of that name; `-` is standard input."""
+    text = typed
+    if _IDS.fullmatch(typed) is None:
+        from app.console import read_input
         from engine.files import RECORDS_BYTES, read_text
 
         try:
-            is_input = spelled == "-"
-            text = read_input() if is_input else read_text(Path(spelled), limit=RECORDS_BYTES)
+            is_input = typed == "-"
+            text = read_input() if is_input else read_text(Path(typed), limit=RECORDS_BYTES)
         except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"{spelled} cannot be read as token ids: {error}") from error
+            raise click.UsageError(f"{typed} cannot be read as token ids: {error}") from error
     words = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
     wrong = next((n for n, word in enumerate(words) if not word.isdecimal()), None)
     if wrong is not None:
@@ -352,34 +341,17 @@ backend_choice = click.option(
 )
 
 
-def _shorthand(key: str) -> Callable[[Command], Command]:
-    """A hidden option `--key VALUE` for `--set key=VALUE`."""
-
-    def add(context: click.Context, _: click.Parameter, rule: tuple[str, object] | None) -> None:
-        context.meta.setdefault(_SHORTHANDS, []).extend([rule] if rule else [])
-
-    return click.option(
-        f"--{key.replace('_', '-')}", type=Parsed("VALUE", lambda text: _rule(f"{key}={text}")),
-        hidden=True, is_eager=True, expose_value=False, callback=add,
-    )  # fmt: skip
-
-
-_SHORTHANDS = f"{__name__}.shorthands"
-set_option = joined(
-    click.option("--set", "rules", type=Parsed("KEY=VALUE", _rule), multiple=True,
-                 callback=lambda context, _, rules: dict((*context.meta[_SHORTHANDS], *rules)),
-                 help="Set any preset key, such as n_ubatch=256 or kv_cache=nf4; "
-                 "repeatable."),
-    *map(_shorthand, ("kv_cache", "kv_trace", "decode_plan", "compile")),
+set_option = click.option(
+    "--set", "rules", type=RULE, multiple=True, callback=lambda _, __, rules: dict(rules),
+    help="Set any preset key, such as n_ubatch=256 or kv_cache=nf4; repeatable.",
 )  # fmt: skip
 """Settings without an option of their own."""
 backend_options = joined(backend_choice, set_option)
 """Engine, and settings without an option of their own."""
 
-ADDRESS = Parsed("URL", _server)
 server_option = click.option(
     "--server",
-    type=ADDRESS,
+    type=Parsed("URL", _lazily("engine.servers:parse_server")),
     help="URL of a llama-server, vLLM, SGLang, Ollama or OpenAI-compatible server; set "
     "the API key in the environment variable KVCHAT_SERVER_KEY.",
 )

@@ -1,21 +1,20 @@
-"""`kvchat pairs`: which models can draft for another, and what each would bring."""
+"""`kvchat pairs`: which models can draft for another, and the gain that each promises."""
 
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from app import paths
-from app.cli.console import SlowReading, print_json
 from app.cli.options import json_option
 from app.config import model_folders
-from app.console import console, plain_table
+from app.console import Progress, print_json, print_line
 from app.format import nbytes
 from app.planning import user_planner
 from app.sanitize import one_line
+from app.tables import console, plain_table
 from engine.memory.hardware import usable_devices
 from engine.model.library import (
     HeaderFacts,
@@ -54,36 +53,33 @@ def command(
     of the files and estimates the gain from the bytes that each model reads per step.
     `kvchat bench` measures the gain.
     """
-    with SlowReading() as reading:
-        found = draft_options(model, folders, machine, reading)
+    with Progress() as progress:
+        found = _draft_options(model, folders, machine or _machine(), progress)
     if as_json:
         print_json(_as_json(found))
     else:
-        print_pairs(found)
+        _print_pairs(found)
 
 
-def draft_options(
-    model: str,
-    folders: Sequence[Path],
-    machine: MachineKind | None,
-    reading: SlowReading,
+def _draft_options(
+    model: str, folders: Sequence[Path], machine: MachineKind, progress: Progress
 ) -> DraftOptions:
-    """All that the folders hold, as drafts of a model."""
+    """The models of the folders as drafts of a model."""
     planner, searched = user_planner(), list(folders) or model_folders()
     try:
         path = find_model(model, searched)
     except UnknownNameError:
-        path = take_model(model, planner, reading.header)
+        path = take_model(model, planner, progress.header)
     target = planner.model(path)
     models = read_headers(
         searched,
         cache_path=None if folders else paths.header_cache_path(),
-        progress=reading.scanned,
+        progress=progress.scanned,
     )
     own: HeaderFacts | None = next((each for each in models if each.path == path), None)
     if own is None and target.file.origin is None:
         own = read_facts(path)
-    return options_of(target, models, own, machine or _machine())
+    return options_of(target, models, own, machine)
 
 
 def _machine() -> MachineKind:
@@ -97,9 +93,10 @@ def _as_json(found: DraftOptions) -> dict[str, object]:
         "problem": found.problem,
         "best": None if best is None else best.name,
         "llama_server": None if best is None else server_options(best),
-        "drafts": [_draft_as_json(each) for each in found.drafts],
-        "unsuitable": [_draft_as_json(each) for each in found.unsuitable],
-        "missing": [_draft_as_json(each) for each in found.missing],
+        **{
+            name: [_draft_as_json(each) for each in getattr(found, name)]
+            for name in ("drafts", "unsuitable", "missing")
+        },
         "lookup": _advice_as_json(found.look_up),
     }
 
@@ -107,7 +104,7 @@ def _as_json(found: DraftOptions) -> dict[str, object]:
 def _draft_as_json(draft: DraftOption) -> dict[str, object]:
     return {
         "name": draft.name,
-        "path": None if draft.path is None else str(draft.path),
+        "path": draft.path,
         "bytes": draft.nbytes,
         "file_type": draft.file_type,
         "share_of_target": draft.share,
@@ -117,95 +114,73 @@ def _draft_as_json(draft: DraftOption) -> dict[str, object]:
 
 
 def _advice_as_json(advice: Advice) -> dict[str, object]:
+    gains = {"low": advice.low, "high": advice.high, "ceiling": advice.ceiling}
     return {
         "verdict": str(advice.worth),
         "reason": advice.reason,
         "n_draft": advice.n_draft,
-        "gain_low": None if advice.low is None else advice.low.factor,
-        "gain_high": None if advice.high is None else advice.high.factor,
-        "gain_ceiling": None if advice.ceiling is None else advice.ceiling.factor,
+        **{f"gain_{name}": None if gain is None else gain.factor for name, gain in gains.items()},
     }
 
 
-N_DRAFTS = 20
-N_MISFITS = 12
-"""Models that are named of those that can draft, and of those that cannot; JSON names all."""
+N_DRAFTS, N_UNSUITABLE = 20, 12
+"""Models that are printed of those that can draft, and of those that cannot; JSON has all."""
 STYLES = {Worth.USE: "green", Worth.DEPENDS: "", Worth.HARDLY: "yellow", Worth.NEVER: "red"}
 
 
-def print_pairs(found: DraftOptions) -> None:
-    """Print the drafts on this machine, those that are missing, what cannot draft, and the best."""
-    screen = console()
+def _print_pairs(found: DraftOptions) -> None:
+    """Print the drafts here, drafts to download, models that cannot draft, and the best."""
     if found.problem is not None:
-        screen.print(Text(f"{found.target}: {found.problem}", style="red"))
+        print_line((f"{found.target}: {found.problem}", "red"))
         return
     if found.drafts:
-        _print_drafts(screen, found.drafts)
+        _print_drafts(found.drafts)
     else:
-        screen.print(Text(f"No model on this machine can draft for {found.target}."))
+        print_line(f"No model on this machine can draft for {found.target}.")
     if found.missing:
-        screen.print(Text("\nDraft models to download (figures for Q4_K_M):", style="bold"))
-        _print_drafts(screen, found.missing)
-    _print_misfits(screen, found.unsuitable)
-    screen.print(Text(f"\nLookup (needs no draft model): {found.look_up.reason}."))
-    _print_best(screen, found)
+        print_line(("\nDraft models to download (figures for Q4_K_M):", "bold"))
+        _print_drafts(found.missing)
+    if found.unsuitable:
+        print_line(("\nThese models on this machine cannot draft for this target:", "bold"))
+        _print_reasons(found.unsuitable, N_UNSUITABLE)
+    print_line(f"\nLookup (needs no draft model): {found.look_up.reason}.")
+    best = found.best
+    if best is not None:
+        print_line((f"\nLoad {best.name}:", "bold"))
+        own = ["kvchat", found.target, "--draft", best.name]
+        server = ["llama-server", "-m", str(found.target_path), *server_options(best)]
+        for words in (own, server):
+            print_line(f"  {shlex.join(words)}")
 
 
-def _print_drafts(screen: Console, drafts: Sequence[DraftOption]) -> None:
+def _print_drafts(drafts: Sequence[DraftOption]) -> None:
     are_here = drafts[0].path is not None
-    place = () if are_here else ("published as",)
-    titles = ("draft", "quant", "size", "reads", "verdict", "gain", "length", *place)
-    table = plain_table(titles, numbers=("size", "reads", "length"))
-    shown = drafts[:N_DRAFTS]
-    for draft in shown:
-        where = () if are_here else (draft.published_as or "-",)
-        style = STYLES[draft.advice.worth]
-        table.add_row(*(Text(one_line(cell)) for cell in (*_cells(draft), *where)), style=style)
-    screen.print(table)
-    for draft in shown:
-        screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
-    _print_rest(screen, len(drafts) - N_DRAFTS)
+    titles = ("draft", "quant", "size", "reads", "verdict", "gain", "length")
+    table = plain_table(
+        titles if are_here else (*titles, "published as"), numbers=("size", "reads", "length")
+    )
+    for draft in drafts[:N_DRAFTS]:
+        cells = _cells(draft) if are_here else (*_cells(draft), draft.published_as or "-")
+        table.add_row(*(Text(one_line(cell)) for cell in cells), style=STYLES[draft.advice.worth])
+    console().print(table)
+    _print_reasons(drafts, N_DRAFTS)
 
 
-def _print_rest(screen: Console, n_more: int) -> None:
-    if n_more > 0:
-        screen.print(Text(f"and {n_more} more (--json lists all)"))
+def _print_reasons(drafts: Sequence[DraftOption], n: int) -> None:
+    for draft in drafts[:n]:
+        print_line(f"{draft.name}: {draft.advice.reason}")
+    if len(drafts) > n:
+        print_line(f"and {len(drafts) - n} more (--json lists all)")
 
 
 def _cells(draft: DraftOption) -> tuple[str, ...]:
+    low, high = draft.advice.low, draft.advice.high
     return (
         draft.name,
         draft.file_type or "-",
         "-" if draft.nbytes is None else nbytes(draft.nbytes),
         "-" if draft.share is None else f"{draft.share:.0%}",
         str(draft.advice.worth),
-        _gain(draft.advice),
+        "-" if low is None or high is None else f"{low.factor:.2f}x to {high.factor:.2f}x",
         str(draft.advice.n_draft or "-"),
     )
-
-
-def _gain(advice: Advice) -> str:
-    if advice.low is None or advice.high is None:
-        return "-"
-    return f"{advice.low.factor:.2f}x to {advice.high.factor:.2f}x"
-
-
-def _print_misfits(screen: Console, unsuitable: Sequence[DraftOption]) -> None:
-    if unsuitable:
-        screen.print(
-            Text("\nThese models on this machine cannot draft for this target:", style="bold")
-        )
-    for draft in unsuitable[:N_MISFITS]:
-        screen.print(Text(f"{draft.name}: {draft.advice.reason}"))
-    _print_rest(screen, len(unsuitable) - N_MISFITS)
-
-
-def _print_best(screen: Console, found: DraftOptions) -> None:
-    best = found.best
-    if best is None:
-        return
-    screen.print(Text(f"\nLoad {best.name}:", style="bold"))
-    kvchat = ["kvchat", found.target, "--draft", best.name]
-    server = ["llama-server", "-m", str(found.target_path), *server_options(best)]
-    for words in (kvchat, server):
-        screen.print(Text(f"  {shlex.join(words)}"), soft_wrap=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from app import format as fmt
-from app.cli.console import print_text, read_line, say
+from app.console import print_line, print_text, read_line
 from engine.errors import WorkerError
 from engine.events import Event, Finished, FinishReason, TokensCommitted
 from engine.process.blocking_client import BlockingClient
@@ -26,7 +26,7 @@ _END = re.compile(r"(?<=[.!?:;])\s|\n")
 
 @dataclass(slots=True)
 class PlainChat:
-    """Asks and answers in whole lines; it keeps what was said, so that each reply has it all."""
+    """Answers questions in whole lines, each with all earlier messages."""
 
     engine: BlockingClient
     request: GenerationRequest
@@ -35,17 +35,13 @@ class PlainChat:
     """Sees every event."""
 
     def ask(self, text: str) -> Finished:
-        """Ask one question and print its reply.
-
-        Raises:
-            WorkerError: the engine refused it, or ended.
-        """
+        """Ask one question and print its reply."""
         messages = (*self.request.messages, Message("user", text))
-        say("Assistant:")
+        print_line("Assistant:")
         finished = self._printed(replace(self.request, messages=messages))
-        said = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
-        self.request = replace(self.request, messages=(*messages, said))
-        say(self._end(finished))
+        reply = Message("assistant", finished.text, finished.token_ids, finished.vocabulary_id)
+        self.request = replace(self.request, messages=(*messages, reply))
+        print_line(self._end(finished))
         return finished
 
     def _printed(self, request: GenerationRequest) -> Finished:
@@ -63,7 +59,7 @@ class PlainChat:
         finished = self.engine.finished
         assert finished is not None, "a reply ends with `Finished`"
         if not finished.text.endswith("\n"):
-            say()
+            print_line()
         return finished
 
     def _end(self, finished: Finished) -> str:
@@ -82,12 +78,7 @@ class PlainChat:
 
 
 def converse(chat: PlainChat, lines: Iterable[str]) -> int:
-    """Answer lines until they end; 1 where the last one was not answered.
-
-    Args:
-        chat: What answers.
-        lines: What is written, a question each; `asked_lines` of a terminal.
-    """
+    """Answer lines until they end; 1 where the last one was not answered."""
     begin, is_answered = chat.request, True
     for line in lines:
         match line.strip():
@@ -99,13 +90,13 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
                 print_text([HELP])
             case "/new":
                 chat.request = begin
-                say("New chat.")
+                print_line("New chat.")
             case text:
                 try:
                     chat.ask(text)
                     is_answered = True
                 except WorkerError as error:
-                    say(f"No reply: {error.title}: {error}")
+                    print_line(f"No reply: {error.title}: {error}")
                     is_answered = False
     return 0 if is_answered else 1
 
@@ -114,14 +105,14 @@ def asked_lines() -> Iterator[str]:
     """The lines of standard input; on a terminal each is asked for, and Ctrl+C asks again."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
-        say(HELP)
+        print_line(HELP)
     while True:
         try:
             if is_terminal:
-                say("You:")
+                print_line("You:")
             line = read_line()
         except KeyboardInterrupt:
-            say()
+            print_line()
             continue
         if not line:
             return

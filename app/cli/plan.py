@@ -1,13 +1,12 @@
 """`kvchat plan`, and the options that `export` and `fit` have in common with it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
-from typing import cast, get_args
+from typing import get_args
 
 import click
 
-from app.cli.console import SlowReading, print_json, tell
 from app.cli.options import (
     ADAPTER,
     GPUS,
@@ -19,45 +18,43 @@ from app.cli.options import (
     Size,
     backend_choice,
     draft_option,
+    gathered,
     joined,
     json_option,
     kv_options,
     mmproj_option,
+    opens_model,
     preset_option,
+    refuse_typed,
     set_option,
     threads_option,
 )
 from app.cli.plan_output import print_plan
 from app.config import load_settings
+from app.console import Progress, log_line, print_json
 from app.library import read_offer
+from app.opening import ModelRequest
 from app.paths import presets_dir
 from app.planning import user_planner, with_settings
-from engine.memory.cards import find_card
+from engine.memory.cards import TypedGpu, find_card
 from engine.memory.hardware import Instructions
 from engine.memory.terms import Target
 from engine.model.hub import DownloadError, HubName, parse_hub_name
 from engine.model.remote import RemoteFileError
-from engine.planning.cache_types import open_types, type_rules, types_text
+from engine.planning.cache_types import open_types, types_text
 from engine.planning.machine import PlannedMachine, named_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.planner import Plan, Planner, Setup
 from engine.planning.report import plan_json
 from engine.planning.request import PlanRequest, setup_of
 from engine.planning.resolve import AUTO_N_CTX
-from engine.planning.values import AskedThreads, thread_rules
 from engine.planning.workers import workers_of
 from engine.presets.library import find_preset
 from engine.presets.preset import Preset
 
 CPUS = get_args(Instructions)
-OF_ONE_FILE = {
-    "dry_run": "--dry-run", "draft": "--draft", "mmproj": "--mmproj",
-    "lora": "--lora", "n_mtp_draft": "--mtp", "n_gpu_layers": "--gpu-layers",
-    "n_cpu_moe": "--n-cpu-moe",
-}  # fmt: skip
-"""Options of a plan that say nothing of the other files of a repository."""
-MACHINE = frozenset({"vram", "cards", "ram", "cpu", "margin", "net"})
-
+OF_ONE_FILE = {"dry_run", "draft", "mmproj", "lora", "n_mtp_draft", "n_gpu_layers", "n_cpu_moe"}
+"""Options that cannot be used with a repository."""
 
 machine_options = joined(
     click.option(
@@ -79,6 +76,7 @@ machine_options = joined(
                       "machine]"),
     click.option("--margin", type=Size(can_be_zero=True),
                  help="Memory to leave free on every device. [512MiB]"),
+    gathered("machine", "app.cli.plan:MachineOptions"),
 )  # fmt: skip
 
 slots_option = click.option(
@@ -130,100 +128,80 @@ planner_options = joined(
     click.option("--lora", type=ADAPTER, multiple=True,
                  help="LoRA adapter and its scale; repeatable."),
     threads_option,
+    opens_model,
 )  # fmt: skip
-"""Every option of the planner, by the preset's own keys."""
+"""Every option of the planner, by the keys of a preset."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineOptions:
+    """The machine that was typed."""
+
+    vram: tuple[tuple[TypedGpu, ...], ...]
+    net: float
+    cards: tuple[str, ...]
+    ram: int | None
+    cpu: Instructions | None
+    margin: int | None
+    """Bytes to leave free; None is the default."""
+    no_gpu: bool = False
+
+    @property
+    def machine(self) -> PlannedMachine:
+        """The machine to plan for."""
+        typed = tuple(chain.from_iterable(self.vram))
+        sizes, names = named_gpus(typed)
+        return PlannedMachine(
+            sizes,
+            (*names, *(find_card(card).name for card in self.cards)),
+            self.ram,
+            self.cpu,
+            has_gpu=not self.no_gpu,
+            workers=workers_of(typed),
+            net_gbps=self.net,
+        )
 
 
 def setup_of_options(
-    model: str | None, target: Target, planner: Planner, options: Mapping[str, object]
+    asked: ModelRequest,
+    machine: MachineOptions,
+    target: Target,
+    planner: Planner,
+    options: Mapping[str, object],
 ) -> Setup:
-    """The setup that the machine's options and the options describe.
-
-    Raises:
-        UsageError: neither a model nor a preset is named.
-        EngineError: the model, the preset or a card is not there, or cannot be read.
-    """
-    if model is None and options["preset"] is None:
+    """The setup of the typed model, machine and preset keys."""
+    if asked.model is None and asked.preset is None:
         raise click.UsageError("specify MODEL, or a --preset that contains a model")
-    asked = PlanRequest(
-        model=model,
+    request = PlanRequest(
+        model=asked.model,
         target=target,
-        draft=_text(options["draft"]),
-        machine=machine_of(options),
-        margin_bytes=whole(options["margin"]),
-        rules=_rules(options),
+        draft=asked.draft,
+        machine=machine.machine,
+        margin_bytes=machine.margin,
+        rules=_rules(asked, options),
     )
-    with SlowReading() as reading:
-        return setup_of(asked, planner, _preset(options), progress=reading.header)
+    with Progress() as progress:
+        return setup_of(request, planner, _preset(asked), progress=progress.header)
 
 
-def types_notes(plan: Plan, options: Mapping[str, object]) -> tuple[str, ...]:
-    """Why the cache has its types and what that rests on; empty where they were named."""
-    if open_types(_preset(options).model_copy(update=_rules(options))) is None:
+def types_notes(plan: Plan, asked: ModelRequest, options: Mapping[str, object]) -> tuple[str, ...]:
+    """Why the cache has its types; empty if they were named."""
+    if open_types(_preset(asked).model_copy(update=_rules(asked, options))) is None:
         return ()
     return (types_text(plan.setup.configuration, plan.known),)
 
 
-def _preset(options: Mapping[str, object]) -> Preset:
-    """The named preset, with what the settings say where it says nothing."""
-    name = options["preset"]
-    rules = None if name is None else find_preset(str(name), presets_dir())
+def _preset(asked: ModelRequest) -> Preset:
+    """The named preset; user settings fill its unset keys."""
+    rules = None if asked.preset is None else find_preset(asked.preset, presets_dir())
     return with_settings(rules, load_settings().settings)
 
 
-def _rules(options: Mapping[str, object]) -> dict[str, object]:
-    """What the options say, by the keys of a preset."""
-    named = {"preset", "draft", "kv", "kv_budget", "n_threads", "rules", *MACHINE}
-    rules = type_rules(_text(options["kv"]), whole(options["kv_budget"]))
-    rules |= thread_rules(cast(AskedThreads, options["n_threads"]))
-    rules |= cast("dict[str, object]", options["rules"])
-    return rules | {
-        name: _plain(value)
-        for name, value in options.items()
-        if name not in named and value is not None and value != ()
+def _rules(asked: ModelRequest, options: Mapping[str, object]) -> dict[str, object]:
+    """The typed values by keys of a preset."""
+    return asked.preset_rules() | {
+        name: value for name, value in options.items() if value not in (None, ())
     }
-
-
-def machine_of(options: Mapping[str, object]) -> PlannedMachine:
-    """The machine that the options describe.
-
-    Raises:
-        HardwareError: a card is not known.
-    """
-    vram, cards, net = options["vram"], options["cards"], options.get("net")
-    assert isinstance(vram, tuple)
-    assert isinstance(cards, tuple)
-    typed = tuple(chain.from_iterable(vram))
-    sizes, named = named_gpus(typed)
-    return PlannedMachine(
-        sizes,
-        (*named, *(find_card(card).name for card in cards)),
-        whole(options["ram"]),
-        next((name for name in CPUS if name == options["cpu"]), None),
-        has_gpu=not options.get("no_gpu"),
-        workers=workers_of(typed),
-        net_gbps=net if isinstance(net, float) else 1.0,
-    )
-
-
-def whole(value: object) -> int | None:
-    """An option's number, None where it was not given."""
-    return value if isinstance(value, int) else None
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
-
-
-def _plain(value: object) -> object:
-    """A value as presets have it: paths are texts there."""
-    match value:
-        case Path():
-            return str(value)
-        case tuple():
-            return tuple(map(_plain, value))
-        case _:
-            return value
 
 
 plan_options = joined(
@@ -241,7 +219,8 @@ plan_options = joined(
 @click.argument("model")
 @plan_options
 def command(
-    model: str,
+    asked: ModelRequest,
+    machine: MachineOptions,
     *,
     target: Target,
     dry_run: bool,
@@ -264,73 +243,44 @@ def command(
     kvchat plan qwen3-32b --device host1:24GiB --device host2:2x24GiB --net 10
     """  # noqa: D301  click wants the backspace character itself
     planner = user_planner()
-    repository = parse_hub_name(model)
+
+    def setup(request: ModelRequest) -> Setup:
+        return setup_of_options(request, machine, target, planner, options)
+
+    repository = parse_hub_name(asked.model or "")
     if repository is not None and repository.file is None:
-        _check_for_repository({**options, "dry_run": dry_run})
-        _print_repository(repository, target, planner, as_json=as_json, options=options)
-        return
-    plan = planner.plan(setup_of_options(model, target, planner, options))
-    if dry_run:
-        plan = _dry_run(plan)
-    _print(plan, planner, as_json=as_json)
-    for note in types_notes(plan, options):
-        tell(note)
-
-
-def _dry_run(plan: Plan) -> Plan:
-    """The plan with what llama.cpp itself says that it would allocate."""
-    if not can_measure(plan):
-        raise click.UsageError(
-            "--dry-run measures a local file on the devices of this machine: specify a file, and "
-            "leave out --vram, --card, --ram and presets with vram_gib"
+        why = "settings of one file need hf:owner/repository/file.gguf"
+        refuse_typed(why, OF_ONE_FILE.__contains__)
+        n_ctx = asked.n_ctx or AUTO_N_CTX * int(str(options["n_slots"] or 1))
+        usual = replace(asked, n_ctx=n_ctx, mmproj="off")
+        _print_repository(
+            repository, planner, lambda model: setup(replace(usual, model=model)), as_json=as_json
         )
-    return measured_plan(plan)
-
-
-def _print(plan: Plan, planner: Planner, *, as_json: bool) -> None:
+        return
+    plan = planner.plan(setup(asked))
+    if dry_run:
+        if not can_measure(plan):
+            raise click.UsageError(
+                "--dry-run measures a local file on the devices of this machine: specify a file, "
+                "and leave out --vram, --card, --ram and presets with vram_gib"
+            )
+        plan = measured_plan(plan)
     if as_json:
         print_json(plan_json(plan, planner))
     else:
         print_plan(plan, planner)
+    for note in types_notes(plan, asked, options):
+        log_line(note)
 
 
 def _print_repository(
-    asked: HubName,
-    target: Target,
-    planner: Planner,
-    *,
-    as_json: bool,
-    options: Mapping[str, object],
+    asked: HubName, planner: Planner, setup_of: Callable[[str], Setup], *, as_json: bool
 ) -> None:
-    """Print every model of a repository with its verdict by the options."""
-    n_slots = whole(options["n_slots"]) or 1
-    n_ctx = whole(options["n_ctx"]) or AUTO_N_CTX * n_slots
-    fixed = {**options, "n_ctx": n_ctx, "mmproj": "off"}
     try:
-        with SlowReading().hub() as reading:
-            offer = read_offer(
-                asked,
-                planner,
-                reading.header,
-                setup_of=lambda address: setup_of_options(address, target, planner, fixed),
-            )
+        with Progress().hub() as progress:
+            offer = read_offer(asked, planner, progress.header, setup_of=setup_of)
     except DownloadError as error:
         raise RemoteFileError(str(error)) from error
     from app.cli.models import print_offer  # imports rich, which plans of one file do not need
 
     print_offer(offer, as_json=as_json)
-
-
-def _check_for_repository(options: Mapping[str, object]) -> None:
-    """Refuse options that have no meaning for a list of files.
-
-    Raises:
-        UsageError: there are some.
-    """
-    none = (None, (), False)
-    given = [flag for name, flag in OF_ONE_FILE.items() if options.get(name) not in none]
-    if given:
-        raise click.UsageError(
-            f"{', '.join(given)} can be used only with a single file, not with a repository: write "
-            "hf:owner/repository/file.gguf"
-        )

@@ -1,12 +1,11 @@
-"""Plans and found configurations on standard output, by the same lines as on the screen."""
+"""Plans and found configurations on standard output, by the lines of the screen."""
 
 import shutil
 import sys
 from collections.abc import Sequence
 
-from app.cli.console import Part, say
-from app.render.charts import GraphSymbols
-from app.render.lines import EMPTY, Line, Run
+from app.cli.printing import print_lines, symbols_for
+from app.render.lines import EMPTY, Line
 from app.render.plan import (
     command_lines,
     heading_line,
@@ -25,19 +24,6 @@ from engine.planning.planner import Plan, Planner
 from engine.planning.table import cost_table
 
 MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
-
-COLORS = {
-    "muted": "bright_black", "accent": "yellow", "good": "green", "warn": "yellow", "bad": "red",
-    "mem-weights": "blue", "mem-kv": "yellow", "mem-state": "magenta", "mem-compute": "green",
-    "mem-overhead": "white", "mem-draft": "cyan",
-    "mem-projector": "bright_blue", "mem-adapters": "bright_magenta",
-    "mem-shared": "white",
-    "mem-free": "bright_black", "mem-over": "red",
-}  # fmt: skip
-"""The terminal's own colours: a command knows no theme."""
-PLAIN = str.maketrans("✓✗·–…−±›≤", "+x--.-+><")  # noqa: RUF001  what a plan is written with
-"""Letters for signs that a terminal without Unicode lacks."""
-BOLD = {"strong", "heading-minor", "bad"}
 
 
 def print_plan(plan: Plan, planner: Planner) -> None:
@@ -70,36 +56,9 @@ def print_fit(fit: FitResult) -> None:
 
 
 def _print_sections(*sections: Sequence[Line]) -> None:
-    """Print lines, an empty one between two sections that hold something."""
-    is_plain = symbols_for(sys.stdout.encoding) == "ascii"
+    """Print lines, an empty one between two sections that have some."""
     lines = [line for section in sections if section for line in (EMPTY, *section)]
-    for line in lines[1:]:
-        say(*(_part(run, is_plain=is_plain) for run in _trimmed(line)))
-
-
-def symbols_for(encoding: str | None) -> GraphSymbols:
-    """The characters that an encoding has: letters where it knows no blocks."""
-    try:
-        "█▓▒▚░·✓✗".encode(encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return "ascii"
-    return "block"
-
-
-def _trimmed(line: Line) -> Line:
-    """The line without the spaces at its end, which styles would keep."""
-    end = line[-1].text.rstrip() if line else ""
-    return (*line[:-1], Run(end, line[-1].style)) if line else line
-
-
-def _part(run: Run, *, is_plain: bool) -> Part:
-    names = run.style.split()
-    color = next((COLORS[name] for name in names if name in COLORS), "")
-    style = f"{color} bold" if any(name in BOLD for name in names) else color
-    text = run.text
-    if is_plain:
-        text = text.translate(PLAIN).encode("ascii", "replace").decode("ascii")
-    return text, style
+    print_lines(lines[1:])
 
 
 def _width() -> int:

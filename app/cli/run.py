@@ -1,9 +1,9 @@
-"""`kvchat run`: one reply on standard output, streamed as text or summed up as JSON."""
+"""`kvchat run`: a reply, a file of prompts, a chat by lines, or a run of a manifest again."""
 
 import queue
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +11,6 @@ import click
 
 from app.batch import with_slots
 from app.cli import completion
-from app.cli.console import note, print_json, prompt_text
 from app.cli.options import (
     ADAPTER,
     FILE,
@@ -22,6 +21,7 @@ from app.cli.options import (
     Layers,
     answer_options,
     gathered,
+    is_typed,
     joined,
     opening_options,
     refuse_typed,
@@ -33,137 +33,58 @@ from app.cli.options import (
 )
 from app.cli.plain import PlainChat, asked_lines, converse
 from app.cli.run_reply import (
-    Outputs,
-    answer,
+    PARALLEL,
+    Replies,
+    RunOptions,
     answer_batch,
     exit_code,
-    repeat,
+    loaded,
+    replay,
     summary,
-    watched,
-    write,
 )
 from app.config import load_settings
+from app.console import note, print_json, prompt_text
 from app.opening import ModelRequest, OpenedModel, open_model
 from engine.background import start_thread
 from engine.configuration import MAX_DRAFT, MAX_SLOTS, ComputeType, Configuration, ControllerName
 from engine.generation.cpu_load import ProcessorLoad, threads_beside
 from engine.images import read_image
 from engine.memory.hardware import thread_counts
-from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 from engine.speculation.predictor_pool import with_predictor
 
 SEED_BITS = 63
-OF_ONE_TEXT = frozenset(
-    {"raw", "tokens", "preload", "written_path", "batch_path", "as_json", "images"}
-)
-"""What may not be typed beside `--plain`."""
-OF_ONE_REPLY = frozenset(
-    {"prompt", "raw", "tokens", "preload", "written_path", "as_json", "is_verbose", "images"}
-)
-"""What may not be typed beside `--batch`."""
-OF_A_MODEL_HERE = (
-    "type_k", "type_v", "dtype", "lora", "n_gpu_layers", "predictor", "controller", "n_draft",
-    "verification", "bonus_token",
-)  # fmt: skip
-"""What a server was started with, and no request can say."""
 RULES = ("type_k", "type_v", "dtype", "lora", "n_gpu_layers")
-"""What is typed by the preset's own keys, and settled with everything else."""
+"""Options that are keys of a preset."""
+DRAFTS = ("controller", "n_draft", "verification", "bonus_token")
+CONFLICTS: dict[str, tuple[str, set[str]]] = {
+    "is_plain": (
+        "--plain chats line by line",
+        {"raw", "tokens", "preload", "written_path", "batch_path", "as_json", "images"},
+    ),
+    "batch_path": (
+        "--batch reads prompts from a file and writes results to --out",
+        {"prompt", "raw", "tokens", "preload", "written_path", "as_json", "is_verbose", "images"},
+    ),
+    "tokens": (
+        "--tokens sends the token ids unchanged",
+        {"prompt", "system", "raw", "written_path", "images", "preload"},
+    ),
+    "raw": ("--raw sends the prompt unchanged", {"system", "images", "preload"}),
+    "preload": ("--preload reads the prompt from standard input", {"prompt", "images"}),
+    "server": (
+        "the settings of a running server cannot be changed",
+        {*RULES, *DRAFTS, "predictor", "written_path"},
+    ),
+}
+"""For an option: why, and which others cannot be used with it."""
+BESIDE_MANIFEST = {
+    "manifest_path", "model", "written_path", "metrics_path", "as_json", "is_verbose",
+}  # fmt: skip
 PLAIN_OWNER = "chat"
-"""Whose the lines of a plain chat are: each prompt is held against the one before."""
-PARALLEL = 4
-"""Replies of a batch that are made at once."""
+"""Cache owner of `--plain` chats, so that each turn reuses the last prefix."""
 USAGE = 'kvchat run "..."'
 VERIFICATIONS = click.Choice(["coupled", "rejection"])
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What one reply answers, as it was typed."""
-
-    prompt: str | None
-    """None or `-` is the input."""
-    system: str | None
-    """None is that of the preset or the settings."""
-    images: tuple[Path, ...]
-    raw: bool
-    tokens: str | None
-    preload: bool
-    stop: tuple[str, ...]
-    max_tokens: int | None
-    seed: int | None
-
-    def check(self, outputs: Outputs) -> None:
-        """Refuse two prompts at once, and what a prompt has no place for.
-
-        Raises:
-            UsageError: with what to leave out.
-        """
-        has_ids = self.tokens is not None
-        if (self.raw or has_ids) and self.system:
-            whose = "--tokens sends the token ids" if has_ids else "--raw sends the prompt"
-            raise click.UsageError(f"{whose} unchanged: leave out --system")
-        if has_ids and (self.prompt is not None or self.raw):
-            raise click.UsageError("--tokens replaces the prompt: leave out PROMPT and --raw")
-        if has_ids and outputs.written_path is not None:
-            raise click.UsageError("a manifest stores prompts as text: leave out --tokens")
-        if self.preload and (self.prompt not in (None, "-") or self.raw or has_ids):
-            raise click.UsageError(
-                "--preload reads the prompt from standard input: leave out PROMPT"
-            )
-
-    def read(self, *, is_asked_now: bool) -> str | tuple[int, ...]:
-        """The text, or the token ids in its place; empty where it is asked for later.
-
-        Raises:
-            UsageError: the ids cannot be read, or there are images, but no text of a message.
-            ImageError: one cannot be read.
-        """
-        ids = None if self.tokens is None else token_ids(self.tokens)
-        has_text = is_asked_now and ids is None and not self.preload
-        text = prompt_text(self.prompt, USAGE) if has_text else ""
-        if self.images and (self.raw or not has_text):
-            raise click.UsageError(
-                "--image needs a text prompt: leave out --raw, --tokens and --preload"
-            )
-        named = (f"{read_image(path, path.name).reference}\n" for path in self.images)
-        return ids or "".join(named) + text
-
-    def request(self, prompt: str | tuple[int, ...], opened: OpenedModel) -> GenerationRequest:
-        """What an engine is asked for."""
-        text = prompt if isinstance(prompt, str) else None
-        return GenerationRequest(
-            messages=() if self.raw or text is None else _messages(opened.system_prompt, text),
-            raw_prompt=text if self.raw else None,
-            prompt_tokens=None if isinstance(prompt, str) else prompt,
-            sampling=opened.configuration.sampling,
-            max_tokens=self.max_tokens or opened.max_tokens,
-            stop=self.stop,
-            seed=self.seed,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Prompts of a file, as they were typed."""
-
-    batch_path: Path | None
-    out_path: Path | None
-    parallel: int | None
-
-    def files(self) -> tuple[Path, Path] | None:
-        """The prompts and the results; None where no batch was asked for.
-
-        Raises:
-            UsageError: a half of what is typed together is missing.
-        """
-        if self.batch_path is not None and self.out_path is not None:
-            return self.batch_path, self.out_path
-        if self.batch_path is not None or self.out_path is not None:
-            raise click.UsageError("use --batch FILE and --out FILE together")
-        if self.parallel is not None:
-            raise click.UsageError("--parallel works only with --batch FILE")
-        return None
 
 
 run_options = joined(
@@ -234,25 +155,14 @@ run_options = joined(
     click.option("--json", "as_json", is_flag=True, help="Print text, counts and times as JSON."),
     click.option("--verbose", "is_verbose", is_flag=True,
                  help="Report which part of the prompt was reused or recomputed, and why."),
-    gathered("question", "app.cli.run:Question"),
-    gathered("batch", "app.cli.run:Batch"),
-    gathered("outputs", "app.cli.run_reply:Outputs"),
+    gathered("options", "app.cli.run_reply:RunOptions"),
 )  # fmt: skip
 
 
 @click.command(name="run")
 @click.argument("prompt", required=False)
 @run_options
-def command(
-    asked: ModelRequest,
-    question: Question,
-    batch: Batch,
-    outputs: Outputs,
-    *,
-    manifest_path: Path | None,
-    is_plain: bool,
-    **typed: object,
-) -> int:
+def command(asked: ModelRequest, options: RunOptions, **typed: object) -> int:
     """Answer PROMPT once and exit. PROMPT defaults to standard input.
 
     On a terminal, control characters in the reply are shown as symbols; pipes and files receive
@@ -267,103 +177,117 @@ def command(
     kvchat run --image picture.png "What is on it?"
     kvchat run --plain
     """  # noqa: D301  click wants the backspace character itself
-    if manifest_path is not None:
-        return repeat(manifest_path, asked.model, outputs)
-    files = batch.files()
-    question.check(outputs)
-    if is_plain:
-        refuse_typed("--plain chats line by line", OF_ONE_TEXT.__contains__)
-    prompt = question.read(is_asked_now=files is None and not is_plain)
-    rules = {name: typed.pop(name) for name in RULES}
-    rules = {name: value for name, value in rules.items() if value not in (None, ())}
-    asked, settings = replace(asked, rules={**asked.rules, **rules}), load_settings().settings
-    if asked.server is not None:
-        _refuse_at_server(outputs)
-    opened = open_model(asked, settings)
+    _check(options)
+    if options.manifest_path is not None:
+        return replay(options.manifest_path, asked.model, options)
+    prompt = _read_prompt(options)
+    rules = {name: value for name in RULES if (value := typed.pop(name)) not in (None, ())}
+    asked = replace(asked, rules={**asked.rules, **rules})
+    opened = open_model(asked, load_settings().settings)
     if opened.types_note is not None:
         note(opened.types_note)
-    if outputs.written_path is not None and question.seed is None:
-        # What chance decides would be other the next time.
-        question = replace(question, seed=secrets.randbits(SEED_BITS))
+    if opened.configuration.server is not None:
+        why, others = CONFLICTS["server"]
+        refuse_typed(why, others.__contains__)
     opened = replace(
         opened,
-        configuration=_overridden(opened.configuration, typed, outputs),
-        system_prompt=opened.system_prompt if question.system is None else question.system,
+        configuration=_with_typed(opened.configuration, typed),
+        system_prompt=opened.system_prompt if options.system is None else options.system,
     )
-    request = question.request(prompt, opened)
-    if files is not None:
-        refuse_typed(
-            "--batch reads prompts from a file and writes results to --out",
-            OF_ONE_REPLY.__contains__,
-        )
-        one = opened.configuration
+    if options.written_path is not None:
+        opened = replace(opened, configuration=_repeatable(opened.configuration))
+    request = _request(prompt, options, opened)
+    if options.batch_path is not None:
+        return _answer_batch(asked, opened, request, options)
+    with loaded(opened.configuration, options) as replies:
+        if options.is_plain:
+            return _chat_plainly(replies, request, opened.system_prompt, options)
+        return _answer_once(replies, request, opened.system_prompt, options)
 
-        def configure(n_at_once: int) -> Configuration:
-            if one.server is not None:
-                return one
-            several = open_model(with_slots(asked, one, n_at_once), settings).configuration
-            return replace(several, speculation=one.speculation, sampling=one.sampling)
 
-        return answer_batch(
-            *files,
-            opened,
-            request,
-            outputs,
-            n_at_once=batch.parallel or PARALLEL,
-            configure=configure,
-        )
-    if is_plain:
-        return _chat_plainly(opened, request, question, outputs)
-    return _answer_once(opened, request, question, outputs)
+def _check(options: RunOptions) -> None:
+    if options.manifest_path is not None:
+        why = "--manifest sets all options of the run"
+        refuse_typed(why, lambda name: name not in BESIDE_MANIFEST)
+    for name, (why, others) in CONFLICTS.items():
+        if is_typed(name):
+            refuse_typed(why, others.__contains__)
+    if (options.batch_path is None) != (options.out_path is None):
+        raise click.UsageError("use --batch FILE and --out FILE together")
+    if options.parallel is not None and options.batch_path is None:
+        raise click.UsageError("--parallel works only with --batch FILE")
+
+
+def _read_prompt(options: RunOptions) -> str | tuple[int, ...]:
+    if options.tokens is not None:
+        return token_ids(options.tokens)
+    if options.batch_path is not None or options.is_plain or options.preload:
+        return ""
+    text = prompt_text(options.prompt, USAGE)
+    return "".join(f"{read_image(path, path.name).reference}\n" for path in options.images) + text
+
+
+def _request(
+    prompt: str | tuple[int, ...], options: RunOptions, opened: OpenedModel
+) -> GenerationRequest:
+    text = prompt if isinstance(prompt, str) else None
+    seed = options.seed
+    if seed is None and options.written_path is not None:
+        seed = secrets.randbits(SEED_BITS)  # a random seed of the engine would be another next time
+    is_chat = text is not None and not options.raw
+    return GenerationRequest(
+        messages=messages_of(opened.system_prompt, text or "") if is_chat else (),
+        raw_prompt=None if is_chat else text,
+        prompt_tokens=None if isinstance(prompt, str) else prompt,
+        sampling=opened.configuration.sampling,
+        max_tokens=options.max_tokens or opened.max_tokens,
+        stop=options.stop,
+        seed=seed,
+    )
 
 
 def _answer_once(
-    opened: OpenedModel, request: GenerationRequest, question: Question, outputs: Outputs
+    replies: Replies, request: GenerationRequest, system: str, options: RunOptions
 ) -> int:
-    """Print one reply, and write down what it is made of."""
-    since, system = time.time(), opened.system_prompt
-    with watched(opened.configuration, outputs) as (engine, watch):
-        if question.preload:
-            text = _typed_meanwhile(engine, system)
-            request = replace(request, messages=_messages(system, text))
-        finished = answer(engine, request, watch, shows_text=not outputs.as_json)
-        if outputs.written_path is not None:
-            prompts = (request.raw_prompt or request.messages[-1].content,)
-            write(outputs.written_path, engine, prompts, system, request, [finished], since)
-    if outputs.as_json:
-        print_json(summary(finished, watch.prompt))
+    since = time.time()
+    if options.preload:
+        request = replace(request, messages=messages_of(system, _typed_meanwhile(replies, system)))
+    finished = replies.answer(request, shows_text=not options.as_json)
+    if options.written_path is not None:
+        prompts = (request.raw_prompt or request.messages[-1].content,)
+        replies.write_manifest(options.written_path, prompts, system, request, [finished], since)
+    if options.as_json:
+        print_json(summary(finished, replies.prompt))
     return exit_code(finished)
 
 
 def _chat_plainly(
-    opened: OpenedModel, request: GenerationRequest, question: Question, outputs: Outputs
+    replies: Replies, request: GenerationRequest, system: str, options: RunOptions
 ) -> int:
-    """Answer a prompt line by line, or, where there is none, every line of the input."""
-    system = opened.system_prompt
-    begin = (Message("system", system),) if system else ()
-    asked = replace(request, messages=begin, owner=PLAIN_OWNER)
-    with watched(opened.configuration, outputs) as (engine, watch):
-        chat = PlainChat(engine, asked, watch.observe)
-        if question.prompt is None:
-            return converse(chat, asked_lines())
-        return exit_code(chat.ask(prompt_text(question.prompt, USAGE)))
+    """Answer the typed prompt line by line, or, without one, every line of the input."""
+    begin = replace(request, messages=messages_of(system), owner=PLAIN_OWNER)
+    chat = PlainChat(replies.engine, begin, replies.observe)
+    if options.prompt is None:
+        return converse(chat, asked_lines())
+    return exit_code(chat.ask(prompt_text(options.prompt, USAGE)))
 
 
-def _refuse_at_server(outputs: Outputs) -> None:
-    """Make sure that nothing was typed which the server was started with.
+def _answer_batch(
+    asked: ModelRequest, opened: OpenedModel, request: GenerationRequest, options: RunOptions
+) -> int:
+    one = opened.configuration
 
-    Raises:
-        UsageError: something was.
-    """
-    if outputs.written_path is not None:
-        raise click.UsageError(
-            "a manifest needs a local model file: leave out --server or --write-manifest"
-        )
-    refuse_typed("the settings of a running server cannot be changed", OF_A_MODEL_HERE.__contains__)
+    def configure(n_at_once: int) -> Configuration:
+        if one.server is not None:
+            return one
+        several = open_model(with_slots(asked, one, n_at_once), load_settings().settings)
+        return replace(several.configuration, speculation=one.speculation, sampling=one.sampling)
+
+    return answer_batch(opened, request, options, configure)
 
 
-def _typed_meanwhile(engine: BlockingClient, system: str) -> str:
-    """The prompt from the input; the system prompt is read while it is typed."""
+def _typed_meanwhile(replies: Replies, system: str) -> str:
+    """The prompt from the input; the system prompt is prefilled while it is typed."""
     read: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
 
     def read_input() -> None:
@@ -374,7 +298,7 @@ def _typed_meanwhile(engine: BlockingClient, system: str) -> str:
 
     start_thread(read_input, name="input", on_fault=lambda fault: read.put(fault.error))
     if system:
-        for _ in engine.reply(GenerationRequest.preload((Message("system", system),))):
+        for _ in replies.engine.reply(GenerationRequest.preload(messages_of(system))):
             pass
     text = read.get()
     if isinstance(text, Exception):
@@ -382,30 +306,27 @@ def _typed_meanwhile(engine: BlockingClient, system: str) -> str:
     return text
 
 
-def _messages(system: str, text: str) -> tuple[Message, ...]:
-    user = Message("user", text)
-    return (Message("system", system), user) if system else (user,)
+def messages_of(system: str, *prompts: str) -> tuple[Message, ...]:
+    """The system prompt, if there is one, and the prompts of the user."""
+    first = (Message("system", system),) if system else ()
+    return (*first, *(Message("user", each) for each in prompts))
 
 
-def _overridden(
-    configuration: Configuration, typed: dict[str, object], outputs: Outputs
-) -> Configuration:
-    """The configuration with what was typed of drafts and sampling, which cost no memory."""
-    if configuration.server is not None:
-        _refuse_at_server(outputs)
+def _with_typed(configuration: Configuration, typed: dict[str, object]) -> Configuration:
+    """The configuration with the typed draft and sampling settings, which cost no memory."""
     given: dict[str, Any] = {name: value for name, value in typed.items() if value is not None}
     sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation
     if "predictor" in given:
-        speculation = with_predictor(speculation, str(given.pop("predictor")))
-    if "controller" in given:
-        given["controller"] = ControllerName(str(given["controller"]))
-    configured = replace(
+        speculation = with_predictor(speculation, given.pop("predictor"))
+    drafts = {name: given.pop(name) for name in DRAFTS if name in given}
+    if "controller" in drafts:
+        drafts["controller"] = ControllerName(drafts["controller"])
+    return replace(
         configuration,
-        speculation=replace(speculation, **_of(speculation, given)),
-        sampling=replace(sampling, **_of(sampling, given)),
+        speculation=replace(speculation, **drafts),
+        sampling=replace(sampling, **given),
     )
-    return configured if outputs.written_path is None else _repeatable(configured)
 
 
 def _repeatable(configuration: Configuration) -> Configuration:
@@ -415,8 +336,3 @@ def _repeatable(configuration: Configuration) -> Configuration:
         free = ProcessorLoad().free_now()
         usual = (threads_beside(free, usual[0]), threads_beside(free, usual[1]))
     return replace(configuration.without_drafts, n_threads=usual[0], n_threads_batch=usual[1])
-
-
-def _of(values: object, given: dict[str, object]) -> dict[str, Any]:
-    """The typed values that are fields of a dataclass; click made the types."""
-    return {name: value for name, value in given.items() if hasattr(values, name)}

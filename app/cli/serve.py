@@ -3,13 +3,20 @@
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from app import paths
-from app.cli.console import note, note_waiting, say
-from app.cli.plan import machine_options, planner_options, setup_of_options, types_notes
+from app.cli.plan import (
+    MachineOptions,
+    machine_options,
+    planner_options,
+    setup_of_options,
+    types_notes,
+)
+from app.console import note, note_waiting, print_line
 from app.opening import ModelRequest
 from app.planning import user_planner
 from engine.backends.server.session import ServerSession
@@ -34,7 +41,7 @@ from engine.process.server_process import (
 
 SHOW_EVERY_S = 10.0
 WATCHED = ("--log-verbosity", "4", "--metrics")
-"""With which llama-server 0c1e570 says what it allocated, and what it does."""
+"""Options for which llama-server 0c1e570 logs its allocations and reports its metrics."""
 
 
 @click.command(name="serve")
@@ -55,8 +62,9 @@ WATCHED = ("--log-verbosity", "4", "--metrics")
 )
 @click.option("--keep", is_flag=True, help="Leave the server running when kvchat ends.")
 def command(
+    asked: ModelRequest,
+    machine: MachineOptions,
     name: str | None,
-    model: str | None,
     host: str,
     port: int | None,
     llama_server: str | None,
@@ -73,18 +81,18 @@ def command(
     kvchat serve balanced --model qwen2.5-7b
     kvchat serve qwen2.5-7b --ctx 32k --slots 4 --no-chat
     """  # noqa: D301  click wants the backspace character itself
-    if name is not None and model is None and _is_model(name, options):
-        name, model = None, name
-    if name is not None and options.get("preset") is not None:
+    if name is not None and asked.model is None and _is_model(name, asked.preset):
+        name, asked = None, replace(asked, model=name)
+    if name is not None and asked.preset is not None:
         raise click.UsageError("specify the preset once: as PRESET or with --preset")
-    options["preset"] = name or options.get("preset")
+    asked = replace(asked, preset=name or asked.preset)
     program = find_llama_server(llama_server)
     planner = user_planner()
-    plan = planner.plan(setup_of_options(model, "llama-server", planner, options))
+    plan = planner.plan(setup_of_options(asked, machine, "llama-server", planner, options))
     host = host.removeprefix("[").removesuffix("]")
     port = port or free_port(host)
     server = _server_of(plan, program, host, port)
-    for text in types_notes(plan, options):
+    for text in types_notes(plan, asked, options):
         note(text)
     note(f"starting {program}, listening at {address_of(host, port)}")
     if is_exposed(host):
@@ -95,12 +103,14 @@ def command(
     _end_in_order()
     server.start()
     try:
-        say(f"{server.url} serves {plan.model.file.path.stem}; the log is {server.log_path}")
+        print_line(f"{server.url} serves {plan.model.file.path.stem}; the log is {server.log_path}")
         _compare(plan, server)
         if chats is None:
             chats = sys.stdout.isatty() and sys.stdin.isatty()
         if chats:
-            _chat(server.url)
+            from app.application import open_chat  # imports Textual
+
+            open_chat(ModelRequest(server=server.url))
         else:
             _show(server)
     finally:
@@ -114,9 +124,9 @@ def command(
             server.end()
 
 
-def _is_model(name: str, options: dict[str, object]) -> bool:
+def _is_model(name: str, preset: str | None) -> bool:
     """Whether the argument is a model: the preset is an option, or no preset has that name."""
-    if options.get("preset") is not None:
+    if preset is not None:
         return True
     is_file = name.endswith(".toml")
     return not is_file and named_preset(name, paths.presets_dir(), or_file=True) is None
@@ -136,10 +146,7 @@ def _server_of(plan: Plan, program: Path, host: str, port: int) -> ServerProcess
 
 
 def _end_in_order() -> None:
-    """Leave by an exception where kvchat is told to end, or its terminal closes.
-
-    So the server ends with it.
-    """
+    """Turn SIGTERM and SIGHUP into `SystemExit`, so that the server is stopped."""
 
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
@@ -149,14 +156,8 @@ def _end_in_order() -> None:
             signal.signal(number, leave)
 
 
-def _chat(url: str) -> None:
-    from app.application import open_chat
-
-    open_chat(ModelRequest(server=url))
-
-
 def _compare(plan: Plan, server: ServerProcess) -> None:
-    """Print what was planned beside what the server's log says."""
+    """Print the planned memory beside that in the server's log."""
     devices = plan.estimate.devices
     try:
         measured = sum(measured_bytes(read_buffers(server.log_path), devices).values())
@@ -165,26 +166,25 @@ def _compare(plan: Plan, server: ServerProcess) -> None:
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
-    say(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
+    print_line(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
 
 
 def _show(server: ServerProcess) -> None:
-    """Print the server's figures every now and then, until Ctrl+C."""
     session = ServerSession(Configuration.at_server(server.url, is_trusted=True), emit=note_waiting)
     note("Ctrl+C stops the server")
     shown = ""
     try:
         while True:
             try:
-                told = session.look().figures
+                figures = session.look().figures
             except ServerError:
-                told = ()
-            text = " · ".join(each.text for each in told if each.panel != "memory")
+                figures = ()
+            text = " · ".join(each.text for each in figures if each.panel != "memory")
             if text != shown:
-                say(f"{time.strftime('%H:%M:%S')}  {text}")
+                print_line(f"{time.strftime('%H:%M:%S')}  {text}")
                 shown = text
             time.sleep(SHOW_EVERY_S)
     except KeyboardInterrupt:
-        say("")
+        print_line("")
     finally:
         session.close()

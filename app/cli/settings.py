@@ -1,11 +1,11 @@
-"""`kvchat settings`: what the screen's list of settings says, and its changes, without a screen."""
+"""`kvchat settings`: the list of settings and their changes, without a screen."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.console import note, print_json, say
 from app.cli.options import json_option
+from app.console import note, print_json, print_line
 from app.sanitize import one_line
 from engine.validation import did_you_mean
 
@@ -70,7 +70,7 @@ def command(
     _show([found], as_json=as_json)
     if not as_json and value is None:
         for line in detail_lines(found, 80):
-            say(f"  {plain(line)}")
+            print_line(f"  {plain(line)}")
 
 
 def _all(settings: "UserSettings") -> "list[SettingDefinition]":
@@ -81,11 +81,6 @@ def _all(settings: "UserSettings") -> "list[SettingDefinition]":
 
 
 def _named(name: str) -> "SettingDefinition":
-    """The setting of a name.
-
-    Raises:
-        UsageError: there is none.
-    """
     from app.setting_definitions import definitions
 
     known = {f"{each.section}.{each.key}": each for each in definitions()}
@@ -134,4 +129,4 @@ def _show(values: "list[SettingValue]", *, as_json: bool) -> None:
     width = max(map(len, names))
     for name, each in zip(names, values, strict=True):
         source = (f"  ignored: {each.fault}", "red") if each.fault else (f"  {each.source}", "dim")
-        say(f"{name:<{width}}  ", one_line(each.text) or "none", source)
+        print_line(f"{name:<{width}}  ", one_line(each.text) or "none", source)

@@ -4,7 +4,6 @@ import time
 
 import click
 
-from app.cli.console import StatusLine, note, print_json
 from app.cli.options import (
     Number,
     ctx_option,
@@ -14,14 +13,13 @@ from app.cli.options import (
     preset_option,
 )
 from app.config import load_settings
-from app.console import console
+from app.console import EXIT_INTERRUPTED, Progress, note, print_json
 from app.format import plural
 from app.opening import ModelRequest
-from app.render.tune import report, trial_text
+from app.render.tune import report
+from app.tables import print_parts
 from app.tuning import Tuning
-from engine.experiment.tuner import Trial
 
-EXIT_INTERRUPTED = 130
 MINUTES = 3.0
 
 
@@ -58,40 +56,13 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
     tuning = Tuning(asked, load_settings().settings, name)
     note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
     try:
-        with StatusLine() as line:
-            shown = _TuneProgress(line, until_s)
-            tuning.run(60 * minutes, until_s, shown.doing, shown.report, shown.waiting)
+        with Progress() as progress:
+            tuning.run(60 * minutes, until_s, progress)
     except KeyboardInterrupt:
         note("stopped before the current settings were measured: no preset was written")
         return EXIT_INTERRUPTED
     if as_json:
         print_json(tuning.as_values())
     else:
-        screen = console()
-        for part in report(tuning):
-            screen.print(part)
+        print_parts(report(tuning))
     return EXIT_INTERRUPTED if tuning.was_stopped else 0
-
-
-class _TuneProgress:
-    """What is measured and the time left; results are printed above."""
-
-    def __init__(self, line: StatusLine, until_s: float) -> None:
-        self._line = line
-        self._until_s = until_s
-        self._doing = ""
-
-    def doing(self, what: str) -> None:
-        """Show what is measured now."""
-        self._doing = what
-        self.waiting()
-
-    def report(self, trial: Trial) -> None:
-        """Print a result."""
-        self._line.clear()
-        console(stderr=True).print(trial_text(trial), soft_wrap=True)
-
-    def waiting(self) -> None:
-        """Show the time left."""
-        left_s = max(round(self._until_s - time.monotonic()), 0)
-        self._line.show(f"{left_s // 60}:{left_s % 60:02d} left · {self._doing}")

@@ -1,8 +1,7 @@
 """`kvchat web`: the chat in a browser on this machine, one `kvchat` for each tab by textual-serve.
 
-Whoever reaches the address can read every chat, so it listens on the loopback only, and answers
-nobody who lacks the word in the address that was printed: not another user of the machine, and not
-a page of the web, whose scripts can reach the loopback too.
+The server listens on the loopback interface only, and requires the access key in the printed
+address: other users of the machine and scripts of web pages can reach the loopback too.
 """
 
 import secrets
@@ -15,13 +14,11 @@ from tempfile import TemporaryDirectory
 import click
 
 from app import paths
-from app.cli.console import say
 from app.cli.options import Count
+from app.console import print_line
 from engine.errors import EngineError
 
 PORT = 8765
-MOST_PORT = 65535
-WORD_BYTES = 16
 HOW_TO_INSTALL = (
     "`pip install 'kvchat[web]'` (in a checkout: `.venv/bin/python -m pip install -e '.[web]'`)"
 )
@@ -36,7 +33,7 @@ class WebError(EngineError):
 @click.command(name="web", context_settings={"ignore_unknown_options": True})
 @click.option(
     "--port",
-    type=Count(0, MOST_PORT),
+    type=Count(0, 65535),
     default=PORT,
     show_default=True,
     help="Port on the loopback interface; 0: any free port.",
@@ -53,34 +50,25 @@ def command(port: int, arguments: tuple[str, ...], *, opens: bool) -> None:
     kvchat web
     kvchat web --open --port 9000 qwen2.5-7b --preset long-context
     """  # noqa: D301  click wants the backspace character itself
+    from app.cli.main import chat  # which imports this module
 
-    def tell(address: str) -> None:
-        say(f"kvchat is running at {address}")
-        say("Ctrl+C stops the server and closes every tab.")
-        if opens:
-            click.launch(str(stack.enter_context(page_to(address))))
-
-    check_arguments(arguments)
+    chat.make_context("kvchat web", [*arguments])  # refuses what no tab could be started with
     with ExitStack() as stack:
-        serve(arguments, port, tell)
 
+        def announce(address: str) -> None:
+            print_line(f"kvchat is running at {address}")
+            print_line("Ctrl+C stops the server and closes every tab.")
+            if opens:
+                click.launch(str(stack.enter_context(page_to(address))))
 
-def check_arguments(arguments: Sequence[str]) -> None:
-    """Refuse at once what no tab could be started with.
-
-    Raises:
-        click.UsageError: An option or a value is wrong.
-    """
-    from app.cli.main import chat  # which this module is loaded by
-
-    chat.make_context("kvchat web", [*arguments])
+        serve(arguments, port, announce)
 
 
 @contextmanager
 def page_to(address: str) -> Iterator[Path]:
-    """A file of the user alone that leads a browser to an address, until the block ends.
+    """A file that only the user can read and that redirects a browser to an address.
 
-    Other users can read the arguments of a process, so a browser is not started with the word.
+    Other users can read the arguments of a process, so a browser does not get the key there.
     """
     paths.state_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="web-", dir=paths.state_dir()) as folder:
@@ -93,17 +81,8 @@ def page_to(address: str) -> Iterator[Path]:
         yield page
 
 
-def serve(arguments: Sequence[str], port: int, tell: Callable[[str], None]) -> None:
-    """Serve the chat until Ctrl+C.
-
-    Args:
-        arguments: Of `kvchat` in each tab.
-        port: On the loopback; 0 takes any that is free.
-        tell: Gets the address once it can be opened.
-
-    Raises:
-        WebError: textual-serve is not installed, or the port cannot be used.
-    """
+def serve(arguments: Sequence[str], port: int, announce: Callable[[str], None]) -> None:
+    """Serve the chat until Ctrl+C."""
     try:
         from app.cli.web_server import HOST, ChatServer
     except ImportError as error:
@@ -112,9 +91,11 @@ def serve(arguments: Sequence[str], port: int, tell: Callable[[str], None]) -> N
     from engine.process.server_process import free_port
 
     port = port or free_port(HOST)
-    word = secrets.token_urlsafe(WORD_BYTES)
+    word = secrets.token_urlsafe(16)
     try:
-        ChatServer(arguments, port, word).run(lambda: tell(f"http://{HOST}:{port}/?word={word}"))
+        ChatServer(arguments, port, word).run(
+            lambda: announce(f"http://{HOST}:{port}/?word={word}")
+        )
     except OSError as error:
         raise WebError(
             f"port {port} cannot be used ({error.strerror}): choose another port with --port"

@@ -1,4 +1,4 @@
-"""textual-serve's server behind a word, with kvchat's own page, and one `kvchat` for each tab."""
+"""textual-serve's server with an access key and kvchat's page, and one `kvchat` for each tab."""
 
 import asyncio
 import hmac
@@ -21,13 +21,12 @@ HOST = "127.0.0.1"
 COOKIE = "kvchat-word"
 PAGE = Path(__file__).parent / "web_page"
 MAIN = "from app.cli.main import main; main()"
-MOST_COLUMNS = 500
-MOST_ROWS = 200
-"""A tab's size at most: the chat paints every cell of its screen."""
-MOST_OF_PROBLEM = 4000
-"""Bytes of what a kvchat that failed wrote, which its page shows."""
+MAX_COLUMNS, MAX_ROWS = 500, 200
+"""Largest size of a tab: the chat paints every cell of its screen."""
+MAX_PROBLEM = 4000
+"""Bytes of the error output of a failed kvchat, which its page shows."""
 END_S = 8.0
-"""A tab's kvchat that has not saved and ended by then is killed."""
+"""Time for the kvchat of a closed tab to save and end, before it is killed."""
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; "
@@ -38,18 +37,18 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""What each answer allows the browser: nothing that is not of this server."""
+"""Headers of each response: the browser loads nothing from other servers."""
 REFUSED = "Open the full address that `kvchat web` printed, including the access key.\n"
 
 
 class Tab(AppService):
-    """One tab's kvchat, of a size that a window can have; it ends within `END_S`."""
+    """The kvchat of one tab, with a bounded size; it ends within `END_S`."""
 
     problem: ClassVar[str] = ""
-    """What the kvchat that failed last wrote to standard error."""
+    """Standard error of the kvchat that failed last."""
 
     async def run(self) -> None:
-        """Run it, and close its page when it has ended, however it ended."""
+        """Run it, and close its page however it ends."""
         assert self._process is not None
         errors = Recorded(self._process.stderr)
         self._process.stderr = errors  # type: ignore[assignment]  # of which it is read
@@ -58,10 +57,10 @@ class Tab(AppService):
         await self.remote_close()
 
     async def start(self, width: int, height: int) -> None:
-        await super().start(_bounded(width, MOST_COLUMNS), _bounded(height, MOST_ROWS))
+        await super().start(_bounded(width, MAX_COLUMNS), _bounded(height, MAX_ROWS))
 
     async def set_terminal_size(self, width: int, height: int) -> None:
-        await super().set_terminal_size(_bounded(width, MOST_COLUMNS), _bounded(height, MOST_ROWS))
+        await super().set_terminal_size(_bounded(width, MAX_COLUMNS), _bounded(height, MAX_ROWS))
 
     async def stop(self) -> None:
         try:
@@ -73,7 +72,7 @@ class Tab(AppService):
 
 
 class Recorded:
-    """A stream that is read as before, the end of which can be read again."""
+    """A stream whose end is recorded."""
 
     def __init__(self, stream: asyncio.StreamReader | None) -> None:
         self._stream = stream
@@ -81,29 +80,23 @@ class Recorded:
 
     @property
     def text(self) -> str:
-        """The end of what was read."""
+        """The end of the read text."""
         return self._data.decode("utf-8", "replace")
 
     async def read(self, n_bytes: int) -> bytes:
-        """Read at most so many bytes."""
+        """Read and record at most this many bytes."""
         data = b"" if self._stream is None else await self._stream.read(n_bytes)
-        self._data = (self._data + data)[-MOST_OF_PROBLEM:]
+        self._data = (self._data + data)[-MAX_PROBLEM:]
         return data
 
 
 class ChatServer(server.Server):
-    """textual-serve's server behind the word, and quiet.
-
-    Args:
-        arguments: Of `kvchat` in each tab.
-        port: On the loopback.
-        word: What a browser has to know.
-    """
+    """textual-serve's server with an access key, which logs nothing."""
 
     def __init__(self, arguments: Sequence[str], port: int, word: str) -> None:
         self._guard = guard(word, port)
-        vars(server)["AppService"] = Tab  # the server offers no other way to name one
-        # Its tracebacks are of pages that were closed; what a tab says stands in its page.
+        vars(server)["AppService"] = Tab  # textual-serve has no parameter for the class
+        # It logs tracebacks for closed pages; errors of a tab are shown in its page.
         logging.getLogger("textual-serve").disabled = True
         super().__init__(
             command_line(arguments),
@@ -114,14 +107,12 @@ class ChatServer(server.Server):
             templates_path=PAGE,
         )
 
-    def run(self, tell: Callable[[], None]) -> None:
-        """Serve until Ctrl+C; `tell` is called once browsers can come.
-
-        Raises:
-            OSError: The port cannot be used.
-        """
-        made = self._make_app()
-        web.run_app(made, host=HOST, port=self.port, shutdown_timeout=END_S, print=lambda _: tell())
+    def run(self, announce: Callable[[], None]) -> None:
+        """Serve until Ctrl+C; `announce` is called when browsers can connect."""
+        app = self._make_app()
+        web.run_app(
+            app, host=HOST, port=self.port, shutdown_timeout=END_S, print=lambda _: announce()
+        )
 
     async def _make_app(self) -> web.Application:
         made = await super()._make_app()
@@ -133,7 +124,7 @@ class ChatServer(server.Server):
     async def _process_messages(
         self, websocket: web.WebSocketResponse, app_service: AppService
     ) -> None:
-        """Hand on what the page sends; anything else is ignored."""
+        """Forward the messages of the page; others are ignored."""
         async for message in websocket:
             match _parsed(message.data):
                 case ["stdin", str(text)]:
@@ -148,7 +139,7 @@ class ChatServer(server.Server):
                     await app_service.focus()
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say nothing: it does not listen yet."""
+        """Log nothing: it does not listen yet."""
 
 
 async def _script(_: web.Request) -> web.FileResponse:
@@ -160,28 +151,26 @@ async def _problem(_: web.Request) -> web.Response:
 
 
 def _parsed(data: object) -> object:
-    """The JSON of a message; None where it is none."""
     try:
         return json.loads(data) if isinstance(data, str) else None
     except (ValueError, RecursionError):
         return None
 
 
-def _bounded(n_cells: object, most: int) -> int:
-    """A width or height that a browser named, as one that a window can have."""
-    return max(1, min(n_cells, most)) if isinstance(n_cells, int) else 1
+def _bounded(n_cells: object, limit: int) -> int:
+    return max(1, min(n_cells, limit)) if isinstance(n_cells, int) else 1
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """The shell's line that opens the chat in a tab; no module of the working folder is run."""
+    """The shell command that opens the chat in a tab; it imports nothing from its folder."""
     return f"exec {shlex.join([sys.executable, '-P', '-c', MAIN, 'chat', *arguments])}"
 
 
 def guard(word: str, port: int) -> "Middleware":
-    """The check that every request passes: its host, its origin and the word.
+    """The check of host, origin and access key of every request.
 
-    The host is checked because a page's own name may lead to the loopback, the origin because a
-    page may open a websocket to anywhere.
+    A domain of a web page may resolve to the loopback address, and a page may open a websocket to
+    any address.
     """
     hosts = {f"{name}:{port}" for name in (HOST, "localhost")}
     origins = {None, *(f"http://{host}" for host in hosts)}

@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 
 from app import paths
-from app.cli.console import Part, print_json, say
 from app.cli.options import json_option
 from app.config import model_folders
+from app.console import Part, print_json, print_line
 from app.sanitize import one_line
 
 
@@ -15,19 +15,21 @@ from app.sanitize import one_line
 @json_option
 def command(*, as_json: bool) -> None:
     """Print the folders of kvchat and the folders searched for models."""
+    places = files_and_folders()
     if as_json:
-        print_json(_as_json())
+        folders = [{"path": each, "exists": each.is_dir()} for each in model_folders()]
+        print_json({"places": places, "model_folders": folders})
         return
-    width = max(map(len, files_and_folders()))
-    for name, path in files_and_folders().items():
-        say(f"{name:<{width}}  ", *_marked(path))
-    say("\nfolders searched for models, in this order (KVCHAT_MODELS adds folders):")
+    width = max(map(len, places))
+    for name, path in places.items():
+        print_line(f"{name:<{width}}  ", *_marked(path))
+    print_line("\nfolders searched for models, in this order (KVCHAT_MODELS adds folders):")
     for folder in model_folders():
-        say("  ", *_marked(folder))
+        print_line("  ", *_marked(folder))
 
 
 def files_and_folders() -> dict[str, Path]:
-    """Each kind of file, and where it is."""
+    """Each kind of file, and its path."""
     return {
         "settings": paths.settings_path(),
         "presets": paths.presets_dir(),
@@ -42,12 +44,3 @@ def files_and_folders() -> dict[str, Path]:
 
 def _marked(path: Path) -> tuple[Part, ...]:
     return (one_line(str(path)), *(() if path.exists() else ((" (does not exist yet)", "dim"),)))
-
-
-def _as_json() -> dict[str, object]:
-    return {
-        "places": {name: str(path) for name, path in files_and_folders().items()},
-        "model_folders": [
-            {"path": str(folder), "exists": folder.is_dir()} for folder in model_folders()
-        ],
-    }

@@ -7,14 +7,13 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from app import format as fmt
-from app.console import plain_table
+from app.tables import plain_table
 from engine.experiment.gain import PairedGain
 from engine.experiment.records import PromptRecord, Results
 from engine.experiment.verdict import (
     by_set,
     noise_of,
     recommend,
-    round_times,
     samples_of,
     token_s,
     total_gain,
@@ -40,7 +39,6 @@ def report(results: Results) -> Iterator[RenderableType]:
     yield Text("\nAll prompts", "bold")
     totals = [(arm, *_gain_cells(total_gain(records, arm))) for arm in arms]
     yield plain_table(COLUMNS[:3], totals, numbers=NUMBERS, header_style=MUTED)
-    yield from _round_times(records)
     advice = recommend(records, arms)
     yield Text.assemble("\nRecommended: ", (advice.name, "bold"), f" - {advice.reason}.")
 
@@ -94,15 +92,6 @@ def _worst(records: Sequence[PromptRecord], arm: str) -> str:
     gains = [(record.prompt, total_gain([record], arm)) for record in records]
     ratios = [(gain.median, prompt) for prompt, gain in gains if gain is not None]
     return f"{min(ratios)[0]:.2f} {min(ratios)[1]}" if ratios else ""
-
-
-def _round_times(records: Sequence[PromptRecord]) -> Iterator[RenderableType]:
-    times = round_times(records)
-    if len(times) > 1:
-        yield Text("\nRound time by number of tokens in the batch", "bold")
-        titles = ("tokens", *(str(n) for n, _ in times))
-        cells = ("ms", *(f"{1e3 * seconds:.1f}" for _, seconds in times))
-        yield plain_table(titles, [cells], numbers=titles[1:], header_style=MUTED)
 
 
 def prompt_line(record: PromptRecord) -> str:

@@ -8,7 +8,6 @@ from app import format as fmt
 from app.render.lines import EMPTY, Line, Run, clipped, wrapped
 from engine.policy.choice import Candidate
 from engine.policy.explain import TEXT_NAMES, sentence
-from engine.quality.laboratory import LaboratoryProgress
 from engine.quality.records import (
     MIN_VERDICT_TOKENS,
     Answers,
@@ -291,11 +290,3 @@ class QualityTable:
         sign = SIGNS[self._kept.get(row.kind) if row.role == "candidate" else None]
         style = "" if row.role == "candidate" else "muted"
         return clipped((sign, Run(self._grid.line(self._cells[index], width - GAP), style)), width)
-
-
-def progress_text(reached: LaboratoryProgress, elapsed_s: float) -> str:
-    """How far it is: `42 %  about 3 min 05 s left  needles in 1024 tokens`."""
-    share = reached.n_done / reached.n_total if reached.n_total else 0.0
-    left_s = reached.left_s(elapsed_s)
-    left = "" if left_s is None else f"about {fmt.seconds(left_s)} left  "
-    return f"{100 * share:.0f} %  {left}{reached.what}"

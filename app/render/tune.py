@@ -6,22 +6,12 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.text import Text
 
-from app.console import plain_table
 from app.format import rate
+from app.tables import plain_table
 from app.tuning import Tuning
-from engine.experiment.gain import PairedGain
 from engine.experiment.tuner import Outcome, Trial
 
-STYLES = {"chosen": "green", "faster": "green", "failed": "red", "undecided": "yellow"}
 COLUMNS = ("setting", "tried", "speed", "interval", "blocks", "verdict")
-
-
-def trial_text(trial: Trial) -> Text:
-    """A result in one line."""
-    ratio = f": {_ratio(trial.gain)}" if trial.gain else ""
-    reason = f" ({trial.reason})" if trial.reason else ""
-    start = f"{trial.setting}, {trial.label}: "
-    return Text.assemble(start, (trial.verdict, STYLES.get(trial.verdict, "")), ratio, reason)
 
 
 def report(tuning: Tuning) -> Iterator[RenderableType]:
@@ -86,7 +76,3 @@ def _speeds(outcome: Outcome) -> str:
         f"Tokens per second: decode {rate(chosen.get('near'))} (before: {rate(start.get('near'))})"
         f"{deep}, prefill {rate(chosen.get('prompt'))} (before: {rate(start.get('prompt'))})."
     )
-
-
-def _ratio(gain: PairedGain) -> str:
-    return f"{gain.median:.2f}x ({gain.low:.2f}x to {gain.high:.2f}x)"

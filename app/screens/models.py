@@ -12,7 +12,7 @@ from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from app import format as fmt
-from app.library import Favourites, is_used, removal_of
+from app.library import favourites, is_used, mark_favourite, removal_of
 from app.render.lines import Line, Run, clipped
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
@@ -204,7 +204,7 @@ class ModelsScreen(PickScreen[str]):
             yield from catalog_options(self._quantization, context, _catalog_facts)
 
     def _library(self) -> Iterator[ModelOption]:
-        marked = Favourites().all()
+        marked = favourites()
         entries = sorted(self._scan(), key=lambda entry: entry.identity not in marked)
         self._entries = {str(entry.path): entry for entry in entries}
         facts = [("★" if entry.identity in marked else "", *file_facts(entry)) for entry in entries]
@@ -324,10 +324,7 @@ class ModelsScreen(PickScreen[str]):
     def action_favourite(self) -> None:
         entry = self._entries.get(self.marked or "")
         if entry is not None and entry.identity is not None:
-            favourites = Favourites()
-            is_one = entry.identity in favourites.all()
-            if note := favourites.mark(entry.identity, is_favourite=not is_one):
-                self.notify(note, severity="warning")
+            mark_favourite(entry.identity, is_favourite=entry.identity not in favourites())
             self._fill()
 
     def action_locate(self) -> None:

@@ -2,19 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any
 
-from engine.configuration import (
-    MAX_DRAFT,
-    Configuration,
-    ControllerName,
-    PredictorName,
-    SpeculationSettings,
-)
+from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
 from engine.errors import EngineError, PresetError
 from engine.speculation.predictor_pool import with_predictor
-
-T = TypeVar("T", SpeculationSettings, Configuration)
 
 LENGTHS = (2, 4, 8)
 """Draft lengths of the fixed controller that a benchmark tries."""
@@ -29,16 +21,16 @@ class ExperimentError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Named settings."""
+    """Named draft settings."""
 
     name: str
-    """`plain`, `lookup:fixed:4`, `2 threads`."""
-    changes: Mapping[str, object]
-    """Fields of a `Configuration` or of its `SpeculationSettings`, with their values."""
+    """`plain`, `suffix:auto`, `lookup:fixed:4`."""
+    changes: Mapping[str, Any]
+    """Fields of `SpeculationSettings` with their values."""
 
-    def of(self, base: T) -> T:
+    def of(self, base: SpeculationSettings) -> SpeculationSettings:
         """The settings with those of the arm."""
-        return replace(base, **self.changes)  # type: ignore[arg-type]  # by name
+        return replace(base, **self.changes)
 
     @property
     def is_plain(self) -> bool:
@@ -63,7 +55,7 @@ def arm_of(settings: SpeculationSettings) -> Arm:
     """The arm with these settings."""
     if settings.predictor is PredictorName.OFF:
         return PLAIN
-    changes: dict[str, object] = {
+    changes: dict[str, Any] = {
         "predictor": settings.predictor,
         "controller": settings.controller,
     }
@@ -96,31 +88,23 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
     except PresetError as error:
         raise ExperimentError(f"{text!r}: {error}") from error
     if rest:
-        settings = replace(settings, controller=_controller(rest[0], text))
+        if rest[0] not in list(ControllerName):
+            raise ExperimentError(
+                f"{text!r} is not valid, because the part after the colon must be one of "
+                f"{', '.join(ControllerName)}: write {FORM}"
+            )
+        settings = replace(settings, controller=ControllerName(rest[0]))
     if rest[1:]:
         if settings.controller is ControllerName.AUTO or rest[2:]:
             raise ExperimentError(
                 f"{text!r} is not valid, because only `fixed` has a draft length: write {FORM}"
             )
-        settings = replace(settings, n_draft=_length(rest[1], text))
+        if not rest[1].isdecimal() or not 1 <= int(rest[1]) <= MAX_DRAFT:
+            raise ExperimentError(
+                f"{text!r} is not valid: the draft length must be a number from 1 to {MAX_DRAFT}"
+            )
+        settings = replace(settings, n_draft=int(rest[1]))
     return arm_of(settings)
-
-
-def _controller(word: str, text: str) -> ControllerName:
-    if word not in list(ControllerName):
-        raise ExperimentError(
-            f"{text!r} is not valid, because the part after the colon must be one of "
-            f"{', '.join(ControllerName)}: write {FORM}"
-        )
-    return ControllerName(word)
-
-
-def _length(word: str, text: str) -> int:
-    if not word.isdecimal() or not 1 <= int(word) <= MAX_DRAFT:
-        raise ExperimentError(
-            f"{text!r} is not valid: the draft length must be a number from 1 to {MAX_DRAFT}"
-        )
-    return int(word)
 
 
 def distinct(arms: Iterable[Arm]) -> tuple[Arm, ...]:
@@ -129,15 +113,9 @@ def distinct(arms: Iterable[Arm]) -> tuple[Arm, ...]:
 
 
 def arms_for(predictors: Sequence[str], settings: SpeculationSettings) -> tuple[Arm, ...]:
-    """Arms that a benchmark compares with plain decoding unless the user names some.
+    """The best predictor with automatic lengths, and each predictor with fixed lengths.
 
-    Args:
-        predictors: What the loaded model can use (`Loaded.predictors`).
-        settings: What the arms leave out.
-
-    Returns:
-        The best predictor with automatic lengths, and each predictor with fixed lengths.
-        `combined` without a draft model is `suffix`, so it is left out then.
+    `combined` without a draft model is `suffix`, so it is left out then.
     """
     usable = [PredictorName(name) for name in predictors if name not in ("off", "custom")]
     if PredictorName.DRAFT not in usable:
@@ -154,11 +132,7 @@ def arms_for(predictors: Sequence[str], settings: SpeculationSettings) -> tuple[
 
 
 def check_available(arms: Iterable[Arm], predictors: Sequence[str]) -> None:
-    """Refuse predictors that the loaded model cannot use.
-
-    Raises:
-        ExperimentError: an arm has one; the message lists those that can be used.
-    """
+    """Refuse predictors that the loaded model cannot use."""
     wanted = {str(arm.changes["predictor"]) for arm in arms}
     if missing := sorted(wanted - {*predictors, "off"}):
         needs = "; the predictor draft needs --draft MODEL" if "draft" in missing else ""

@@ -1,6 +1,6 @@
 """One prompt answered by two arms in turns, driven by the events of an engine."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from engine.configuration import SpeculationSettings
 from engine.events import (
@@ -73,7 +73,7 @@ class Comparison:
     @property
     def gain(self) -> PairedGain | None:
         """How many times as fast the second arm is; None before a whole block."""
-        return gain_of([block_of(*(each.stats for each in block)) for block in self.blocks])
+        return gain_of([block_of([each.stats for each in block]) for block in self.blocks])
 
     @property
     def has_drafts(self) -> bool:
@@ -218,32 +218,3 @@ def _shared_words(one: str, other: str) -> int:
     end = first_divergence(one, other)
     end = len(one) if end is None else end
     return max(one.rfind(" ", 0, end), one.rfind("\n", 0, end)) + 1
-
-
-def as_values(comparison: Comparison) -> dict[str, object]:
-    """A comparison as JSON values: conditions, verdict and every reply of whole blocks."""
-    gain, request = comparison.gain, comparison.request
-    return {
-        "arms": [arm.name for arm in comparison.arms],
-        "seed": request.seed,
-        "max_tokens": request.max_tokens,
-        "sampling": asdict(request.sampling),
-        "problem": comparison.problem,
-        "gain": None if gain is None else asdict(gain),
-        "is_faster": None if gain is None else gain.is_faster,
-        "is_slower": None if gain is None else gain.reversed.is_faster,
-        "is_settled": comparison.is_settled,
-        "divergences": [each and asdict(each) for each in divergences(comparison)],
-        "blocks": [
-            [
-                {
-                    "arm": answer.arm.name,
-                    "text": answer.text,
-                    "note": answer.note,
-                    "stats": answer.stats.figures(),
-                }
-                for answer in block
-            ]
-            for block in comparison.blocks
-        ],
-    }

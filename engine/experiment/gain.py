@@ -5,7 +5,7 @@ neither. A block gives one ratio. Several ratios give a median, an interval arou
 between two runs of the same arm.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import comb, exp, inf, log
 from statistics import median
@@ -102,11 +102,6 @@ class PairedGain:
             or other.is_faster
             or (self.n_blocks >= N_DECIDING and self.is_decided and other.is_decided)
         )
-
-
-def take_block(run_a: Callable[[], float], run_b: Callable[[], float]) -> Block:
-    """Time four runs, each of which returns its seconds per token."""
-    return Block(*((run_a, run_b)[index]() for index in ORDER))
 
 
 def row_of(plain: T, others: Iterable[T]) -> list[T]:

@@ -2,6 +2,7 @@
 
 import random
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -33,16 +34,7 @@ class BenchPrompt:
 
 
 def read_sets(names: Sequence[str], n: int | None, *, seed: int) -> tuple[BenchPrompt, ...]:
-    """Prompts of several sets, one set after the other.
-
-    Args:
-        names: Names of built-in sets, or paths of JSONL files.
-        n: Prompts to draw from each set; None is all.
-        seed: Of the draw.
-
-    Raises:
-        ExperimentError: a set cannot be read, or two have one name.
-    """
+    """Prompts of several sets, one set after the other."""
     sets = [read_set(name) for name in dict.fromkeys(names)]
     titles = [prompts[0].set_name for prompts in sets]
     if len(set(titles)) < len(titles):
@@ -61,38 +53,21 @@ def draw(prompts: Sequence[BenchPrompt], n: int | None, *, seed: int) -> list[Be
 
 
 def read_set(name: str) -> list[BenchPrompt]:
-    """All prompts of a set, by its name or by the path of a JSONL file.
-
-    Raises:
-        ExperimentError: there is no such set, or its file is not valid.
-    """
-    match name:
-        case "grounded":
-            return _grounded()
-        case "chat":
-            return _chat()
-        case _:
-            return _file(expanded(name))
-
-
-def _grounded() -> list[BenchPrompt]:
-    data = _packaged("grounded.toml")
-    counts: dict[str, int] = {}
-    prompts = []
-    for each in data["prompts"]:
+    """All prompts of a set, by its name or by the path of a JSONL file."""
+    if name not in SETS:
+        return _file(expanded(name))
+    data = _packaged(f"{name}.toml")
+    prompts, counts = [], Counter[str]()
+    for number, each in enumerate(data["prompts"], 1):
+        if name == "chat":
+            prompts.append(BenchPrompt(name, f"{each['task']}-{number:02d}", each["text"].strip()))
+            continue
         stem = f"{each['task']}-{each['document']}"
-        counts[stem] = counts.get(stem, 0) + 1
-        name = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
+        counts[stem] += 1
+        title = stem if counts[stem] == 1 else f"{stem}-{counts[stem]}"
         document = data["documents"][each["document"]]["text"].strip()
-        prompts.append(BenchPrompt("grounded", name, f"{each['instruction']}\n\n{document}"))
+        prompts.append(BenchPrompt(name, title, f"{each['instruction']}\n\n{document}"))
     return prompts
-
-
-def _chat() -> list[BenchPrompt]:
-    return [
-        BenchPrompt("chat", f"{each['task']}-{number:02d}", each["text"].strip())
-        for number, each in enumerate(_packaged("chat.toml")["prompts"], 1)
-    ]
 
 
 def _packaged(name: str) -> dict[str, Any]:

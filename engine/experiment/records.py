@@ -23,7 +23,7 @@ RESULTS_BYTES = 1 << 26
 """Limit of a results file: about 2,500 prompts with 10 arms."""
 MIN_TOKEN_S, MAX_TOKEN_S = 1e-9, 1e6
 """Shortest and longest time of a token that counts as measured."""
-SCHEMA = 3
+SCHEMA = 4
 """Raised when a field changes its meaning; files of other schemas are refused, not misread."""
 
 
@@ -50,16 +50,6 @@ Row = tuple[Sample, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class BatchTime:
-    """Median time of the rounds of one size for a prompt."""
-
-    n_rows: int
-    """Tokens in the batch: the pending one and the draft."""
-    n_rounds: int
-    median_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class PromptRecord:
     """All replies to one prompt at one temperature, or why there are none."""
 
@@ -75,7 +65,6 @@ class PromptRecord:
     excluded: Exclusion | None = None
     """Why the prompt does not count: the plain reply repeats itself, or is too short to time."""
     rows: tuple[Row, ...] = ()
-    batches: tuple[BatchTime, ...] = ()
     notes: tuple[str, ...] = ()
     """What the engine reported, such as a predictor that failed."""
     failure: str | None = None
@@ -120,11 +109,7 @@ def this_machine(*, llama_cpp: str, kvchat: str) -> Facts:
 
 
 def check_speed(stats: GenerationStats) -> None:
-    """Refuse a reply without a speed that can be compared.
-
-    Raises:
-        ExperimentError: it is empty, or its time is impossible.
-    """
+    """Refuse a reply without a speed that can be compared."""
     n_emitted = stats.n_emitted or 0
     if n_emitted <= 0 or stats.decode_s <= 0:
         raise ExperimentError(
@@ -135,11 +120,7 @@ def check_speed(stats: GenerationStats) -> None:
 
 
 def read_results(path: Path) -> Results:
-    """Read what `write_results` wrote.
-
-    Raises:
-        ExperimentError: the file cannot be read, is not a benchmark's, or of another schema.
-    """
+    """Read what `write_results` wrote."""
     try:
         text = read_text(path, limit=RESULTS_BYTES)
         results = read_versioned(text, Results, SCHEMA, key="schema", limit=RESULTS_BYTES)
@@ -156,8 +137,7 @@ def read_results(path: Path) -> Results:
 def _check_row(row: Row, arms: Sequence[str]) -> None:
     names = [sample.arm for sample in row]
     others = names[1::3]
-    is_in_order = names == row_of(PLAIN.name, others)
-    if not is_in_order or PLAIN.name in arms or not set(arms).issuperset(others):
+    if names != row_of(PLAIN.name, others) or PLAIN.name in arms or not {*arms} >= {*others}:
         raise ExperimentError(
             f"a block has the replies ({', '.join(names)}) instead of (plain, ARM, ARM, plain)"
         )
@@ -166,20 +146,12 @@ def _check_row(row: Row, arms: Sequence[str]) -> None:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Replace the file whole, so that a crash leaves the last complete one.
-
-    Raises:
-        ExperimentError: the file cannot be written.
-    """
+    """Replace the file whole, so that a crash leaves the last complete one."""
     write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a report's file; a link is followed.
-
-    Raises:
-        ExperimentError: the file cannot be written.
-    """
+    """Write a report's file; a link is followed."""
     try:
         replace_file(path.resolve(), [text.encode()], is_durable=False)
     except OSError as error:
@@ -187,11 +159,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_same_subject(results: Results, now: Results) -> None:
-    """Refuse to continue results of another machine, subject or other arms.
-
-    Raises:
-        ExperimentError: they differ; every difference is named.
-    """
+    """Refuse to continue results of another machine, subject or other arms."""
     old, new = (
         {**each.machine, **each.subject, "arms": ", ".join(each.arms)} for each in (results, now)
     )
@@ -203,6 +171,5 @@ def check_same_subject(results: Results, now: Results) -> None:
     if differences:
         raise ExperimentError(
             f"the file contains results of another measurement ({'; '.join(differences)}): use "
-            "the same "
-            "options, or another file for --json"
+            "the same options, or another file for --json"
         )

@@ -1,11 +1,9 @@
 """Runs arms on prompts, in blocks with plain decoding, and stores every prompt as it is done."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from engine.configuration import Configuration, ControllerName, PredictorName
 from engine.errors import WorkerError
@@ -22,7 +20,6 @@ from engine.experiment.arm import PLAIN, Arm, ExperimentError
 from engine.experiment.gain import row_of
 from engine.experiment.prompts import BenchPrompt
 from engine.experiment.records import (
-    BatchTime,
     Exclusion,
     PromptRecord,
     Results,
@@ -58,22 +55,6 @@ class Unit(NamedTuple):
         return self.prompt.set_name, self.prompt.name, self.temperature, self.prompt.digest
 
 
-class Progress(Protocol):
-    """Shows how far a benchmark is."""
-
-    def begin(self, n_prompts: int, n_replies: int) -> None:
-        """So many prompts and replies will be measured."""
-        ...
-
-    def reply_done(self, prompt: BenchPrompt, arm: str) -> None:
-        """A reply was made."""
-        ...
-
-    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
-        """A prompt has all its replies; `n_done` replies are made or left out by now."""
-        ...
-
-
 class ArmReply:
     """One reply of an arm, as far as it has come."""
 
@@ -84,8 +65,6 @@ class ArmReply:
         self.note: str | None = None
         """Why it drafts in another way than its arm, or not at all."""
         self.finished: Finished | None = None
-        self.rounds: list[tuple[int, float]] = []
-        """Tokens in the batch of each round, and its seconds without drafting."""
 
     @property
     def text(self) -> str:
@@ -111,7 +90,6 @@ class ArmReply:
                 self.committed.append(event)
             case RoundFinished():
                 self.stats = self.stats.with_rounds((event,))
-                self.rounds.append((event.n_verified + 1, event.verify_s))
             case SpeculationChanged(note=note):
                 self.note = note
             case Finished(stats=stats):
@@ -120,7 +98,7 @@ class ArmReply:
                 pass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Runner:
     """Measures prompts."""
 
@@ -130,23 +108,23 @@ class Runner:
     """Of the model, for what the arms leave out."""
     arms: Sequence[Arm]
     """Compared with plain decoding."""
-    progress: Progress
+    show: Callable[[str, float], None]
+    """Called with the progress in words, and the finished share, after each reply."""
+    report: Callable[[PromptRecord], None]
+    """Called with the record of each prompt."""
     n_blocks: int = 1
     """Blocks of each arm per prompt."""
     n_tokens: int = 128
     """Maximum tokens of a reply."""
     seed: int = 1
     """Of the first block; each further block draws with the next one."""
+    _n_done: int = 0
+    _n_replies: int = 1
 
     def run(
         self, units: Sequence[Unit], results: Results, save: Callable[[Results], None]
     ) -> Results:
         """Measure the units that `results` has no replies of; those that failed are tried again.
-
-        Args:
-            units: Prompts with temperatures.
-            results: What an earlier run measured.
-            save: Called with the results after every prompt.
 
         Raises:
             WorkerError: the engine cannot be started again, or died on `MAX_CRASHES` prompts in a
@@ -155,16 +133,17 @@ class Runner:
         done = {record.key for record in results.prompts if record.failure is None}
         to_do = [(index, unit) for index, unit in enumerate(units) if unit.key not in done]
         n_each = self.n_blocks * (3 * len(self.arms) + 1)
-        self.progress.begin(len(to_do), len(to_do) * n_each)
+        self._n_replies = len(to_do) * n_each
         n_crashes = 0
-        for number, (index, unit) in enumerate(to_do, 1):
+        for number, (index, unit) in enumerate(to_do):
+            self._n_done = number * n_each
             start_s = time.perf_counter()
             record, is_crash = self._record(unit, index)
             others = (each for each in results.prompts if each.key != unit.key)
             elapsed_s = results.elapsed_s + time.perf_counter() - start_s
             results = replace(results, prompts=(*others, record), elapsed_s=elapsed_s)
             save(results)
-            self.progress.prompt_done(record, number * n_each)
+            self.report(record)
             n_crashes = n_crashes + 1 if is_crash else 0
             if n_crashes >= MAX_CRASHES:
                 raise WorkerError(
@@ -182,34 +161,30 @@ class Runner:
             return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), is_crash
 
     def measure(self, unit: Unit, index: int = 0) -> PromptRecord:
-        """All replies to a prompt; its index rotates the order of the arms.
-
-        Raises:
-            RequestFailedError: the engine refused the prompt.
-            EngineStoppedError: the engine's process ended.
-            ExperimentError: a reply is empty.
-        """
+        """All replies to a prompt; its index rotates the order of the arms."""
         self._reply(self._request(unit, self.seed, N_WARM_UP), PLAIN)
-        rows: list[Row] = []
-        answers: list[ArmReply] = []
-        for block in range(self.n_blocks):
-            request = self._request(unit, self.seed + block, self.n_tokens)
-            made = []
-            for arm in row_order(self.arms, index + block):
-                self._forget_prompt(arm)
-                made.append(self._reply(request, arm))
-                self.progress.reply_done(unit.prompt, arm.name)
-            rows.append(_row(made))
-            answers += made
+        answers = [
+            [self._timed(unit, block, arm) for arm in row_order(self.arms, index + block)]
+            for block in range(self.n_blocks)
+        ]
+        first = answers[0][0]
+        notes = (each.note for row in answers for each in row if each.note is not None)
         return PromptRecord(
             *unit.key,
-            n_prompt=answers[0].stats.n_prompt or 0,
-            text=answers[0].text,
-            excluded=_exclusion(answers[0]),
-            rows=tuple(rows),
-            batches=_batch_times(answers),
-            notes=tuple(dict.fromkeys(each.note for each in answers if each.note is not None)),
+            n_prompt=first.stats.n_prompt or 0,
+            text=first.text,
+            excluded=_exclusion(first),
+            rows=tuple(map(_row, answers)),
+            notes=tuple(dict.fromkeys(notes)),
         )
+
+    def _timed(self, unit: Unit, block: int, arm: Arm) -> ArmReply:
+        self._forget_prompt(arm)
+        answer = self._reply(self._request(unit, self.seed + block, self.n_tokens), arm)
+        self._n_done += 1
+        text = f"reply {self._n_done} of {self._n_replies}, {unit.prompt.name}, {arm.name}"
+        self.show(text, self._n_done / self._n_replies)
+        return answer
 
     def _reply(self, request: GenerationRequest, arm: Arm) -> ArmReply:
         answer = ArmReply(arm)
@@ -277,10 +252,3 @@ def ends_in_loop(token_ids: Sequence[int]) -> bool:
         if len(tail) == n and all(tail[i] == tail[i - period] for i in range(period, n)):
             return True
     return False
-
-
-def _batch_times(answers: Sequence[ArmReply]) -> tuple[BatchTime, ...]:
-    seconds: dict[int, list[float]] = defaultdict(list)
-    for n_rows, elapsed_s in (each for answer in answers for each in answer.rounds[1:]):
-        seconds[n_rows].append(elapsed_s)
-    return tuple(BatchTime(n, len(each), median(each)) for n, each in sorted(seconds.items()))

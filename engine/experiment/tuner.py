@@ -1,8 +1,8 @@
 """The search for the fastest threads, flash attention and ubatch of a model, within a time.
 
 The settings at the start are measured first, so that there is a result whatever follows. Then the
-arms of each setting are compared with the best settings so far, in blocks A B B A of short runs,
-until each arm is decided (`engine.experiment.gain`) or time is up.
+candidates of each setting are compared with the best settings so far, in blocks A B B A of short
+runs, until each is decided (`engine.experiment.gain`) or time is up.
 """
 
 import time
@@ -14,8 +14,7 @@ from typing import Literal
 
 from engine.configuration import Configuration
 from engine.errors import EngineError
-from engine.experiment.arm import Arm
-from engine.experiment.gain import Block, PairedGain, gain_of, take_block
+from engine.experiment.gain import ORDER, Block, PairedGain, gain_of
 from engine.experiment.timing import EngineDiedError, OutOfTimeError, Ran, Work, WorkName
 from engine.memory.kv_cache import is_quantized
 
@@ -60,18 +59,18 @@ class Sizes:
 
 def sizes_for(prompt_tps: float, budget_s: float, n_ctx: int) -> Sizes:
     """Sizes for a machine with this prefill speed, time for everything, and context."""
-    run_s = _within(budget_s * RUN_SHARE, MIN_RUN_S, MAX_RUN_S)
+
+    def within(value: float, low: float, high: float) -> float:
+        return max(min(value, high), low)
+
+    run_s = within(budget_s * RUN_SHARE, MIN_RUN_S, MAX_RUN_S)
     n_prompt = round(prompt_tps * run_s / MIN_PROMPT) * MIN_PROMPT
-    n_deep = _within(prompt_tps * budget_s * DEEP_SHARE, MIN_DEEP, MAX_DEEP)
+    n_deep = within(prompt_tps * budget_s * DEEP_SHARE, MIN_DEEP, MAX_DEEP)
     return Sizes(
         run_s,
-        n_prompt=round(_within(n_prompt, MIN_PROMPT, min(MAX_PROMPT, n_ctx // 4))),
+        n_prompt=round(within(n_prompt, MIN_PROMPT, min(MAX_PROMPT, n_ctx // 4))),
         n_deep=round(min(n_deep, n_ctx // 2)),
     )
-
-
-def _within(value: float, low: float, high: float) -> float:
-    return max(min(value, high), low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +87,18 @@ class Scope:
     """Whether the model can run with and without it."""
 
 
+Candidates = dict[str, dict[str, object]]
+"""Changes to a configuration by their labels."""
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting with the arms that are tried for it."""
+    """A setting with the candidates that are tried for it."""
 
     name: str
     work: WorkName
-    arms: Callable[[Configuration, Scope, Sizes], list[Arm]]
+    candidates: Callable[[Configuration, Scope, Sizes], Candidates]
+    """Depends on the best configuration so far."""
     cost: str
     """What a change costs beside time."""
 
@@ -107,23 +111,23 @@ def thread_counts(scope: Scope) -> tuple[int, ...]:
     return tuple(sorted({*shares, scope.n_logical}))
 
 
-def _threads(name: str, _: Configuration, scope: Scope, __: Sizes) -> list[Arm]:
+def _threads(name: str, _: Configuration, scope: Scope, __: Sizes) -> Candidates:
     counts = thread_counts(scope)
-    return [Arm("1 thread" if n == 1 else f"{n} threads", {name: n}) for n in counts]
+    return {"1 thread" if n == 1 else f"{n} threads": {name: n} for n in counts}
 
 
-def _flash_attention(best: Configuration, scope: Scope, _: Sizes) -> list[Arm]:
+def _flash_attention(best: Configuration, scope: Scope, _: Sizes) -> Candidates:
     if not scope.has_flash_attention or is_quantized(best.type_v):
-        return []
+        return {}
     other = "on" if best.flash_attention == "off" else "off"
-    return [Arm(other, {"flash_attention": other})]
+    return {other: {"flash_attention": other}}
 
 
-def _ubatches(best: Configuration, _: Scope, sizes: Sizes) -> list[Arm]:
+def _ubatches(best: Configuration, _: Scope, sizes: Sizes) -> Candidates:
     """Sizes that the timed prompt fills: larger ones compute the same batch."""
     now = min(best.n_ubatch, sizes.n_prompt)
     limit = min(sizes.n_prompt, best.n_batch)
-    return [Arm(f"{n} tokens", {"n_ubatch": n}) for n in UBATCHES if n <= limit and n != now]
+    return {f"{n} tokens": {"n_ubatch": n} for n in UBATCHES if n <= limit and n != now}
 
 
 THREADS_COST = "a fixed thread count does not adapt when other programs need a core"
@@ -143,14 +147,9 @@ SETTINGS = (
 """Threads come first: they change while the model runs, the others take a new context."""
 
 
-def arms_of(setting: Setting, best: Configuration, scope: Scope, sizes: Sizes) -> list[Arm]:
-    """The arms of a setting that differ from the best settings so far."""
-    return [arm for arm in setting.arms(best, scope, sizes) if arm.of(best) != best]
-
-
 @dataclass(slots=True)
 class Trial:
-    """An arm beside the best settings before it."""
+    """A candidate beside the best settings before it."""
 
     setting: str
     label: str
@@ -160,6 +159,26 @@ class Trial:
     reason: str = ""
     gain: PairedGain | None = None
     """None without a block."""
+    blocks: list[Block] = field(default_factory=list)
+
+    def of(self, base: Configuration) -> Configuration:
+        """A configuration with the changes."""
+        return replace(base, **self.changes)  # type: ignore[arg-type]  # by name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more blocks are needed."""
+        is_decided = self.gain is not None and self.gain.is_decided
+        return self.verdict == "undecided" and not is_decided
+
+
+def trials_of(setting: Setting, best: Configuration, scope: Scope, sizes: Sizes) -> list[Trial]:
+    """The candidates of a setting that differ from the best settings so far."""
+    trials = [
+        Trial(setting.name, label, changes, setting.cost)
+        for label, changes in setting.candidates(best, scope, sizes).items()
+    ]
+    return [each for each in trials if each.of(best) != best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +204,7 @@ class Outcome:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every arm was decided."""
+        """Whether every candidate was decided."""
         return all(each.verdict != "undecided" for each in self.compared)
 
 
@@ -238,29 +257,29 @@ class Tuner:
         self._start_seconds = self._seconds
 
     def run(self) -> Outcome:
-        """Measure; Ctrl+C ends it, and what was found until then counts.
-
-        Raises:
-            TuningError: not even the settings at the start could be measured.
-        """
+        """Measure; Ctrl+C ends it, and what was found until then counts."""
         self._measure_start()
         self.save(self.outcome)
         for setting in SETTINGS:
-            arms = arms_of(setting, self._best, self.scope, self._sizes)
-            if arms:
-                self._try(setting, arms)
+            trials = trials_of(setting, self._best, self.scope, self._sizes)
+            if trials:
+                self._try(setting, trials)
                 self.save(self.outcome)
         return self.outcome
 
     @property
     def outcome(self) -> Outcome:
-        """What was measured so far."""
+        """The results so far."""
         n_others = median(self._others) if self._others else 0.0
+        start_tps, chosen_tps = (
+            {name: 1 / median(each) for name, each in seconds.items()}
+            for seconds in (self._start_seconds, self._seconds)
+        )
         return Outcome(
             compared=tuple(self._compared),
             sizes=self._sizes,
-            start_tps=_speeds(self._start_seconds),
-            chosen_tps=_speeds(self._seconds),
+            start_tps=start_tps,
+            chosen_tps=chosen_tps,
             n_others=n_others,
             is_busy=n_others >= BUSY_SHARE * self.scope.n_logical,
         )
@@ -276,7 +295,7 @@ class Tuner:
             self._seconds["prompt"] = [prompt_s]
             self._sizes = sizes_for(1 / prompt_s, self.budget_s, self._best.n_ctx)
             for name in START_WORKS:
-                self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
+                self._measure_speed(name)
         except OutOfTimeError as error:
             if len(self._seconds) < len(START_WORKS):
                 raise TuningError(
@@ -299,72 +318,59 @@ class Tuner:
 
     # --- one setting ---
 
-    def _try(self, setting: Setting, arms: Sequence[Arm]) -> None:
-        """Compare the arms of a setting with the best so far, and continue with the fastest."""
-        trials = [Trial(setting.name, arm.name, arm.changes, setting.cost) for arm in arms]
-        blocks: list[list[Block]] = [[] for _ in arms]
+    def _try(self, setting: Setting, trials: Sequence[Trial]) -> None:
+        """Compare the candidates with the best so far, and continue with the fastest."""
         if refusal := self._refusal(setting):
             for trial in trials:
                 trial.verdict, trial.reason = "not tried", refusal
         else:
-            self._within_time(partial(self._measure, setting, arms, trials, blocks))
+            self._within_time(partial(self._measure, setting, trials))
         self._compared += trials
         faster = [
-            n
-            for n, trial in enumerate(trials)
-            if trial.verdict == "undecided" and trial.gain and trial.gain.is_faster
-        ]
-        fastest = max(faster, key=lambda n: median(b.ratio for b in blocks[n]), default=None)
-        for n, trial in enumerate(trials):
+            each for each in trials
+            if each.verdict == "undecided" and each.gain and each.gain.is_faster
+        ]  # fmt: skip
+        fastest = max(faster, key=lambda each: median(b.ratio for b in each.blocks), default=None)
+        for trial in trials:
             if trial.verdict == "undecided" and trial.gain is not None:
-                best = None if fastest is None or n == fastest else trials[fastest]
+                best = None if trial is fastest else fastest
                 trial.verdict, trial.reason = self._verdict(setting, trial.gain, best)
             elif not trial.reason:
                 trial.reason = "not measured"
             self.report(trial)
-        if fastest is not None and trials[fastest].verdict == "chosen":
-            self._adopt(arms[fastest], setting, blocks[fastest])
+        if fastest is not None and fastest.verdict == "chosen":
+            self._adopt(fastest, setting)
 
-    def _measure(
-        self,
-        setting: Setting,
-        arms: Sequence[Arm],
-        trials: Sequence[Trial],
-        blocks: Sequence[list[Block]],
-    ) -> None:
-        """Measure blocks of the arms in turns until each is decided.
-
-        Raises:
-            OutOfTimeError: the time was up first.
-        """
+    def _measure(self, setting: Setting, trials: Sequence[Trial]) -> None:
         work = self._sizes.work(setting.work)
         prefill_s = 2 * work.n_held * median(self._seconds["prompt"])  # of two contexts
         if work.n_held > N_NEAR and prefill_s > (self.until_s - self.clock()) / 2:
             return
-        while waiting := [n for n, trial in enumerate(trials) if _is_open(trial)]:
-            for n in waiting:
-                self.doing(_progress(trials[n]))
+        while waiting := [trial for trial in trials if trial.is_open]:
+            for trial in waiting:
+                so_far = f" · {trial.gain.median:.2f}x so far" if trial.gain else ""
+                n = len(trial.blocks) + 1
+                self.doing(f"{trial.setting}, {trial.label} · block {n}{so_far}")
                 try:
-                    blocks[n].append(self._block(arms[n].of(self._best), work))
+                    trial.blocks.append(self._block(trial.of(self._best), work))
                 except OutOfTimeError:
                     raise
                 except EngineError as error:
-                    trials[n].verdict, trials[n].reason = "failed", str(error)
-                trials[n].gain = gain_of(blocks[n])
+                    trial.verdict, trial.reason = "failed", str(error)
+                trial.gain = gain_of(trial.blocks)
 
     def _block(self, other: Configuration, work: Work) -> Block:
         """A block of the best settings and others, whose runs are stopped if far slower."""
-        seconds = self._seconds.setdefault(work.name, [])
-
-        def run_best() -> float:
-            seconds.append(self._time(self._best, work))
-            return seconds[-1]
-
-        def run_other() -> float:
-            usual_s = max(seconds[-1] * max(work.n_tokens, 1), work.seconds)
-            return self._time(other, work, SLOWEST * usual_s + STALL_S)
-
-        return take_block(run_best, run_other)
+        best = self._seconds.setdefault(work.name, [])
+        seconds = []
+        for index in ORDER:
+            if index:
+                usual_s = max(best[-1] * max(work.n_tokens, 1), work.seconds)
+                seconds.append(self._time(other, work, SLOWEST * usual_s + STALL_S))
+            else:
+                best.append(self._time(self._best, work))
+                seconds.append(best[-1])
+        return Block(*seconds)
 
     def _verdict(
         self, setting: Setting, gain: PairedGain, faster: Trial | None
@@ -390,17 +396,16 @@ class Tuner:
             "close these programs and tune again"
         )
 
-    def _adopt(self, arm: Arm, setting: Setting, blocks: Sequence[Block]) -> None:
+    def _adopt(self, trial: Trial, setting: Setting) -> None:
         """Compare the next settings with these, and measure their other speeds."""
-        self._best = arm.of(self._best)
-        before = self._seconds
-        seconds = [each for block in blocks for each in (block.b_first, block.b_last)]
-        self._seconds = {**before, setting.work: seconds}
+        self._best = trial.of(self._best)
+        seconds = [each for block in trial.blocks for each in (block.b_first, block.b_last)]
+        self._seconds = {**self._seconds, setting.work: seconds}
         for name in START_WORKS:
             if name != setting.work:
-                self._within_time(partial(self._measure_again, name))
+                self._within_time(partial(self._measure_speed, name))
 
-    def _measure_again(self, name: WorkName) -> None:
+    def _measure_speed(self, name: WorkName) -> None:
         self._seconds[name] = [self._time(self._best, self._sizes.work(name))]
 
     # --- time ---
@@ -424,18 +429,3 @@ class Tuner:
         if ran.n_others is not None:
             self._others.append(ran.n_others)
         return ran.seconds
-
-
-def _progress(trial: Trial) -> str:
-    done = (
-        f"block {trial.gain.n_blocks + 1} · {trial.gain.median:.2f}x so far" if trial.gain else ""
-    )
-    return f"{trial.setting}, {trial.label} · {done or 'block 1'}"
-
-
-def _is_open(trial: Trial) -> bool:
-    return trial.verdict == "undecided" and not (trial.gain is not None and trial.gain.is_decided)
-
-
-def _speeds(seconds: Mapping[WorkName, Sequence[float]]) -> dict[WorkName, float]:
-    return {name: 1 / median(each) for name, each in seconds.items()}

@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import inf
 from statistics import median
 
 from engine.events import GenerationStats
 from engine.experiment.arm import parse_arm
 from engine.experiment.gain import N_DECIDING, ORDER, Block, PairedGain, gain_of
-from engine.experiment.records import BatchTime, PromptRecord, Sample
+from engine.experiment.records import PromptRecord, Sample
 
 NOISY = 0.1
 """Noise from which the machine was not idle enough to recommend anything."""
@@ -19,8 +18,6 @@ MAX_LOSS = 0.98
 AUTO_MARGIN = 0.03
 """How much slower `auto` may be than a fixed length and still be recommended: the fixed length was
 chosen on the prompts that it is measured on, and `auto` adapts to others."""
-MIN_ROUNDS = 8
-"""Rounds of a size from which its time is listed."""
 
 
 def token_s(stats: GenerationStats) -> float:
@@ -28,15 +25,11 @@ def token_s(stats: GenerationStats) -> float:
     return stats.decode_s / (stats.n_emitted or 1)
 
 
-def block_of(
-    a_first: GenerationStats,
-    b_first: GenerationStats,
-    b_last: GenerationStats,
-    a_last: GenerationStats,
-) -> Block:
-    """A block of four replies to one prompt."""
-    seconds = (token_s(a_first), token_s(b_first), token_s(b_last), token_s(a_last))
-    return Block(*seconds, *explained((a_first, a_last), (b_first, b_last)))
+def block_of(replies: Sequence[GenerationStats]) -> Block:
+    """The block of four replies to one prompt: A, B, B, A."""
+    a_first, b_first, b_last, a_last = map(token_s, replies)
+    low, high = explained(replies[::3], replies[1:3])
+    return Block(a_first, b_first, b_last, a_last, low, high)
 
 
 def explained(
@@ -69,14 +62,11 @@ def _against_plain(replies: Sequence[GenerationStats]) -> tuple[float, float]:
 def blocks_of(records: Iterable[PromptRecord], arm: str) -> list[Block]:
     """The blocks of an arm on the prompts that count."""
     found = []
-    for record in counted(records):
-        for row in record.rows:
-            names = [sample.arm for sample in row]
-            if arm in names:
-                start = names.index(arm) - 1
-                found.append(
-                    block_of(*(sample.stats for sample in row[start : start + len(ORDER)]))
-                )
+    for row in (row for record in counted(records) for row in record.rows):
+        names = [sample.arm for sample in row]
+        if arm in names:
+            start = names.index(arm) - 1
+            found.append(block_of([sample.stats for sample in row[start : start + len(ORDER)]]))
     return found
 
 
@@ -177,8 +167,7 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
     if n_blocks < N_DECIDING:
         return (
             f"only {n_blocks} of the {N_DECIDING} blocks needed for a verdict were measured: "
-            "raise --prompts or "
-            "--blocks"
+            "raise --prompts or --blocks"
         )
     return None
 
@@ -200,24 +189,3 @@ def _ratio(arm: str, gains: Mapping[str, PairedGain]) -> str:
         f"{arm} decodes {gain.median:.2f} times as fast as plain decoding "
         f"({gain.low:.2f} to {gain.high:.2f} in {gain.n_blocks} blocks)"
     )
-
-
-def round_times(records: Iterable[PromptRecord]) -> list[tuple[int, float]]:
-    """Seconds of a round by the tokens in its batch; sizes with few rounds are left out."""
-    found: dict[int, list[BatchTime]] = defaultdict(list)
-    for record in records:
-        for batch in record.batches:
-            found[batch.n_rows].append(batch)
-    return [
-        (n_rows, _median_s(batches))
-        for n_rows, batches in sorted(found.items())
-        if sum(each.n_rounds for each in batches) >= MIN_ROUNDS
-    ]
-
-
-def _median_s(batches: Sequence[BatchTime]) -> float:
-    """The lower median over all rounds, which a file may count in billions."""
-    ranked = sorted((each.median_s, each.n_rounds) for each in batches)
-    counts = accumulate(n_rounds for _, n_rounds in ranked)
-    middle = (sum(n_rounds for _, n_rounds in ranked) + 1) // 2
-    return next(median_s for (median_s, _), n in zip(ranked, counts, strict=True) if n >= middle)

@@ -56,13 +56,6 @@ class LaboratoryProgress:
     what: str
     n_done: int
     n_total: int
-    n_before: int = 0
-    """Tokens of `n_done` that earlier runs decoded."""
-
-    def left_s(self, elapsed_s: float) -> float | None:
-        """Estimated remaining seconds at the speed of this run; None if it decoded nothing yet."""
-        n_here = self.n_done - self.n_before
-        return elapsed_s / n_here * (self.n_total - self.n_done) if n_here else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +111,6 @@ class Laboratory:
     _opened: list[OpenedContext] = field(default_factory=list)
     _is_stopped: bool = False
     _n_done: int = 0
-    _n_before: int = 0
     _watch: Stopwatch = field(default_factory=Stopwatch)
 
     def stop(self) -> None:
@@ -143,7 +135,7 @@ class Laboratory:
         self._measured = {(each.role, each.kind): each for each in rows}
         self._costs = {each.kind: each.cost for each in rows if each.cost is not None}
         known = [each for each in self.plan.contexts if self._is_measured(each)]
-        self._n_done = self._n_before = self._n_tokens(known, self._costs)
+        self._n_done = self._n_tokens(known, self._costs)
         try:
             yield from self._score_all()
             if self.plan.takes_times:
@@ -287,7 +279,7 @@ class Laboratory:
     def _progress(self, what: str) -> LaboratoryProgress:
         contexts = [each for each in self.plan.contexts if not self._is_refused(each)]
         n_total = self._n_tokens(contexts, {kind for _, kind in contexts})
-        return LaboratoryProgress(what, self._n_done, max(self._n_done, n_total), self._n_before)
+        return LaboratoryProgress(what, self._n_done, max(self._n_done, n_total))
 
     def _n_tokens(self, scored: Sequence[Context], timed: Collection[KVTypes]) -> int:
         """Tokens to decode for scoring some contexts and timing some types."""

@@ -96,7 +96,7 @@ def lines_of(out: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
-def test_a_line_says_what_is_its_own_and_has_the_rest_of_the_command(tmp_path: Path) -> None:
+def test_a_line_reports_what_is_its_own_and_has_the_rest_of_the_command(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         {"prompt": "one"},
@@ -133,10 +133,8 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
     )
     requests, broken = read_requests(path, BASE, "")
     first, second, third, fourth = (each.request for each in requests)
-    assert first.grammar is not None
     assert json.loads(first.grammar.text) == schema
     assert first.sampling.stop_tokens == (3,)
-    assert second.grammar is not None
     assert not second.grammar.is_schema
     assert second.adapters == (Adapter(adapter, 0.5),)
     assert third.adapters == ()
@@ -179,13 +177,13 @@ def test_a_broken_line_is_told_by_its_number_and_the_others_run(
     assert why in broken.reason
 
 
-def test_a_line_in_another_encoding_is_told_so(tmp_path: Path) -> None:
+def test_a_line_in_another_encoding_is_reported_so(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_bytes(b'{"prompt": "caf\xe9"}\n')
     assert read_requests(path, BASE, "")[1][0].reason == "not valid JSON: the line is not UTF-8"
 
 
-def test_results_are_appended_as_replies_end_and_failures_are_told(tmp_path: Path) -> None:
+def test_results_are_appended_as_replies_end_and_failures_are_reported(tmp_path: Path) -> None:
     path = written(tmp_path, *({"prompt": text} for text in ("a", "fail", "c", "d", "e")))
     client, out = EchoingClient(), tmp_path / "deep" / "out.jsonl"
     progress = run(path, out, client)
@@ -237,7 +235,7 @@ def test_a_prompt_that_ends_the_engine_fails_and_the_others_are_answered(
     assert sorted(each.number for each in progress.failed) == [2, 5]
 
 
-def test_a_result_that_was_torn_is_made_anew_and_harms_no_other(tmp_path: Path) -> None:
+def test_a_result_that_was_torn_is_made_again_and_harms_no_other(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     path = written(tmp_path, {"prompt": "a"}, {"prompt": "b"})
     run(path, out, EchoingClient(), n_at_once=1)

@@ -82,7 +82,6 @@ def test_a_preset_that_is_not_there_is_made_for_the_model(tmp_path: Path) -> Non
     write(path, "draft:fixed:4", draft=Path("/models/draft.gguf"))
     preset = read_preset(path)
     assert (preset.name, preset.model) == ("Mine", str(MODEL))
-    assert preset.draft is not None
     assert preset.draft.model == "/models/draft.gguf"
 
 
@@ -92,7 +91,6 @@ def test_a_draft_model_is_named_only_where_it_takes_part_and_none_is_named(path:
     path.write_text(f'{TEXT}\n[draft]\nmodel = "own.gguf"\n', encoding="utf-8")
     write(path, "draft:auto", draft=Path("/models/draft.gguf"))
     draft = read_preset(path).draft
-    assert draft is not None
     assert draft.model == "own.gguf"
 
 

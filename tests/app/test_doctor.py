@@ -30,7 +30,8 @@ def found(*entries: ModelEntry) -> dict[str, Check]:
 
 def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = paths.state_dir()
-    monkeypatch.setattr(checks, "_can_write", lambda folder: folder != closed)
+    closed.mkdir(parents=True)
+    monkeypatch.setattr(checks.os, "access", lambda folder, _: folder != closed)
     check = found(GOOD)["folders"]
     assert check.status == "fail"
     assert f"logs in {closed}" in check.detail
@@ -40,7 +41,7 @@ def test_a_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("free", "status"), [(1 << 20, "fail"), (100 << 20, "note"), (2 << 30, "ok")]
 )
-def test_disk_space_is_judged(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
+def test_disk_space_is_rated(monkeypatch: pytest.MonkeyPatch, free: int, status: str) -> None:
     usage = shutil.disk_usage("/")._replace(free=free)
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
     assert found(GOOD)["disk"].status == status
@@ -54,7 +55,7 @@ def test_missing_and_broken_models_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "status", "says"),
+    ("environment", "status", "part"),
     [
         ({"TERM": "xterm-256color", "COLORTERM": "truecolor"}, "ok", "16 million"),
         ({"TERM": "tmux-256color"}, "ok", "256"),
@@ -65,11 +66,11 @@ def test_missing_and_broken_models_are_named() -> None:
     ],
 )
 def test_colours_are_read_from_the_environment(
-    environment: dict[str, str], status: str, says: str
+    environment: dict[str, str], status: str, part: str
 ) -> None:
     check = check_colors(environment)
     assert check.status == status
-    assert says in check.detail
+    assert part in check.detail
 
 
 def test_a_terminal_without_utf_8_is_a_failure() -> None:

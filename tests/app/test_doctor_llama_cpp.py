@@ -23,25 +23,24 @@ connection.recv()
 """
 
 
-def test_a_sound_build_tells_its_version_and_features() -> None:
+def test_a_sound_build_reports_its_version_and_features() -> None:
     check, facts = check_build()
     assert check.status == "ok"
-    assert facts is not None
     assert facts.version in check.detail
     assert "CPU" in facts.features
 
 
 @pytest.mark.parametrize(
-    ("code", "says"),
+    ("code", "part"),
     [
         (CRASH.format("SIGILL"), "SIGILL"),
         ("raise ImportError('libllama.so: cannot open')", "libllama.so: cannot open"),
     ],
 )
-def test_a_build_that_cannot_be_loaded_is_a_failure_with_a_way_out(code: str, says: str) -> None:
+def test_a_build_that_cannot_be_loaded_is_a_failure_with_a_way_out(code: str, part: str) -> None:
     check, facts = check_build((sys.executable, "-c", code))
     assert (check.status, facts) == ("fail", None)
-    assert says in check.detail
+    assert part in check.detail
     assert "make llama" in (check.advice or "")
 
 
@@ -59,7 +58,9 @@ def test_an_engine_that_always_crashes_is_a_failure_with_its_cause(tmp_path: Pat
     assert "rebuild llama.cpp" in (check.advice or "")
 
 
-def test_a_crash_that_extra_buffers_cause_says_that_kvchat_goes_on_without(tmp_path: Path) -> None:
+def test_a_crash_that_extra_buffers_cause_reports_that_kvchat_goes_on_without(
+    tmp_path: Path,
+) -> None:
     command = (sys.executable, "-c", CRASH_WITH_EXTRA_BUFFERS)
     check = check_trial(tmp_path / "m.gguf", tmp_path / "log", command=command)
     assert check.status == "fail"
@@ -77,7 +78,7 @@ def test_a_silent_engine_is_a_failure(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "did not answer within" in check.detail
 
 
-def test_without_a_model_nothing_is_tried_and_that_is_said(tmp_path: Path) -> None:
+def test_without_a_model_nothing_is_tried_and_that_is_reported(tmp_path: Path) -> None:
     check = check_trial(None, tmp_path / "log")
     assert check.status == "note"
     assert "install-starter" in (check.advice or "")

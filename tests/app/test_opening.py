@@ -6,7 +6,7 @@ import pytest
 
 from app import paths
 from app.config import Settings
-from app.opening import ChosenModel, ModelRequest, open_model
+from app.opening import ChosenModel, ModelRequest, open_here, open_model
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.configuration import ControllerName, PredictorName
@@ -57,7 +57,7 @@ def test_the_model_is_the_named_one_else_the_presets_the_settings_the_last_or_an
     assert model_opened(ModelRequest(model="named", preset="own"), mine) == "named"
 
 
-def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_say(home: Path) -> None:
+def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_report(home: Path) -> None:
     model = str(drafting_model(home / "models" / "m.gguf", 1))
     paths.presets_dir().mkdir(parents=True)
     for name, value in (("four", "4"), ("open", '"auto"')):
@@ -76,6 +76,15 @@ def test_threads_that_are_auto_are_left_open_whatever_rules_and_settings_say(hom
     assert opened.configuration.n_threads is None
 
 
-def test_where_there_is_no_model_it_says_how_to_get_one(home: Path) -> None:
+def test_a_measurement_opens_a_model_here_though_the_last_chat_was_at_a_server(home: Path) -> None:
+    drafting_model(home / "models" / "any.gguf", 1)
+    with ChatStore(paths.database_path()) as store:
+        add_chat(store, Chat(model_path="http://127.0.0.1:9#tiny"))
+    assert open_model(ModelRequest(), Settings()).configuration.server == "http://127.0.0.1:9"
+    opened = open_here(ModelRequest(), Settings(), "a test").configuration
+    assert (opened.server, opened.model_path.stem) == (None, "any")
+
+
+def test_where_there_is_no_model_it_reports_how_to_get_one(home: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="kvchat models install-starter"):
         open_model(ModelRequest(), Settings())

@@ -1,4 +1,4 @@
-"""A run of a measurement and its report's file, on events that a test tells."""
+"""A run of a measurement and its report's file, on scripted events."""
 
 import os
 from collections.abc import Iterator
@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.quality.run import MeasurementRun, earlier_report, report_path
+from app import paths
+from app.planning import save_verdict
+from app.quality import Measurement, unfinished_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
+from engine.policy.gates import PolicySettings
 from engine.quality.laboratory import (
     LaboratoryEvent,
     LaboratoryFinished,
@@ -29,8 +32,8 @@ REQUEST = LaboratoryRequest(Configuration(Path("/m.gguf"), 2048), LaboratoryPlan
 
 
 @dataclass
-class Told:
-    """A process that tells its events, an error among them, and writes down what it is asked."""
+class ScriptedProcess:
+    """A process with scripted events, an error among them, and records its requests."""
 
     events: tuple[LaboratoryEvent | EngineError, ...] = (
         LaboratoryFinished(WHOLE, is_complete=True),
@@ -40,7 +43,7 @@ class Told:
     n_stopped: int = 0
     n_closed: int = 0
 
-    def __call__(self, request: LaboratoryRequest, _: Path) -> "Told":
+    def __call__(self, request: LaboratoryRequest, _: Path) -> "ScriptedProcess":
         self.asked.append(request)
         return self
 
@@ -64,9 +67,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "kept" / "report.json"
 
 
-def measured(path: Path | None, told: Told) -> tuple[MeasurementRun, list[LaboratoryEvent]]:
-    with MeasurementRun(path, told) as run:
-        run.go_on(REQUEST)
+def ignore(_: str) -> None:
+    pass
+
+
+def measured(path: Path, process: ScriptedProcess) -> tuple[Measurement, list[LaboratoryEvent]]:
+    with Measurement(path, ignore, process) as run:
+        run.begin(REQUEST, replaces=True)
         return run, list(run)
 
 
@@ -76,75 +83,104 @@ def keep(path: Path, report: Report) -> None:
 
 
 def test_the_report_grows_in_its_file(path: Path) -> None:
-    told = Told((ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True)))
-    with MeasurementRun(path, told) as run:
-        run.go_on(REQUEST)
+    process = ScriptedProcess((ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True)))
+    with Measurement(path, ignore, process) as run:
+        run.begin(REQUEST, replaces=True)
         next(run)
         assert read_report(path) == HALF
         assert run.is_complete is None
         next(run)
     assert (run.report, run.is_complete) == (WHOLE, True)
     assert sorted(each.name for each in path.parent.iterdir()) == ["report.json"]
-    assert told.n_closed == 1
+    assert process.n_closed == 1
 
 
 def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:
-    with MeasurementRun(path, Told()):
+    with Measurement(path, ignore, ScriptedProcess()):
         with pytest.raises(
             QualityError, match=r"another run of kvchat is writing .*report\.json: wait"
         ):
-            MeasurementRun(path, Told()).__enter__()
-        with MeasurementRun(path.with_name("other.json"), Told()):
+            Measurement(path, ignore, ScriptedProcess()).__enter__()
+        with Measurement(path.with_name("other.json"), ignore, ScriptedProcess()):
             pass
-    with MeasurementRun(path, Told()):
+    with Measurement(path, ignore, ScriptedProcess()):
         pass
     assert not list(path.parent.iterdir())
 
 
-def test_where_no_report_can_lie_it_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+def test_where_no_report_can_lie_it_is_reported_before_anything_is_measured(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("no folder")
-    told = Told()
+    process = ScriptedProcess()
     with pytest.raises(QualityError, match="cannot be written"):
-        measured(tmp_path / "taken" / "report.json", told)
-    assert told.asked == []
+        measured(tmp_path / "taken" / "report.json", process)
+    assert process.asked == []
 
 
-def test_a_report_of_another_subject_is_set_aside_and_measured_anew(path: Path) -> None:
+def test_a_report_of_another_subject_is_set_aside_and_measured_again(path: Path) -> None:
     keep(path, HALF)
-    told = Told(refuses_earlier=True)
-    run, events = measured(path, told)
-    assert [each.earlier for each in told.asked] == [HALF, None]
+    process = ScriptedProcess(refuses_earlier=True)
+    run, events = measured(path, process)
+    assert [each.earlier for each in process.asked] == [HALF, None]
     assert events == [LaboratoryFinished(WHOLE, is_complete=True)]
     assert run.report == read_report(path) == WHOLE
     assert read_report(path.with_name("report.json.before")) == HALF
 
 
-def test_what_fails_behind_the_first_figures_begins_nothing_anew(path: Path) -> None:
+def test_what_fails_after_the_first_figures_begins_nothing_again(path: Path) -> None:
     keep(path, HALF)
-    told = Told((ReportChanged(WHOLE), QualityError("its logits are not finite")))
+    process = ScriptedProcess((ReportChanged(WHOLE), QualityError("its logits are not finite")))
     with pytest.raises(QualityError, match="not finite"):
-        measured(path, told)
-    assert len(told.asked) == 1
+        measured(path, process)
+    assert len(process.asked) == 1
     assert read_report(path) == WHOLE
 
 
 def test_a_process_that_dies_leaves_what_there_was(path: Path) -> None:
     with pytest.raises(WorkerError):
-        measured(path, Told((ReportChanged(HALF), WorkerError("killed by signal 9"))))
+        measured(path, ScriptedProcess((ReportChanged(HALF), WorkerError("killed by signal 9"))))
     assert read_report(path) == HALF
-    with MeasurementRun(path, Told()):
+    with Measurement(path, ignore, ScriptedProcess()):
         pass
 
 
-def test_a_damaged_report_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
+def test_a_damaged_report_is_moved_aside(path: Path) -> None:
+    path.parent.mkdir()
     path.write_text('{"schema": 1')
-    assert earlier_report(path) is None
+    process = ScriptedProcess()
+    measured(path, process)
+    assert process.asked[0].earlier is None
     assert path.with_name("report.json.before").exists()
-    assert not path.exists()
+    assert read_report(path) == WHOLE
 
 
-def test_a_model_whose_name_is_no_text_has_a_place_for_its_report() -> None:
-    paths = [report_path(Path(os.fsdecode(name)), "own") for name in (b"na\xff.gguf", b"na\xfe")]
-    assert paths[0] != paths[1]
-    assert earlier_report(paths[0]) is None
+def test_a_report_that_the_user_named_is_never_replaced(path: Path) -> None:
+    keep(path, HALF)
+    with Measurement(path, ignore, ScriptedProcess(refuses_earlier=True)) as run:
+        run.begin(REQUEST, replaces=False)
+        with pytest.raises(QualityError, match="another measurement"):
+            next(run)
+    assert read_report(path) == HALF
+
+
+def test_a_damaged_report_that_the_user_named_is_refused(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_text('{"schema": 1')
+    with Measurement(path, ignore, ScriptedProcess()) as run, pytest.raises(QualityError):
+        run.begin(REQUEST, replaces=False)
+    assert path.read_text() == '{"schema": 1'
+
+
+def test_a_report_with_too_few_tokens_becomes_no_plan(home: Path) -> None:
+    short = replace(WHOLE, texts=WHOLE.texts[:1])
+    assert save_verdict(short, REQUEST.configuration, PolicySettings()) is None
+    assert not paths.cache_plans_dir().exists()
+
+
+def test_a_model_whose_name_is_no_text_has_a_file_for_its_report() -> None:
+    configurations = [Configuration(Path(os.fsdecode(name)), 64) for name in (b"na\xff", b"na\xfe")]
+    first, second = (
+        unfinished_path(replace(REQUEST, configuration=each), takes_chats=False)
+        for each in configurations
+    )
+    assert first != second
+    assert not first.exists()

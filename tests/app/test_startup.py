@@ -40,12 +40,11 @@ def test_no_model_is_looked_for_where_the_last_chat_was_at_a_server(
     with ChatStore(paths.database_path()) as store:
         add_chat(store, Chat(title="there", model_path="http://cellar:8080#tiny"))
     result = opened(ModelRequest())
-    assert result.configuration is not None
     assert result.configuration.server == "http://cellar:8080"
     assert result.model is None
 
 
-def test_a_model_that_is_not_there_is_told_before_the_screen_opens() -> None:
+def test_a_model_that_is_not_there_is_reported_before_the_screen_opens() -> None:
     with pytest.raises(ModelFileError):
         prepare(ModelRequest(model="nothing-like-this"))
 

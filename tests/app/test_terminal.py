@@ -4,15 +4,16 @@ import io
 import os
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import click
 import pytest
 from rich.text import Text
 
-from app.cli.console import print_text, say, tell_over
-from app.console import console
+from app.console import Progress, print_line, print_text
 from app.sanitize import Door, close_terminal
+from app.tables import console
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 from tests.support.fakes_app import make_app
 
@@ -27,8 +28,8 @@ PRINTING = {
     "click": lambda: click.echo(click.style(HOSTILE, fg="red"), err=True),
     "bytes": lambda: click.echo(HOSTILE.encode()),
     "rich": rich_table,
-    "say": lambda: say((HOSTILE, "bold red"), HOSTILE),
-    "progress": lambda: tell_over(HOSTILE),
+    "line": lambda: print_line((HOSTILE, "bold red"), HOSTILE),
+    "progress": lambda: Progress(count(0, 10).__next__).show(HOSTILE),
     "text": lambda: print_text([*HOSTILE]),
 }
 
@@ -57,8 +58,8 @@ raise RuntimeError({HOSTILE!r})
 def test_warnings_logs_and_tracebacks_of_python_are_harmless() -> None:
     command = [sys.executable, "-c", FAILING]
     shown = shown_by(lambda: subprocess.run(command, check=False))
-    for told in ("UserWarning: a␛]0;owned", "\na␛]0;owned", "RuntimeError: a␛]0;owned"):
-        assert told in shown
+    for message in ("UserWarning: a␛]0;owned", "\na␛]0;owned", "RuntimeError: a␛]0;owned"):
+        assert message in shown
     assert not harmful(shown), repr(shown)
 
 
@@ -75,7 +76,7 @@ def test_a_terminal_or_pipe_of_another_encoding_ends_nothing(encoding: str) -> N
 
 
 @pytest.mark.faults
-def test_a_screen_that_fails_says_so_harmlessly(tmp_path: Path) -> None:
+def test_a_screen_that_fails_reports_it_harmlessly(tmp_path: Path) -> None:
     def call() -> None:
         close_terminal()
         application, _ = make_app(tmp_path)

@@ -17,8 +17,7 @@ from engine.experiment.tuner import Tuner
 from engine.model.identity import model_identity
 from engine.model.speeds import ModelSpeed, Speeds
 from engine.presets.library import find_preset
-from tests.engine.experiment.fake_machine import FakeMachine, as_ever
-from tests.engine.experiment.test_tuner import fast_without_flash
+from tests.engine.experiment.fake_machine import FakeMachine, as_ever, fast_without_flash
 from tests.support.drafting_models import drafting_model
 
 Tune = Callable[..., tuple[int, str, str]]
@@ -47,7 +46,7 @@ def tune(model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     return tuned
 
 
-def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
+def test_what_is_faster_becomes_a_preset_and_the_lists_know_the_speed(
     model: Path, tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, err = tune(FakeMachine(fast_without_flash, noise=0.0), "tiny")
@@ -62,7 +61,6 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     opened = open_model(ModelRequest(preset="tuned tiny"), Settings()).configuration
     assert opened == replace(usual, flash_attention="off")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
-    assert speed is not None
     assert speed.preset == "tuned tiny"
     assert speed.decode_tps == pytest.approx(60 * 1.08, rel=0.02)
     run(["models"])
@@ -71,7 +69,7 @@ def test_what_is_quicker_becomes_a_preset_and_the_lists_know_the_speed(
     assert "65" in listed[1].split()
 
 
-def test_a_plan_for_this_machine_says_how_fast_the_model_is(
+def test_a_plan_for_this_machine_reports_how_fast_the_model_is(
     tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["plan", "tiny"])
@@ -101,7 +99,7 @@ def test_a_preset_that_it_starts_from_gives_its_rules_and_its_name(
     assert preset.flash_attention == "off"
 
 
-def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
+def test_where_nothing_is_faster_the_preset_has_the_settings_of_now(
     model: Path, tune: Tune
 ) -> None:
     code, out, _ = tune(FakeMachine(as_ever), "tiny")
@@ -113,7 +111,6 @@ def test_where_nothing_is_quicker_the_preset_has_the_settings_of_now(
     preset = find_preset("tuned tiny", paths.presets_dir())
     assert preset.description.endswith("no other setting was faster")
     speed = Speeds(paths.speeds_path()).of(model_identity(model))
-    assert speed is not None
     assert speed.preset == "tuned tiny"
 
 
@@ -156,7 +153,6 @@ def test_a_draft_model_that_was_named_is_part_of_the_preset(model: Path, tune: T
     code, _, _ = tune(FakeMachine(fast_without_flash), "tiny", "--draft", "draft")
     assert code == 0
     preset = find_preset("tuned tiny", paths.presets_dir())
-    assert preset.draft is not None
     assert preset.draft.model == str(draft)
 
 
@@ -195,7 +191,7 @@ def test_a_preset_that_cannot_be_written_loses_no_measurement(tune: Tune) -> Non
     assert "no preset was written" in found["problem"]
 
 
-def test_a_speed_measured_beside_other_programs_says_so_and_is_not_kept(
+def test_a_speed_measured_beside_other_programs_reports_it_and_is_not_saved(
     model: Path, tune: Tune
 ) -> None:
     out = tune(FakeMachine(n_others=1.0), "tiny")[1]

@@ -24,7 +24,6 @@ from app.chat_files import read_chats
 from app.chat_files.jsonl import jsonl_of
 from app.cli.options import AGE
 from app.config import load_settings
-from app.library import Favourites
 from app.paths import _lm_studio, builtin_themes_dir
 from app.store.chats import ChatStore
 from app.store.database import connect
@@ -319,23 +318,15 @@ def _grammar(data: bytes) -> Iterator[str]:
 
 
 def _measured(data: bytes) -> Iterator[str]:
-    """What was measured on this machine, and marked by the user."""
-    path = _file(data, "measured.json")
-    yield str(Speeds(path).of("identity"))
-    yield from Favourites(path).all()
+    """Measured speeds of this machine."""
+    yield str(Speeds(_file(data, "measured.json")).of("identity"))
 
 
-def _measured_seeds() -> list[bytes]:
+def _measured_seed() -> bytes:
     path = _folder() / "measured-seed.json"
     path.unlink(missing_ok=True)
     Speeds(path).keep("identity", ModelSpeed(9.5, 8.5, 2048, 90.0, "", "2026-01-01"))
-    Favourites(path.with_name("favourites-seed.json")).mark("identity", is_favourite=True)
-    names = ("measured-seed.json", "favourites-seed.json")
-    return [(_folder() / name).read_bytes() for name in names]
-
-
-def _seed(index: int) -> Callable[[], bytes]:
-    return lambda: _measured_seeds()[index]
+    return path.read_bytes()
 
 
 def _ollama(data: bytes) -> Iterator[str]:
@@ -601,7 +592,7 @@ READERS = [
     _texts("LM Studio's settings", _folders_of_others, FOLDERS),
     _texts("cache of headers", _headers, _headers_seed),
     _texts("measured costs", _costs, _costs_seed),
-    _texts("measured speeds, favourites", _measured, *map(_seed, range(2))),
+    _texts("measured speeds", _measured, _measured_seed),
     _texts("plan of a cache", _cache_plan, _cache_plan_seed),
     _texts("digests of models", _digests, b'{"version": 1, "digests": {"a": "b"}}'),
     _texts("cached header of a remote model", _remote, _remote_seed),

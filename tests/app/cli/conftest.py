@@ -1,16 +1,23 @@
 """A home of its own for every command, and ways to run one."""
 
 import io
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+import engine.process.client
+from app import paths
 from app.cli.main import main
+from tests.support.fakes_client import ScriptedClient
+from tests.support.gguf_files import header, llama_values, write
 
+KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 MAIN = "from app.cli.main import main; main()"
 
 
@@ -38,6 +45,24 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "HOME": str(tmp_path), **folders}
 
 
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
+    client = ScriptedClient()
+    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **files: client)
+    return client
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    presets = paths.presets_dir()
+    presets.mkdir(parents=True)
+    (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
+    paths.settings_path().write_text(
+        '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
+    )
+    return write(tmp_path / "model.gguf", header(llama_values()))
+
+
 def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run the command in this process, which starts in no time, without a terminal."""
     out, err = io.BytesIO(), io.BytesIO()
@@ -52,8 +77,8 @@ def kvchat(*arguments: str) -> "subprocess.CompletedProcess[str]":
         pytest.raises(SystemExit) as ended,
     ):
         main()
-    said, told = out.getvalue().decode(), err.getvalue().decode()
-    return subprocess.CompletedProcess(arguments, ended.value.code, said, told)
+    printed, message = out.getvalue().decode(), err.getvalue().decode()
+    return subprocess.CompletedProcess(arguments, ended.value.code, printed, message)
 
 
 def spawned(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -64,4 +89,38 @@ def spawned(*arguments: str) -> "subprocess.CompletedProcess[str]":
         text=True,
         check=False,
         stdin=subprocess.DEVNULL,
+    )
+
+
+def text_of(*words: object) -> str:
+    """Standard output of a command that succeeds."""
+    done = kvchat(*map(str, words))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def json_of(*words: object) -> Any:
+    """The JSON of a command that succeeds."""
+    return json.loads(text_of(*words, "--json"))
+
+
+def refusal(*words: object, code: int | None = None) -> str:
+    """Standard error of a command that fails, with 1 or 2 or this exit code, and prints nothing."""
+    done = kvchat(*map(str, words))
+    assert done.returncode in ((1, 2) if code is None else (code,)), done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+def run_process(
+    arguments: list[str], environment: dict[str, str], **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run the installed `kvchat run` in a process of its own."""
+    return subprocess.run(
+        [KVCHAT, "run", *arguments],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        **options,
     )

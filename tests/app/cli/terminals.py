@@ -72,7 +72,7 @@ def _read_all(ours: int, shown: list[bytes]) -> None:
 @contextmanager
 def _standing_for_standard(terminal: int) -> Iterator[None]:
     """Make a terminal of the descriptors 1 and 2, and of what Python calls so."""
-    kept = {number: os.dup(number) for number in (1, 2)}
+    saved = {number: os.dup(number) for number in (1, 2)}
     try:
         with (
             pytest.MonkeyPatch.context() as patch,
@@ -82,13 +82,13 @@ def _standing_for_standard(terminal: int) -> Iterator[None]:
             patch.setenv("COLUMNS", "300")
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            for number in kept:
+            for number in saved:
                 os.dup2(terminal, number)
             yield
             out.flush()
             err.flush()
     finally:
-        for number, own in kept.items():
+        for number, own in saved.items():
             os.dup2(own, number)
             os.close(own)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import run
 from engine.experiment.records import Row, Sample, read_results, write_results
-from tests.app.cli.conftest import kvchat, spawned
+from tests.app.cli.conftest import kvchat, refusal, spawned
 from tests.engine.experiment.made_results import record, results, sample, stats
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -32,7 +31,7 @@ def prompts(tmp_path: Path) -> Path:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_two_prompts_are_measured_kept_and_reported(
+def test_two_prompts_are_measured_saved_and_reported(
     starter_path: Path, prompts: Path, tmp_path: Path
 ) -> None:
     json_path, html_path = tmp_path / "all.json", tmp_path / "all.html"
@@ -42,7 +41,6 @@ def test_two_prompts_are_measured_kept_and_reported(
     done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr
     assert "mine at 0  2 prompts" in done.stdout
-    assert "2 prompts, 14 replies" in done.stderr
     assert "Recommended: nothing yet" in done.stdout
     assert len([line for line in done.stderr.splitlines() if line.startswith("mine at 0")]) == 2
     results = read_results(json_path)
@@ -60,7 +58,6 @@ def test_two_prompts_are_measured_kept_and_reported(
     assert more.returncode == 0, more.stderr
     resumed = read_results(json_path)
     assert resumed.prompts[:2] == results.prompts
-    assert "1 prompt, 7 replies" in more.stderr
     assert len(resumed.prompts) == 3
     other = spawned(*arguments, "--seed", "9")
     assert "seed was 1 and is 9" in other.stderr
@@ -131,13 +128,10 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         ),
     ],
 )  # fmt: skip
-def test_a_results_file_of_impossible_rows_is_refused(
-    row: Row, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_results_file_of_impossible_rows_is_refused(row: Row, tmp_path: Path) -> None:
     made = replace(record({AUTO: 1.5}), rows=(row,))
     write_results(tmp_path / "all.json", results(made, arms=[AUTO]))
-    assert run(["bench", "--show", str(tmp_path / "all.json")]) == 1
-    assert "cannot be read" in capsys.readouterr().err
+    assert "cannot be read" in refusal("bench", "--show", str(tmp_path / "all.json"))
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def put(folder: SegmentStore, namespace: Namespace, *states: Segment) -> None:
         folder.write(namespace, state, payload_of(state))
 
 
-def kept(folder: SegmentStore) -> set[str]:
+def saved(folder: SegmentStore) -> set[str]:
     return {state.key for state in folder.segments()}
 
 
@@ -76,7 +76,7 @@ def test_the_list_names_models_settings_states_and_chats() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_the_list_as_json_says_everything() -> None:
+def test_the_list_as_json_reports_everything() -> None:
     with ChatStore(paths.database_path()) as store:
         add_chat(store, "Of caches")
     listed = json.loads(kvchat("cache", "list", "--json").stdout)
@@ -90,7 +90,7 @@ def test_the_list_as_json_says_everything() -> None:
     assert state["chats"] == [{"id": 1, "title": "Of caches"}, {"id": 2, "title": None}]
 
 
-def test_an_empty_cache_says_so() -> None:
+def test_an_empty_cache_reports_it() -> None:
     done = kvchat("cache")
     assert (done.returncode, done.stdout) == (0, "")
     assert "No states" in done.stderr
@@ -113,7 +113,7 @@ def test_a_check_names_damaged_states_removes_them_and_fails(folder: SegmentStor
     assert done.returncode == 1
     assert HEAD.key in done.stdout.splitlines()[0]
     assert done.stdout.endswith("4 states checked, 1 damaged\n")
-    assert HEAD.key not in kept(folder)
+    assert HEAD.key not in saved(folder)
     assert kvchat("cache", "verify").returncode == 0
 
 
@@ -126,7 +126,7 @@ def test_a_check_as_json_names_what_was_damaged(folder: SegmentStore) -> None:
     assert {each["key"] for each in damaged} == keys(HEAD, TAIL)
 
 
-def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SegmentStore) -> None:
+def test_a_damaged_table_is_reported_by_the_list_and_by_a_check(folder: SegmentStore) -> None:
     folder.close()
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     done = kvchat("cache", "list")
@@ -141,37 +141,37 @@ def test_a_damaged_table_is_told_by_the_list_and_by_a_check(folder: SegmentStore
 def test_pruning_by_age_removes_what_was_not_used(folder: SegmentStore) -> None:
     done = kvchat("cache", "prune", "--older", "30d")
     assert "Deleted 1 state" in done.stderr
-    assert kept(folder) == keys(HEAD, TAIL, GONE)
+    assert saved(folder) == keys(HEAD, TAIL, GONE)
 
 
 def test_pruning_to_a_size_begins_with_models_that_are_gone(folder: SegmentStore) -> None:
     assert kvchat("cache", "prune", "--to", f"{folder.nbytes - 1}B").returncode == 0
-    assert kept(folder) == keys(HEAD, TAIL, OLD)
+    assert saved(folder) == keys(HEAD, TAIL, OLD)
     kvchat("cache", "prune", "--to", "60KiB")
-    assert kept(folder) == keys(HEAD)
+    assert saved(folder) == keys(HEAD)
 
 
 def test_pruning_without_a_word_obeys_the_budget(folder: SegmentStore) -> None:
     assert "Nothing to delete" in kvchat("cache", "prune").stderr
     kvchat("cache", "budget", "60KiB")
     kvchat("cache", "prune")
-    assert kept(folder) == keys(HEAD)
+    assert saved(folder) == keys(HEAD)
 
 
 def test_pinned_states_outlive_pruning_with_their_start(folder: SegmentStore) -> None:
     assert kvchat("cache", "pin", TAIL.key[:8]).returncode == 0
     done = kvchat("cache", "prune", "--to", "0")
     assert "are pinned" in done.stderr
-    assert kept(folder) == keys(HEAD, TAIL)
+    assert saved(folder) == keys(HEAD, TAIL)
     kvchat("cache", "unpin", TAIL.key)
     kvchat("cache", "prune", "--to", "0")
-    assert kept(folder) == set()
+    assert saved(folder) == set()
 
 
 def test_dropping_a_state_drops_what_continues_it(folder: SegmentStore) -> None:
     done = kvchat("cache", "drop", HEAD.key)
     assert "Deleted 2 states" in done.stderr
-    assert kept(folder) == keys(OLD, GONE)
+    assert saved(folder) == keys(OLD, GONE)
 
 
 def test_an_unknown_key_is_answered_with_near_ones(folder: SegmentStore) -> None:
@@ -181,7 +181,7 @@ def test_an_unknown_key_is_answered_with_near_ones(folder: SegmentStore) -> None
     assert HEAD.key in done.stderr
     assert "`kvchat cache list`" in kvchat("cache", "pin", "zz").stderr
     assert kvchat("cache", "pin", "").returncode == 1
-    assert len(kept(folder)) == 4
+    assert len(saved(folder)) == 4
 
 
 def test_a_beginning_that_two_keys_share_is_refused(folder: SegmentStore) -> None:
@@ -211,15 +211,15 @@ def test_the_budget_is_shown_and_set(folder: SegmentStore) -> None:
 
 def test_clearing_asks_first(folder: SegmentStore, monkeypatch: pytest.MonkeyPatch) -> None:
     done = kvchat("cache", "clear")
-    assert (done.returncode, len(kept(folder))) == (2, 4)
+    assert (done.returncode, len(saved(folder))) == (2, 4)
     assert "--yes" in done.stderr
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.setattr("click.confirm", lambda *_, **__: False)
     assert run(["cache", "clear"]) == 1
-    assert len(kept(folder)) == 4
+    assert len(saved(folder)) == 4
     monkeypatch.setattr("click.confirm", lambda *_, **__: True)
     assert run(["cache", "clear"]) == 0
-    assert kept(folder) == set()
+    assert saved(folder) == set()
 
 
 def test_clearing_leaves_no_tokens_on_disk(folder: SegmentStore) -> None:

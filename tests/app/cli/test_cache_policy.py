@@ -14,7 +14,6 @@ from app import paths
 from app.cli.main import run
 from app.config import Settings
 from app.opening import ModelRequest, open_model
-from app.planning import keep_report
 from app.startup import Services, prepare
 from engine.builds import installed_build
 from engine.configuration import KVTypes
@@ -22,7 +21,7 @@ from engine.memory.hardware import this_processor
 from engine.model.identity import model_identity
 from engine.policy.plans import PlanStore
 from engine.quality.records import Report
-from tests.app.cli.conftest import kvchat, spawned
+from tests.app.cli.conftest import json_of, kvchat, refusal, spawned, text_of
 from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 MIXED = KVTypes("q8_0", "q5_1")
@@ -42,49 +41,36 @@ def of_this_machine(found: Report, path: Path) -> Report:
 def keep(path: Path, found: Report | None = None) -> Report:
     found = found or report({MIXED: 0.002, Q8: 0.001, Q4: 0.4}, {MIXED: 90.0, Q4: 120.0})
     measured = of_this_machine(found, path)
-    return keep_report(measured)
+    return PlanStore(paths.cache_plans_dir()).save(measured)
 
 
-def plan(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, object]:
-    assert run(["plan", *map(str, arguments), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+def plan(*arguments: object) -> dict[str, object]:
+    return json_of("plan", *map(str, arguments))
 
 
 def types_of(found: dict[str, object]) -> str:
     arguments = found["args"]
-    assert isinstance(arguments, list)
     named = dict(pairwise(arguments))
     return f"{named.get('--cache-type-k', 'f16')}/{named.get('--cache-type-v', 'f16')}"
 
 
-def test_a_plan_takes_the_measured_kind_and_says_what_it_rests_on(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_takes_the_measured_kind_and_reports_what_it_rests_on(starter_path: Path) -> None:
     keep(starter_path)
-    found = plan(capsys, starter_path, "--kv", "auto")
+    found = plan(starter_path, "--kv", "auto")
     assert types_of(found) == "q8_0/q5_1"
     assert found["quality"] == {
         "basis": "measured",
         "text": "same top token 99.6 %, mean KL 0.0020",
         "passes_gates": True,
     }
-    assert (
-        plan(capsys, starter_path, "--type-k", "auto", "--ctx", 1024)["quality"]
-        == (found["quality"])
-    )
+    assert plan(starter_path, "--type-k", "auto", "--ctx", 1024)["quality"] == (found["quality"])
 
 
-def test_without_a_measurement_it_is_marked_as_a_guess(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = plan(capsys, starter_path, "--kv", "auto")
+def test_without_a_measurement_it_is_marked_as_a_guess(starter_path: Path) -> None:
+    found = plan(starter_path, "--kv", "auto")
     quality = found["quality"]
-    assert isinstance(quality, dict)
     assert (types_of(found), quality["basis"]) == ("f16/f16", "guessed")
-    assert run(["plan", str(starter_path)]) == 0
-    assert "quality on your text guessed" in capsys.readouterr().out
+    assert "quality on your text guessed" in text_of("plan", str(starter_path))
 
 
 def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
@@ -93,13 +79,13 @@ def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
     whole = 30 * 8192 * 2 * 192 * 2  # layers, tokens, K and V, elements, bytes
     packed = whole * 34 // 64
     for budget, types in ((whole, "f16/f16"), (whole - 1, "q8_0/q8_0"), (packed, "q8_0/q8_0")):
-        found = plan(capsys, starter_path, "--kv-budget", f"{budget}B", "--ctx", 8192)
+        found = plan(starter_path, "--kv-budget", f"{budget}B", "--ctx", 8192)
         assert types_of(found) == types
     keep(starter_path, report({Q8: 0.001, Q4: 0.4}, {WHOLE: 90.0}))
-    assert types_of(plan(capsys, starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
+    assert types_of(plan(starter_path, "--kv-budget", f"{packed}B")) == "q8_0/q8_0"
     assert run(["plan", str(starter_path), "--kv-budget", f"{packed - 1}B"]) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert "the smallest, q8_0, needs" in told
+    message = " ".join(capsys.readouterr().err.split())
+    assert "the smallest, q8_0, needs" in message
 
 
 def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_table(
@@ -118,16 +104,16 @@ def test_a_type_that_broke_a_gate_is_not_found_by_any_goal_and_is_marked_in_the_
 
 
 @pytest.mark.parametrize("name", ["llama-server", "compose"])
-def test_an_export_whose_types_were_chosen_says_by_what(
+def test_an_export_whose_types_were_chosen_reports_by_what(
     starter_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     command = ["export", str(starter_path), "--format", name]
     budget = ["--kv-budget", "100MiB"]
     assert run([*command, "--kv", "auto", *budget]) == 0
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     note = "# cache guessed: q8_0, not measured on this model"
-    assert note in told.err
-    assert (note in told.out) is (name == "compose")
+    assert note in message.err
+    assert (note in message.out) is (name == "compose")
     assert run([*command, *budget, "--json"]) == 0
     assert note[2:] in json.loads(capsys.readouterr().out)["warnings"][0]
     keep(starter_path)
@@ -138,43 +124,36 @@ def test_an_export_whose_types_were_chosen_says_by_what(
 
 
 def test_a_preset_that_leaves_the_types_open_takes_the_measured_ones(
-    starter_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    starter_path: Path, tmp_path: Path
 ) -> None:
     keep(starter_path)
     preset = tmp_path / "mine.toml"
     preset.write_text('name = "mine"\ntype_k = "auto"\nn_ctx = 1024\n')
-    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
+    assert types_of(plan(starter_path, "--preset", preset)) == "q8_0/q5_1"
     preset.write_text('name = "mine"\ntype_k = "auto"\ntype_v = "q8_0"\nn_ctx = 1024\n')
-    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q8_0"
+    assert types_of(plan(starter_path, "--preset", preset)) == "q8_0/q8_0"
     preset.write_text('name = "mine"\ngoal = "context"\ntype_k = "auto"\nkv_budget_gib = 0.085\n')
-    assert types_of(plan(capsys, starter_path, "--preset", preset)) == "q8_0/q5_1"
+    assert types_of(plan(starter_path, "--preset", preset)) == "q8_0/q5_1"
     preset.write_text('name = "mine"\ntype_k = "q8_0"\ntype_v = "q8_0"\nkv_budget_gib = 1\n')
-    assert run(["plan", str(starter_path), "--preset", str(preset)]) == 1
-    assert "both a cache budget" in capsys.readouterr().err
+    assert "both a cache budget" in refusal("plan", str(starter_path), "--preset", str(preset))
 
 
-def test_a_broken_plan_is_told_not_used_and_left_alone(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_plan_is_reported_not_used_and_left_alone(starter_path: Path) -> None:
     keep(starter_path)
     [path] = paths.cache_plans_dir().iterdir()
     path.write_bytes(path.read_bytes()[:100])
-    found = plan(capsys, starter_path, "--kv", "auto")
+    found = plan(starter_path, "--kv", "auto")
     quality, warnings = found["quality"], found["warnings"]
-    assert isinstance(quality, dict)
-    assert isinstance(warnings, list)
     assert quality["basis"] == "guessed"
     assert any(str(path) in each and "is ignored" in each for each in warnings)
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
-    guessed, told = (opened.types_note or "").splitlines()
+    guessed, message = (opened.types_note or "").splitlines()
     assert guessed.startswith("cache guessed: f16")
-    assert told.startswith(f"{path} is ignored")
+    assert message.startswith(f"{path} is ignored")
     assert len(path.read_bytes()) == 100
 
 
-def test_an_old_plan_is_used_and_asked_to_be_measured_again(
-    starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_old_plan_is_used_and_asked_to_be_measured_again(starter_path: Path) -> None:
     store = PlanStore(paths.cache_plans_dir())
     saved = keep(starter_path)
     long_ago = datetime.now(UTC) - timedelta(days=31)
@@ -182,25 +161,23 @@ def test_an_old_plan_is_used_and_asked_to_be_measured_again(
     [path] = paths.cache_plans_dir().iterdir()
     text = path.read_text().replace(old.started, long_ago.isoformat(timespec="seconds"))
     path.write_text(text)
-    found = plan(capsys, starter_path, "--kv", "auto")
+    found = plan(starter_path, "--kv", "auto")
     assert types_of(found) == "q8_0/q5_1"
     warnings = found["warnings"]
-    assert isinstance(warnings, list)
     assert any("31 days ago" in each and str(starter_path) in each for each in warnings)
     settings = paths.settings_path()
     settings.parent.mkdir(parents=True)
     settings.write_text("[cache_policy]\nprobe_days = 0\n")
-    never = plan(capsys, starter_path, "--kv", "auto")["warnings"]
-    assert isinstance(never, list)
+    never = plan(starter_path, "--kv", "auto")["warnings"]
     assert not any("days ago" in each for each in never)
 
 
-def test_each_gate_is_a_setting(starter_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_gate_is_a_setting(starter_path: Path) -> None:
     keep(starter_path)
     settings = paths.settings_path()
     settings.parent.mkdir(parents=True)
     settings.write_text("[cache_policy]\nmax_mean_kl = 0.001\n")
-    assert types_of(plan(capsys, starter_path, "--kv", "auto")) == "f16/f16"
+    assert types_of(plan(starter_path, "--kv", "auto")) == "f16/f16"
 
 
 def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
@@ -209,14 +186,13 @@ def test_a_kv_that_is_no_type_is_refused_by_name() -> None:
     assert "'q9' is not a cache type" in done.stderr
 
 
-def test_the_chat_says_why_its_cache_has_the_types_that_were_left_open(
+def test_the_chat_reports_why_its_cache_has_the_types_that_were_left_open(
     starter_path: Path,
 ) -> None:
     keep(starter_path)
     settings = Settings()
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), settings)
     assert opened.configuration.kv_types == MIXED
-    assert opened.types_note is not None
     assert opened.types_note.startswith("cache measured: q8_0 K with q5_1 V")
     named = open_model(ModelRequest(str(starter_path), n_ctx=1024, kv="q4_0"), settings)
     assert (named.configuration.type_k, named.configuration.n_ctx) == ("q4_0", 1024)

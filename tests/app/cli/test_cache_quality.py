@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from app import paths
+from app import paths, quality
 from app.cli.main import run
-from app.quality import measure
 from app.render.lines import plain
 from app.render.quality import report_lines
 from app.store.chats import ChatStore
 from engine.configuration import KVTypes
 from engine.policy.choice import checked
 from engine.policy.gates import Gates
-from engine.quality.laboratory import Note
 from engine.quality.records import QualityError, read_report, write_report
-from tests.app.cli.conftest import MAIN
+from tests.app.cli.conftest import MAIN, refusal, text_of
 from tests.conftest import ROOT
 from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
 from tests.support.hostile_seeds import TREE
@@ -32,11 +30,8 @@ def report_path(tmp_path: Path) -> Path:
     return tmp_path / "report.json"
 
 
-def test_a_report_is_shown_with_every_row(
-    report_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["cache-quality", "--show", str(report_path)]) == 0
-    shown = capsys.readouterr().out
+def test_a_report_is_shown_with_every_row(report_path: Path) -> None:
+    shown = text_of("cache-quality", "--show", str(report_path))
     assert "q8_0/q4_0" in shown
     assert "control" in shown
     assert "0.0125" in shown
@@ -44,30 +39,26 @@ def test_a_report_is_shown_with_every_row(
     assert max(map(len, shown.splitlines())) < 220
 
 
-class NoLaboratory:
-    """A laboratory that cannot be opened."""
-
-    def __init__(self, *_: object) -> None:
-        raise QualityError("there is none")
+def no_laboratory(*_: object) -> None:
+    raise QualityError("there is none")
 
 
 def test_chats_are_read_without_their_titles(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, starter_path: Path
+    monkeypatch: pytest.MonkeyPatch, starter_path: Path
 ) -> None:
     with pytest.raises(QualityError, match="no chat is long enough"):
-        list(measure.chat_texts())
-    monkeypatch.setattr(measure, "LEAST_LETTERS", 1)
+        list(quality.chat_texts())
+    monkeypatch.setattr(quality, "MIN_CHAT_LENGTH", 1)
     paths.database_path().parent.mkdir(parents=True)
     with ChatStore(paths.database_path()) as store:
         (chat,) = store.add_trees([TREE])
         shown = [] if chat.head_id is None else store.path_to(chat.head_id)
-    (text,) = measure.chat_texts()
+    (text,) = quality.chat_texts()
     assert (text.name, text.kind) == ("chat 1", "chat")
     assert shown
     assert all(message.content in text.text for message in shown)
-    monkeypatch.setattr(measure, "LaboratoryProcess", NoLaboratory)
-    assert run(["cache-quality", str(starter_path), "--chats"]) == 1
-    assert "1 chat read" in capsys.readouterr().err
+    monkeypatch.setattr(quality, "start_laboratory", no_laboratory)
+    assert "1 chat read" in refusal("cache-quality", str(starter_path), "--chats")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -85,54 +76,48 @@ def test_no_line_is_wider_than_the_terminal_and_no_cell_is_cut(
     assert "97.50 %" in rows[0]
 
 
-def test_too_little_text_is_said_and_no_kind_is_praised(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_too_little_text_is_reported_and_no_kind_is_praised(tmp_path: Path) -> None:
     report = made_report()
     short = replace(report, texts=report.texts[:1])
     write_report(tmp_path / "short.json", short)
-    assert run(["cache-quality", "--show", str(tmp_path / "short.json")]) == 0
-    shown = capsys.readouterr().out
+    shown = text_of("cache-quality", "--show", str(tmp_path / "short.json"))
     assert "No verdict: 5,000 tokens" in shown
     assert "x smaller" not in shown
 
 
-def test_the_page_is_the_report_and_escapes_what_comes_from_outside(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_is_the_report_and_escapes_what_comes_from_outside(tmp_path: Path) -> None:
     report = made_report()
     subject = replace(report.subject, model="<script>x</script>")
     write_report(tmp_path / "r.json", replace(report, subject=subject))
     page = tmp_path / "page.html"
-    assert run(["cache-quality", "--show", str(tmp_path / "r.json"), "--html", str(page)]) == 0
-    assert "<script>" in capsys.readouterr().out
+    assert "<script>" in text_of(
+        "cache-quality", "--show", str(tmp_path / "r.json"), "--html", str(page)
+    )
     assert "<script" not in page.read_text()
     assert "KL mean by position" in page.read_text()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--text", "/nowhere/a.txt"], "cannot be read"),
-        (["--resume", "/nowhere/r.json"], "cannot be read as a report"),
         (["--kinds", "q3_0"], "not a cache type"),
         (["--html", "/dev/null/x.html"], "the HTML report /dev/null/x.html cannot be written"),
     ],
 )
-def test_bad_input_is_told_before_anything_is_loaded(
-    arguments: list[str], told: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_is_reported_before_anything_is_loaded(
+    arguments: list[str], reported: str, starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["cache-quality", str(starter_path), *arguments]) in (1, 2)
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
     assert not Path("/nowhere").exists()
 
 
-def test_an_earlier_report_is_not_overwritten(
-    report_path: Path, starter_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_report_is_not_overwritten(report_path: Path, starter_path: Path) -> None:
     before = report_path.read_bytes()
-    assert run(["cache-quality", str(starter_path), "--json", str(report_path)]) == 1
-    assert "another measurement" in capsys.readouterr().err
+    assert "another measurement" in refusal(
+        "cache-quality", str(starter_path), "--json", str(report_path)
+    )
     assert report_path.read_bytes() == before
 
 
@@ -140,16 +125,12 @@ def test_an_earlier_report_is_not_overwritten(
     "typed",
     [
         ["cache-quality", "--show", "{0}", "--json", "g.json"],
-        ["cache-quality", "--show", "{0}", "--resume", "g.json"],
         ["bench", "--show", "{0}", "--json", "g.json"],
         ["export", "m.gguf", "--json", "-o", "m.env"],
     ],
 )
-def test_an_option_that_would_do_nothing_is_refused(
-    report_path: Path, capsys: pytest.CaptureFixture[str], typed: list[str]
-) -> None:
-    assert run([each.format(report_path) for each in typed]) == 2
-    assert "leave out" in capsys.readouterr().err
+def test_an_option_that_would_do_nothing_is_refused(report_path: Path, typed: list[str]) -> None:
+    assert "leave out" in refusal(*(each.format(report_path) for each in typed), code=2)
 
 
 def _command(model: Path, folder: Path, *more: str) -> list[str]:
@@ -184,7 +165,7 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     assert sum(row.is_complete for row in read_report(target).candidates) == 3
 
     again = subprocess.run(
-        _command(starter_path, tmp_path, "--resume", str(target)),
+        _command(starter_path, tmp_path, "--json", str(target)),
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
@@ -209,8 +190,8 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
         time.sleep(0.05)
     started.kill()
     started.communicate()
-    [kept] = folder.glob("*.json")
-    before = read_report(kept)
+    [saved] = folder.glob("*.json")
+    before = read_report(saved)
     assert len(before.candidates) == 3
 
     again = subprocess.run(_command(starter_path, tmp_path), capture_output=True, text=True,
@@ -219,20 +200,3 @@ def test_a_killed_run_without_a_file_goes_on_by_the_same_command(
     assert f"{sum(text.n_tokens for text in before.texts):,} tokens" in again.stdout
     assert "No verdict" in again.stdout
     assert not list(folder.iterdir())
-
-
-def test_ctrl_c_stops_a_measurement_and_keeps_its_results() -> None:
-    class Interrupted(measure.MeasurementRun):
-        n_stops, is_complete = 0, False
-
-        def __next__(self) -> Note:
-            if self.n_stops:
-                raise StopIteration
-            raise KeyboardInterrupt
-
-        def stop(self) -> None:
-            self.n_stops += 1
-
-    interrupted = Interrupted(None)
-    assert measure._follow(interrupted) == measure.EXIT_INTERRUPTED
-    assert interrupted.n_stops == 1

@@ -26,7 +26,7 @@ def test_commands_complete_by_their_first_letters() -> None:
     assert set(COMMANDS) <= set(completed(""))
 
 
-def test_options_and_choices_complete_behind_a_command() -> None:
+def test_options_and_choices_complete_after_a_command() -> None:
     assert "--type-k" in completed("plan", "--type")
     assert set(completed("run", "--controller", "")) == {"fixed", "auto"}
     assert completed("--the") == ["--theme"]

@@ -9,10 +9,10 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from app.cli import console
-from app.cli.console import SlowReading
-from app.console import HarmlessConsole, plain_table
-from app.console import console as rich_console
+from app import console
+from app.console import Progress
+from app.tables import HarmlessConsole, plain_table
+from app.tables import console as rich_console
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 
 
@@ -25,7 +25,7 @@ def test_json_is_harmless_and_loses_nothing(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    console.say(os.fsdecode(b"caf\xe9.gguf"))
+    console.print_line(os.fsdecode(b"caf\xe9.gguf"))
     console.print_json(os.fsdecode(b"caf\xe9.gguf"))
     assert capsys.readouterr().out.startswith("caf\ufffd.gguf\n")
 
@@ -55,18 +55,19 @@ class Clock:
         return self.now
 
 
-def test_without_a_terminal_slow_reading_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_a_line_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     clock = Clock()
-    reading = SlowReading(clock)
-    for clock.now in (1.0, 2.0, 3.0):
-        reading.header("m.gguf", 3 << 20)
-    reading.__exit__()
-    assert capsys.readouterr().err == "reading the header of m.gguf …\n"
+    with Progress(clock) as progress:
+        for clock.now in (0.1, 1.0, 2.0, 12.0):
+            progress.show(f"at {clock.now:g} s", 0.5)
+    assert capsys.readouterr().err == "50% · at 1 s\n50% · at 12 s\n"
 
 
 def test_nothing_is_coloured_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown() -> str:
-        return shown_by(lambda: console.say("a", ("b", "bold red"), ("c", "green")))
+        return shown_by(lambda: console.print_line("a", ("b", "bold red"), ("c", "green")))
 
     assert "\x1b[31m" in shown()
     monkeypatch.setenv("NO_COLOR", "1")
@@ -86,9 +87,9 @@ def test_tables_are_plain_text_where_no_color_is_set(monkeypatch: pytest.MonkeyP
 def test_progress_moves_no_cursor_where_no_color_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def read() -> None:
         clock = Clock()
-        with SlowReading(clock) as reading:
+        with Progress(clock) as progress:
             clock.now = 10.0
-            reading.header("m.gguf", 3 << 20)
+            progress.header("m.gguf", 3 << 20)
 
     assert "\x1b[K" in shown_by(read)
     monkeypatch.setenv("NO_COLOR", "1")

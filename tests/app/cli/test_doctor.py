@@ -8,7 +8,7 @@ import pytest
 
 from app import doctor as llama_cpp
 from app.cli import main
-from tests.app.cli.conftest import kvchat, spawned
+from tests.app.cli.conftest import kvchat, refusal, spawned
 
 
 def test_doctor_reports_every_area_and_ends_with_0(
@@ -26,7 +26,7 @@ def test_doctor_reports_every_area_and_ends_with_0(
     assert starter_path.stem in checks["trial decode"]["detail"]
 
 
-def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
+def test_doctor_ends_with_1_when_llama_cpp_crashes_and_reports_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crash = "import os; os.abort()"
@@ -38,9 +38,8 @@ def test_doctor_ends_with_1_when_llama_cpp_crashes_and_says_what_to_do(
     assert "-> rebuild llama.cpp" in out
 
 
-def test_doctor_names_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["doctor", "no-such-model"]) == 1
-    assert "no-such-model" in capsys.readouterr().err
+def test_doctor_names_a_model_that_is_not_there() -> None:
+    assert "no-such-model" in refusal("doctor", "no-such-model")
 
 
 def test_where_lists_places_and_scanned_folders(home: Path) -> None:

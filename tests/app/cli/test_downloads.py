@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from app.library import Favourites, maker_of, read_offer, removal_of, repository_of
+from app.library import favourites, maker_of, read_offer, removal_of, repository_of
 from engine.errors import ModelFileError
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
@@ -15,6 +15,7 @@ from engine.memory.units import MIB
 from engine.model.hub import DownloadError, HubName
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
+from tests.app.cli.conftest import json_of, refusal, text_of
 from tests.support.drafting_models import drafting_model
 from tests.support.filled_projectors import filled_projector
 from tests.support.hub_server import Hub, serving_hub
@@ -40,21 +41,17 @@ def planner() -> Planner:
     return Planner(here=SMALL, bandwidths=lambda _: Bandwidth(1e9, "measured here"))
 
 
-def test_a_plan_of_an_unknown_repository_speaks_of_no_download(
-    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["plan", "hf:owner/none"]) == 1
-    assert "The remote model cannot be read: " in capsys.readouterr().err
+def test_a_plan_of_an_unknown_repository_speaks_of_no_download(hub: Hub, home: Path) -> None:
+    assert "The remote model cannot be read: " in refusal("plan", "hf:owner/none")
 
 
-def test_files_of_a_repository_are_judged_by_one_header(hub: Hub) -> None:
+def test_files_of_a_repository_are_rated_by_one_header(hub: Hub) -> None:
     offer = read_offer(HubName(REPO), planner())
     verdicts = {option.name: option.verdict for option in offer.options}
     assert verdicts["Tiny.Q4_K_M"] is FitVerdict.FITS
     assert verdicts["Tiny.F16"] is not FitVerdict.FITS
     asked = sum(1 for each in hub.ranges if each)
     assert asked <= 3, "one header, not three"
-    assert offer.best is not None
     assert offer.best.name == "Tiny.Q4_K_M"
     bounds = [option.bound.tps for option in offer.options if option.bound]
     assert bounds == sorted(bounds, reverse=True)
@@ -89,7 +86,7 @@ def test_a_name_of_the_catalogue_means_its_makers_repository(hub: Hub) -> None:
     assert maker_of("a paper") == ""
 
 
-def test_get_says_the_verdict_downloads_and_prints_the_place(
+def test_get_reports_the_verdict_downloads_and_prints_the_place(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["models", "get", f"hf:{REPO}"]) == 2
@@ -107,7 +104,7 @@ def test_get_says_the_verdict_downloads_and_prints_the_place(
     assert not path.exists()
 
 
-def test_a_file_without_a_checksum_is_said_to_be_one(
+def test_a_file_without_a_checksum_is_reported_to_be_one(
     hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.digests["Tiny.Q4_K_M.gguf"] = None
@@ -116,15 +113,13 @@ def test_a_file_without_a_checksum_is_said_to_be_one(
 
 
 def test_a_plan_of_a_repository_lists_its_files(
-    hub: Hub, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    hub: Hub, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.memory.bandwidth._is_busy", lambda: False)
     monkeypatch.setattr("app.planning.user_bandwidths", lambda: Bandwidths(None))
-    assert run(["plan", f"hf:{REPO}"]) == 0
-    out = capsys.readouterr().out
+    out = text_of("plan", f"hf:{REPO}")
     assert [word in out for word in ("Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16", "tok/s")] == [True] * 4
-    assert run(["plan", f"hf:{REPO}", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("plan", f"hf:{REPO}")
     assert [each["name"] for each in found] == ["Tiny.Q4_K_M", "Tiny.Q8_0", "Tiny.F16"]
     assert found[0]["max_n_ctx"] > 0
 
@@ -147,15 +142,14 @@ def test_options_count_in_a_plan_of_a_repository(
     assert shown[0] != shown[1]
 
 
-@pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--n-cpu-moe 1", "--mtp 2"])
-def test_options_of_one_file_are_refused_for_a_repository(
-    words: str, hub: Hub, home: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("words", ["--dry-run", "--gpu-layers 4", "--cpu-moe", "--mtp 2"])
+def test_options_of_one_file_are_refused_for_a_repository(words: str, hub: Hub, home: Path) -> None:
+    assert words.split()[0] in refusal("plan", f"hf:{REPO}", *words.split(), code=2)
+
+
+def test_favourites_come_first_and_are_saved(
+    home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["plan", f"hf:{REPO}", *words.split()]) == 2
-    assert words.split()[0] in capsys.readouterr().err
-
-
-def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, name in enumerate(("aa", "bb", "cc")):
         drafting_model(home / "models" / f"{name}.gguf", number)
     assert run(["models", "favourite", "cc"]) == 0
@@ -163,7 +157,7 @@ def test_favourites_come_first_and_are_kept(home: Path, capsys: pytest.CaptureFi
     run(["models", "list", "--json"])
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["cc", "aa", "bb"]
     assert run(["models", "favourite", "cc", "--off"]) == 0
-    assert Favourites().all() == frozenset()
+    assert favourites() == frozenset()
 
 
 def test_all_parts_of_a_split_model_go(tmp_path: Path) -> None:
@@ -209,16 +203,16 @@ def test_what_belongs_to_ollama_is_left_to_it(tmp_path: Path) -> None:
     assert blob.exists()
 
 
-def test_a_projector_is_named_behind_its_model_and_lands_beside_it(
+def test_a_projector_is_named_after_its_model_and_lands_beside_it(
     hub: Hub, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = filled_projector(tmp_path / "p.gguf").read_bytes()
     hub.files[REPO]["mmproj-Tiny.gguf"] = data
     assert run(["models", "get", f"hf:{REPO}:Q4_K_M", "--yes"]) == 0
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     command = f"kvchat models get hf:{REPO}/mmproj-Tiny.gguf"
-    assert f"`{command}`" in told.err
+    assert f"`{command}`" in message.err
     assert run([*command.split()[1:], "--yes"]) == 0
     path = Path(capsys.readouterr().out.splitlines()[-1])
-    assert path == Path(told.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
+    assert path == Path(message.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
     assert path.read_bytes() == data

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from app.cli import console
+from app import console
 
 MAIN = "from app.cli.main import main; main()"
 LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30)); "
@@ -41,7 +41,7 @@ def test_endless_input_is_refused_before_it_fills_the_memory(
 
 
 def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "MOST_INPUT", 4)
+    monkeypatch.setattr(console, "MAX_INPUT", 4)
     monkeypatch.setattr(sys, "stdin", io.StringIO("abc\nabcdef"))
     assert console.read_line() == "abc\n"
     with pytest.raises(click.UsageError, match="more than 4 characters"):

@@ -35,7 +35,7 @@ from tests.support.fakes_client import Script, ScriptedClient, loaded
 from tests.support.gguf_files import header, llama_values, write
 from tests.support.gguf_server import running
 
-SPELLED = json.dumps(HOSTILE)
+QUOTED = json.dumps(HOSTILE)
 """The hostile text as JSON and TOML spell it."""
 LINES = f"{HOSTILE}\nsecond\tline\r\n{HOSTILE}"
 STATE = state_of(range(300), owners=("chat:1",))
@@ -71,7 +71,7 @@ CASES: dict[str, Sequence[str]] = {
     "tune": ("MODEL", "MODEL --json", "FAILS", "BROKEN", "PART", "MODEL --preset WRONG"),
     "cache-quality": (
         "BROKEN", "PART", "--show RESULTS", "--show TOML", "FAILS --text HOSTILE",
-        "FAILS --resume TOML", "MODEL --preset WRONG", "--server SERVER/status.gguf",
+        "FAILS --json TOML", "MODEL --preset WRONG", "--server SERVER/status.gguf",
         "--server SERVER/body.gguf",
     ),
     "export": (
@@ -150,9 +150,9 @@ def no_server(named: str | None) -> Path:
     raise ServerError(f"there is no {named or HOSTILE} to start")
 
 
-def hostile_install(_: Path, tell: Callable[[str], None]) -> None:
-    tell(f"downloaded {HOSTILE}")
-    tell(HOSTILE)
+def hostile_install(_: Path, report: Callable[[str], None]) -> None:
+    report(f"downloaded {HOSTILE}")
+    report(HOSTILE)
     raise InstallError(HOSTILE)
 
 
@@ -165,13 +165,13 @@ class HostileHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         text = HOSTILE.encode("latin-1", "replace").replace(b"\r", b"")
         body = HOSTILE.encode()
-        status, told = {
+        status, message = {
             "/status.gguf": (b"500 " + text, b"X-Error-Code: " + text),
             "/moved.gguf": (b"302 " + text, b"Location: " + text + b"://" + text),
             "/body.gguf": (b"206 " + text, b"Content-Range: bytes 0-%d/9999" % (len(body) - 1)),
         }.get(self.path, (text, text))
         length = b"Content-Length: %d" % len(body)
-        lines = (b"HTTP/1.1 " + status, told, length, b"ETag: " + text, b"", body)
+        lines = (b"HTTP/1.1 " + status, message, length, b"ETag: " + text, b"", body)
         self.wfile.write(b"\r\n".join(lines))
 
 
@@ -207,13 +207,13 @@ def settings_of_others(folder: Path) -> None:
     shell = HOSTILE.replace("'", "")
     for name, text in {
         "serve.sh": f"llama-server -m 'm{shell}.gguf' --odd '{shell}' --ctx-size '{shell}'\n",
-        "swap.yaml": f"models:\n  {SPELLED}:\n    cmd: llama-server -m {SPELLED} --odd {SPELLED}\n",
+        "swap.yaml": f"models:\n  {QUOTED}:\n    cmd: llama-server -m {QUOTED} --odd {QUOTED}\n",
         "models.ini": f"version = 1\n[{shell}]\nmodel = {shell}.gguf\n{shell} = {shell}\n",
         "Modelfile": f"FROM {shell}.gguf\nPARAMETER num_ctx 4096\nPARAMETER {shell} {shell}\n",
-        "lm.json": f'{{"load": {{"fields": [{{"key": {SPELLED}, "value": {SPELLED}}}]}}}}',
-        "kobold.kcpps": f'{{"model_param": {SPELLED}, {SPELLED}: {SPELLED}, "contextsize": 4096}}',
+        "lm.json": f'{{"load": {{"fields": [{{"key": {QUOTED}, "value": {QUOTED}}}]}}}}',
+        "kobold.kcpps": f'{{"model_param": {QUOTED}, {QUOTED}: {QUOTED}, "contextsize": 4096}}',
         "server.env": f"LLAMA_ARG_MODEL={shell}.gguf\nLLAMA_ARG_{shell}={shell}\n",
-        "chats.jsonl": f'{{"kind": {SPELLED}, {SPELLED}: {SPELLED}}}\n',
+        "chats.jsonl": f'{{"kind": {QUOTED}, {QUOTED}: {QUOTED}}}\n',
     }.items():
         (folder / name).write_text(text, newline="")
 
@@ -227,9 +227,9 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
         "RESULTS": folder / "results.json",
         "TOML": folder / f"{HOSTILE}.toml",
     }  # fmt: skip
-    found["PRESET"].write_text(f"name = 'x'\ndescription = {SPELLED}\nsystem_prompt = {SPELLED}\n")
-    found["WRONG"].write_text(f"name = {SPELLED}\n{SPELLED} = {SPELLED}\nn_ctx = {SPELLED}\n")
-    found["TOML"].write_text(f"{SPELLED} = {HOSTILE}\n", newline="")
+    found["PRESET"].write_text(f"name = 'x'\ndescription = {QUOTED}\nsystem_prompt = {QUOTED}\n")
+    found["WRONG"].write_text(f"name = {QUOTED}\n{QUOTED} = {QUOTED}\nn_ctx = {QUOTED}\n")
+    found["TOML"].write_text(f"{QUOTED} = {HOSTILE}\n", newline="")
     failed = PromptRecord(HOSTILE, HOSTILE, 0.0, failure=HOSTILE, notes=(HOSTILE,))
     made = results(record({"combined:auto": 1.5}, prompt=HOSTILE, set_name=HOSTILE), failed,
                    arms=["combined:auto"])  # fmt: skip
@@ -266,10 +266,10 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr("engine.planning.measured.holders", lambda: [HOSTILE])
     monkeypatch.setattr(engine.process.client, "WorkerClient", HostileClient)
     monkeypatch.setattr("app.doctor.WorkerClient", HostileClient)
-    monkeypatch.setattr("engine.model.starter.install_starter", hostile_install)
+    monkeypatch.setattr("app.cli.models.install_starter", hostile_install)
     monkeypatch.setattr(main, "_require_terminal", lambda _: None)
     monkeypatch.setattr("engine.process.server_process.find_llama_server", no_server)
-    monkeypatch.setattr("app.cli.web.serve", lambda given, _, tell: tell(f"{given} {HOSTILE}"))
+    monkeypatch.setattr("app.cli.web.serve", lambda given, _, report: report(f"{given} {HOSTILE}"))
     monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
     files = models_in(folder) | files_of_kvchat(folder)
     settings_of_others(folder)
@@ -321,8 +321,8 @@ def test_no_command_lets_a_terminal_obey_what_it_reads(name: str, words: dict[st
     cases = [*map(str.split, CASES[name]), *hostile_values(COMMANDS[name])]
     known = re.compile("|".join(words))
     for case in cases:
-        told = [known.sub(lambda match: words[match[0]], word) for word in case]
-        shown = on_terminal(*name.split(), *told)
+        message = [known.sub(lambda match: words[match[0]], word) for word in case]
+        shown = on_terminal(*name.split(), *message)
         assert shown.strip() or name == "chat", case
         assert "Traceback" not in shown, (case, shown)
         assert not harmful(shown), (case, harmful(shown), shown)
@@ -339,9 +339,9 @@ def test_a_completion_of_the_shell_is_harmless(words: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["where", "cache list", "doctor --help", "models"])
-def test_the_settings_are_told_of_harmlessly(command: str, words: dict[str, str]) -> None:
+def test_the_settings_are_reported_of_harmlessly(command: str, words: dict[str, str]) -> None:
     del words
-    paths.settings_path().write_text(f"{SPELLED} = 1\n[{SPELLED}]\n{SPELLED} = {SPELLED}\n")
+    paths.settings_path().write_text(f"{QUOTED} = 1\n[{QUOTED}]\n{QUOTED} = {QUOTED}\n")
     shown = on_terminal(*command.split())
     assert not harmful(shown), shown
     assert "owned" in shown or "--help" in command

@@ -12,9 +12,10 @@ import pytest
 from app import paths
 from app.cli.main import run
 from engine.presets.formats import FORMATS
+from tests.app.cli.conftest import json_of, kvchat, refusal, text_of
 
 
-def test_a_command_becomes_a_preset_and_what_stays_behind_is_listed(
+def test_a_command_becomes_a_preset_and_what_stays_after_is_listed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     words = ["llama-server", "-m", "a b.gguf", "-c", "4096", "-ctk", "q8_0", "--jinja"]
@@ -44,25 +45,23 @@ def test_a_saved_preset_can_be_exported_again(
     assert run(["import", str(script), "--name", "back", "--save", "--force"]) == 0
 
 
-def test_a_built_in_preset_is_not_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_built_in_preset_is_not_replaced() -> None:
     words = ["--name", "balanced", "--save", "--force", "--", "llama-server", "-m", "a.gguf"]
-    assert run(["import", *words]) == 1
-    assert "'balanced' is built in" in capsys.readouterr().err
+    assert "'balanced' is built in" in kvchat("import", *words).stderr
     assert not paths.presets_dir().exists()
 
 
-def test_a_command_of_one_word_is_no_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["import", "--", "llama-server"]) == 1
-    assert "command line contains no setting" in capsys.readouterr().err
+def test_a_command_of_one_word_is_no_file() -> None:
+    assert "command line contains no setting" in refusal("import", "--", "llama-server")
 
 
-@pytest.mark.parametrize(("given", "said"), [([], "is given"), (["-c", "0"], "size is 0")])
-def test_a_context_left_to_the_model_is_told_as_it_was_given(
-    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("given", "printed"), [([], "is given"), (["-c", "0"], "size is 0")])
+def test_a_context_left_to_the_model_is_reported_as_it_was_given(
+    given: list[str], printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["import", "--", "llama-server", "-m", "a.gguf", *given]) == 0
     shown = capsys.readouterr()
-    assert f"{said}: llama-server then uses" in shown.err
+    assert f"{printed}: llama-server then uses" in shown.err
     assert tomllib.loads(shown.out)["n_ctx"] == "max"
 
 
@@ -98,25 +97,18 @@ def test_lm_studios_shares_become_layers_of_the_model_that_is_named(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"x" * (2**20 + 1), b"no command"])
-def test_what_cannot_be_imported_is_refused_with_the_reason(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_imported_is_refused_with_the_reason(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
-    assert run(["import", str(file)]) == 1
-    assert "cannot be imported" in capsys.readouterr().err
+    assert "cannot be imported" in refusal("import", str(file))
 
 
-def test_a_file_that_is_not_there_says_where_commands_go(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["import", "nowhere.sh"]) == 1
-    assert "after `--`" in capsys.readouterr().err
+def test_a_file_that_is_not_there_reports_where_commands_go() -> None:
+    assert "after `--`" in refusal("import", "nowhere.sh")
 
 
-def test_every_format_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["export", "--format", "list"]) == 0
-    listed = capsys.readouterr().out
+def test_every_format_is_listed() -> None:
+    listed = text_of("export", "--format", "list")
     assert all(name in listed for name in FORMATS)
 
 
@@ -154,10 +146,7 @@ def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> d
     file = tmp_path / "settings"
     file.write_text(text)
     capsys.readouterr()
-    assert run(["import", str(file), "--name", "x", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
+    return json_of("import", str(file), "--name", "x")
 
 
 SERVED = {"model": "/m/a.gguf", "n_ctx": 32768, "type_k": "q8_0", "type_v": "q8_0"}
@@ -199,7 +188,6 @@ def test_every_line_of_a_script_arrives(
 ) -> None:
     found = imported(SCRIPTS[name], tmp_path, capsys)
     preset = found["preset"]
-    assert isinstance(preset, dict)
     assert {key: preset[key] for key in SERVED} == SERVED
     assert not {"n_slots", "kv_unified"} & preset.keys()
 
@@ -212,7 +200,6 @@ def test_paths_of_windows_keep_their_backslashes(
         " --mmproj d:\\m\\b.gguf -c 512\r\n"
     )
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     assert (preset["model"], preset["mmproj"]) == ("d:\\models\\a.gguf", "d:\\m\\b.gguf")
 
 
@@ -229,7 +216,6 @@ def test_the_default_of_a_switch_counts(
 ) -> None:
     text = f"{switch}\nLLAMA_ARG_MODEL=/m/a.gguf\nLLAMA_ARG_CTX_SIZE=512\nLLAMA_ARG_N_PARALLEL=1\n"
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     names = ("flash_attention", "kv_unified")
     assert {name: preset[name] for name in names if name in preset} == expected
 
@@ -249,8 +235,6 @@ def test_a_value_that_the_text_does_not_have_is_named(
 ) -> None:
     found = imported(f"{text}\n", tmp_path, capsys)
     preset, left_out = found["preset"], found["left_out"]
-    assert isinstance(preset, dict)
-    assert isinstance(left_out, list)
     assert not {"model", "flash_attention", "n_gpu_layers"} & preset.keys()
     assert len(left_out) == 3
 
@@ -258,7 +242,6 @@ def test_a_value_that_the_text_does_not_have_is_named(
 def test_flags_add_up_as_in_llama_cpp(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "llama-server -m a.gguf -ot 'blk\\.0\\.=CUDA0' -c 512 -c 1024 -ot 'exps=CPU'\n"
     preset = imported(text, tmp_path, capsys)["preset"]
-    assert isinstance(preset, dict)
     assert preset["n_ctx"] == 1024
     assert preset["tensor_overrides"] == [
         {"pattern": "blk\\.0\\.", "device": "GPU 0"}, {"pattern": "exps"},
@@ -276,7 +259,5 @@ def test_a_known_flag_without_a_place_is_named(
     text = f"llama-server -m a.gguf -c 512 --spec-type draft-mtp --spec-draft-n-max 4 {given}\n"
     found = imported(text, tmp_path, capsys)
     preset, left_out = found["preset"], found["left_out"]
-    assert isinstance(preset, dict)
-    assert isinstance(left_out, list)
     assert preset["n_mtp_draft"] == 4
     assert {each.split()[0].replace("-ngld", "--spec-draft-ngl") for each in left_out} == {*flags}

@@ -21,9 +21,15 @@ COMMANDS = (
     "models catalogue qwen3-8b", "models cards 4090", "doctor --help", "chats", "chats --help",
     "cache", "cache --help", "chats search x", "chats export --all",
     "import -- llama-server -m a.gguf",
-    "fit llama-3.1-8b --device 8GiB --json", "cache-quality --help",
+    "fit llama-3.1-8b --device 8GiB --json",
 )  # fmt: skip
-WITH_ENGINE_CLIENT = ("run --help", "bench --help", "compare --help", "tune --help")
+WITH_ENGINE_CLIENT = (
+    "run --help",
+    "cache-quality --help",
+    "bench --help",
+    "compare --help",
+    "tune --help",
+)
 """Commands whose modules import numpy, with the client of the engine."""
 
 
@@ -33,9 +39,9 @@ def imported(commands: list[list[str]]) -> list[list[str]]:
         [sys.executable, "-c", CODE, json.dumps(commands)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("RAN ")]
-    assert [exit_code for exit_code, *_ in told] == ["0"] * len(commands), done.stderr
-    return [found for _, *found in told]
+    message = [line.split()[1:] for line in done.stderr.splitlines() if line.startswith("RAN ")]
+    assert [exit_code for exit_code, *_ in message] == ["0"] * len(commands), done.stderr
+    return [found for _, *found in message]
 
 
 def test_commands_import_neither_the_screen_nor_an_engine(starter_path: Path) -> None:

@@ -10,7 +10,7 @@ from app import __version__, paths
 from app.cli import main
 from app.store.errors import StoreError
 from engine.errors import ModelFileError
-from tests.app.cli.conftest import MAIN, kvchat
+from tests.app.cli.conftest import MAIN, kvchat, refusal, text_of
 
 
 def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
@@ -24,21 +24,19 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(app.cli.where, "files_and_folders", fail)
 
 
-def test_help_names_every_command_and_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["--help"]) == 0
-    text = capsys.readouterr().out
+def test_help_names_every_command_and_shows_examples() -> None:
+    text = text_of("--help")
     for part in (*main.COMMANDS, "--draft MODEL", "--preset", "--theme", "kvchat run", "[MODEL]"):
         assert part in text
     assert "Traceback" not in text
 
 
 @pytest.mark.parametrize("flags", [["-h"], ["--help"]])
-def test_the_chat_has_help_of_its_own(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["some-model", *flags]) == 0
-    assert "Open the full-screen chat" in capsys.readouterr().out
+def test_the_chat_has_help_of_its_own(flags: list[str]) -> None:
+    assert "Open the full-screen chat" in text_of("some-model", *flags)
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--version"]) == 0
     assert capsys.readouterr().out == f"kvchat {__version__}\n"
 
@@ -72,7 +70,7 @@ def test_an_error_is_a_title_and_a_message(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_ctrl_c_ends_with_130_and_says_nothing(
+def test_ctrl_c_ends_with_130_and_reports_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
 ) -> None:
     failing_with(monkeypatch, error)
@@ -110,7 +108,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert process.communicate()[1] == ""
 
 
-def test_a_mistyped_command_without_a_terminal_is_told_with_the_nearest() -> None:
+def test_a_mistyped_command_without_a_terminal_is_reported_with_the_nearest() -> None:
     done = kvchat("modles")
     assert done.returncode == 1
     assert done.stderr.startswith("No such model: no file or model is called 'modles'")
@@ -125,7 +123,7 @@ def settings(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[chat]\ntemprature = 1\n", "[chat] temprature"),
         ("\n[cache]\ncold = '9 giraffes'\n", "[cache] cold"),
@@ -134,28 +132,25 @@ def settings(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("command", [["where"], ["cache"], ["run", "x", "-m", "x"]])
-def test_every_command_says_what_is_wrong_in_the_settings(
-    command: list[str], text: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_every_command_reports_what_is_wrong_in_the_settings(
+    command: list[str], text: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings(text)
     main.run(command)
     shown = capsys.readouterr().err
     assert shown.startswith("kvchat: ")
     assert str(paths.settings_path()) in shown
-    assert told in shown
+    assert message in shown
     assert shown.count("config.toml") == 1
 
 
 @pytest.mark.parametrize(
     "command", [["prune"], ["prune", "--older", "1d"], ["clear", "--yes"], ["budget", "4GiB"]]
 )
-def test_nothing_is_deleted_by_settings_that_cannot_be_read(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_deleted_by_settings_that_cannot_be_read(command: list[str]) -> None:
     text = "[cache]\ncold = '100GiB'\n[models\n"
     settings(text)
-    assert main.run(["cache", *command]) == 1
-    assert "nothing was deleted" in capsys.readouterr().err
+    assert "nothing was deleted" in refusal("cache", *command)
     assert paths.settings_path().read_text() == text
 
 
@@ -202,7 +197,7 @@ def test_a_closed_stream_ends_no_command_with_a_traceback(command: str, closed: 
 
 
 @pytest.mark.parametrize("command", ["--version", "where"])
-def test_output_that_goes_nowhere_is_told_and_fails(command: str) -> None:
+def test_output_that_goes_nowhere_is_reported_and_fails(command: str) -> None:
     done = subprocess.run(
         ["sh", "-c", f'"$0" -c "$1" {command} >&-', sys.executable, MAIN],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from engine.memory.cards import all_cards
 from engine.model import starter
 from engine.model.identity import model_identity
 from engine.model.starter import PackagedModel
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import json_of, kvchat, refusal, text_of
 from tests.support.gguf_files import header, llama_values, write
 
 
@@ -90,7 +90,7 @@ def test_models_names_parts_of_models_copies_and_unfinished_downloads(home: Path
     assert "\ntorn name: " in kvchat("models").stdout
 
 
-def test_without_models_it_says_where_it_looked_and_what_to_do(home: Path) -> None:
+def test_without_models_it_reports_where_it_looked_and_what_to_do(home: Path) -> None:
     done = kvchat("models")
     assert done.returncode == 0
     assert done.stdout == ""
@@ -114,7 +114,7 @@ def test_the_starter_is_installed_where_models_are_found(
     assert run(["models", "install-starter"]) == 0
     assert asked
     assert paths.models_dir() in paths.model_folders(())
-    assert capsys.readouterr().err == "verifying\n"
+    assert str(paths.models_dir()) in capsys.readouterr().out
 
 
 def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,18 +132,16 @@ def test_the_catalogue_is_listed_and_narrowed(capsys: pytest.CaptureFixture[str]
 
 
 def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["models", "cards", "--json"]) == 0
-    cards = json.loads(capsys.readouterr().out)
+    cards = json_of("models", "cards")
     assert len(cards) == len(all_cards())
     assert {"name", "memory_bytes", "bandwidth_gbps"} <= cards[0].keys()
-    assert run(["models", "cards", "3060"]) == 0
-    assert "12 GiB" in capsys.readouterr().out
+    assert "12 GiB" in text_of("models", "cards", "3060")
     assert run(["models", "cards", "no-such"]) == 0
     assert "--vram 24GiB" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nosuch", "`kvchat models catalogue` lists its models"),
         ("qwen3-8", "did you mean qwen3-8b"),
@@ -151,8 +149,7 @@ def test_cards_are_listed_and_narrowed(capsys: pytest.CaptureFixture[str]) -> No
         ("qwen3-8b:Q4_KM", "did you mean Q4_K_M"),
     ],
 )
-def test_a_name_that_the_catalogue_lacks_is_told_with_near_ones(
-    name: str, told: str, capsys: pytest.CaptureFixture[str]
+def test_a_name_that_the_catalogue_lacks_is_reported_with_near_ones(
+    name: str, message: str
 ) -> None:
-    assert run(["plan", name]) == 1
-    assert told in capsys.readouterr().err
+    assert message in refusal("plan", name)

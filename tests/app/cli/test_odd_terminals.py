@@ -55,7 +55,7 @@ def test_a_terminal_that_moves_no_cursor_is_refused_and_the_way_named(tmp_path: 
         assert b"kvchat run --plain" in terminal.tail
 
 
-def test_with_standard_error_closed_the_reason_is_said_all_the_same(tmp_path: Path) -> None:
+def test_with_standard_error_closed_the_reason_is_reported_all_the_same(tmp_path: Path) -> None:
     with opened(tmp_path, WITHOUT_ERRORS) as terminal:
         assert terminal.wait(PATIENCE_S) == 1
         assert b"standard error is not a terminal" in terminal.tail

@@ -1,6 +1,5 @@
 """Plan, export, fit, run and chat answer with one configuration for one preset."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from engine.planning.request import PlanRequest, setup_of
 from engine.presets.library import find_preset, save_preset
 from engine.presets.llama_server import arguments
 from engine.presets.preset import made_preset
+from tests.app.cli.conftest import json_of, refusal
 from tests.support.gguf_files import header, write
 from tests.support.made_models import made_model
 
@@ -64,29 +64,20 @@ def model(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "model.gguf")
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    assert main.run([*words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
-
-
 def planned(model: str, rules: str | None, settings: Settings) -> Configuration:
     preset = None if rules is None else find_preset(rules, paths.presets_dir())
     return setup_of(PlanRequest(model), Planner(), with_settings(preset, settings)).configuration
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_one_preset_is_one_configuration_wherever_it_is_asked_for(
-    name: str, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_preset_is_one_configuration_wherever_it_is_asked_for(name: str, model: str) -> None:
     settings = load_settings().settings
     request = ModelRequest(model, preset=name)
     opened = open_model(request, settings).configuration
     chat = choose_model(request, ()).configure(Path(model), settings)
     assert opened == chat == planned(model, name, settings)
-    assert printed(capsys, "plan", model, "--preset", name)["args"] == arguments(opened)
-    exported = printed(capsys, "export", model, "--preset", name)["args"]
+    assert json_of("plan", model, "--preset", name)["args"] == arguments(opened)
+    exported = json_of("export", model, "--preset", name)["args"]
     assert exported == arguments(opened)
 
 
@@ -95,7 +86,6 @@ def test_one_preset_is_one_configuration_wherever_it_is_asked_for(
 def test_what_is_planned_is_what_opens(
     name: str,
     model: str,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     *,
     has_gpu: bool,
@@ -105,13 +95,12 @@ def test_what_is_planned_is_what_opens(
     parts = prepare(ModelRequest(model, preset=name))
     parts.close()
     opened = parts.services.configure(Path(model))
-    plan = printed(capsys, "plan", model, "--preset", name)
+    plan = json_of("plan", model, "--preset", name)
     layers = opened.n_gpu_layers if has_gpu else 0
     assert plan["args"] == arguments(replace(opened, n_gpu_layers=layers))
-    sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}  # type: ignore[attr-defined]
+    sizes = {device["kind"]: device["total_bytes"] for device in plan["devices"]}
     assert ("gpu" in sizes) is has_gpu
     panel = parts.services.planned_bytes(opened)
-    assert panel is not None
     assert panel.buffers + panel.overhead == sum(sizes.values())
     context = parts.services.fit_context()
     assert context is not None
@@ -120,27 +109,25 @@ def test_what_is_planned_is_what_opens(
 
 
 def test_a_plan_names_the_card_that_kvchat_cannot_use(
-    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hardware, "has_gpu_backend", lambda: False)
     for target, is_used in (("kvchat", False), ("llama-server", True)):
-        plan = printed(capsys, "plan", model, "--target", target)
+        plan = json_of("plan", model, "--target", target)
         warnings = plan["warnings"]
-        assert isinstance(warnings, list)
         assert any(CARD.name in warning for warning in warnings) is not is_used
         devices = plan["devices"]
-        assert isinstance(devices, list)
         assert any(device["kind"] == "gpu" for device in devices) is is_used
 
 
 def test_the_settings_count_in_a_plan_as_in_a_chat(model: str) -> None:
-    said = {
+    printed = {
         "cache": {"slots": 4},
         "chat": {"temperature": 0.3},
         "engine": {"n_threads": 3, "n_ctx": 4096, "use_extra_buffers": False},
         "speculation": {"predictor": "lookup", "controller": "fixed", "n_draft": 5},
     }
-    settings = Settings.model_validate(said)
+    settings = Settings.model_validate(printed)
     opened = open_model(ModelRequest(model), settings).configuration
     assert planned(model, None, settings) == opened
     assert (opened.n_slots, opened.n_ctx) == (4, 4096)
@@ -199,13 +186,10 @@ def test_adapters_take_their_room_before_layers_and_context_do(model: str) -> No
 
 
 @pytest.mark.parametrize("target", ["kvchat", "llama-server"])
-def test_a_context_of_a_goal_is_that_of_all_slots(
-    target: str, model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_context_of_a_goal_is_that_of_all_slots(target: str, model: str) -> None:
     words = ("--slots", "4", "--min-context", "8192", "--max-context", "8192")
-    found = printed(capsys, "fit", model, *words, "--target", target)
+    found = json_of("fit", model, *words, "--target", target)
     configuration = found["configuration"]
-    assert isinstance(configuration, dict)
     assert configuration["n_ctx"] == 4 * 8192
     rules = made_preset({"name": "x", "goal": "balanced", "n_ctx": 32768, "n_slots": 4})
     same = setup_of(PlanRequest(model, target=target), Planner(), rules).configuration  # type: ignore[arg-type]  # one of both
@@ -217,19 +201,20 @@ def test_types_and_attention_that_do_not_go_together_are_refused_before_a_load(
 ) -> None:
     save_preset(made_preset({"name": "plain", "flash_attention": "off"}), paths.presets_dir())
     words = ("-m", model, "--preset", "plain", "--max-tokens", "1", "hi")
-    said = []
+    printed = []
     for types in (("--kv", "q8_0"), ("--type-k", "q8_0", "--type-v", "q8_0")):
         assert main.run(["run", *types, *words]) == 1
-        said.append(capsys.readouterr().err)
-    assert said[0] == said[1]
-    assert "flash" in said[0]
+        printed.append(capsys.readouterr().err)
+    assert printed[0] == printed[1]
+    assert "flash" in printed[0]
     assert type_rules("q8_0", None) == {"type_k": "q8_0", "type_v": "q8_0"}
 
 
 @pytest.mark.parametrize("command", ["plan", "fit", "run"])
 def test_a_draft_of_another_vocabulary_is_refused_by_every_command(
-    command: str, starter_path: Path, gemma_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, starter_path: Path, gemma_path: Path
 ) -> None:
     words = ("-m", str(gemma_path), "hi") if command == "run" else (str(gemma_path),)
-    assert main.run([command, *words, "--draft", str(starter_path)]) == 1
-    assert "cannot draft for gemma-3-270m-Q4_K_M.gguf" in capsys.readouterr().err
+    assert "cannot draft for gemma-3-270m-Q4_K_M.gguf" in refusal(
+        command, *words, "--draft", str(starter_path)
+    )

@@ -7,6 +7,7 @@ import pytest
 
 from app.cli.main import run
 from engine.model.starter import STARTER
+from tests.app.cli.conftest import json_of, refusal, text_of
 from tests.support.drafting_models import TOKENS, drafting_model
 
 
@@ -21,11 +22,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_text_names_the_best_with_its_arguments_and_why_others_are_not(
-    models: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["pairs", "target", "--on", "gpu"]) == 0
-    text = capsys.readouterr().out
+def test_text_names_the_best_with_its_arguments_and_why_others_are_not(models: Path) -> None:
+    text = text_of("pairs", "target", "--on", "gpu")
     assert "never load it" in text
     assert "large: the draft model reads 2.0 times as much per token as the target" in text
     assert "other: token 77 is 'token 77' in the target and 'odd' in the draft" in text
@@ -35,11 +33,8 @@ def test_text_names_the_best_with_its_arguments_and_why_others_are_not(
     assert f"--model-draft {models / 'small.gguf'}" in server
 
 
-def test_json_has_every_candidate_with_its_figures(
-    models: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["pairs", "target", "--on", "gpu", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_json_has_every_candidate_with_its_figures(models: Path) -> None:
+    found = json_of("pairs", "target", "--on", "gpu")
     assert (found["target"], found["problem"], found["best"]) == ("target", None, "small")
     assert [each["name"] for each in found["drafts"]] == ["small", "large"]
     small = found["drafts"][0]
@@ -52,14 +47,11 @@ def test_json_has_every_candidate_with_its_figures(
     assert found["llama_server"][:2] == ["--spec-type", "draft-simple"]
 
 
-def test_folders_that_are_named_are_searched_and_no_others(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_that_are_named_are_searched_and_no_others(models: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     drafting_model(elsewhere / "alone.gguf", 1)
     target = str(models / "target.gguf")
-    assert run(["pairs", target, "--folder", str(elsewhere), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json_of("pairs", target, "--folder", str(elsewhere))
     assert [each["name"] for each in found["drafts"]] == ["alone"]
     assert found["unsuitable"] == []
 
@@ -72,24 +64,20 @@ def test_the_starter_is_found_in_the_usual_folders(
     assert json.loads(capsys.readouterr().out)["target"] == Path(STARTER.file_name).stem
 
 
-def test_a_model_of_the_catalogue_has_drafts_to_fetch(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert run(["pairs", "llama-3.1-70b", "--on", "gpu"]) == 0
-    text = capsys.readouterr().out
+def test_a_model_of_the_catalogue_has_drafts_to_fetch() -> None:
+    text = text_of("pairs", "llama-3.1-70b", "--on", "gpu")
     assert "No model on this machine can draft for llama-3.1-70b" in text
     assert "meta-llama/Llama-3.2-1B" in text
 
 
-def test_a_recurrent_target_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_recurrent_target_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pairs", "falcon-mamba-7b"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert "recurrent" in line
 
 
-def test_an_unknown_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["pairs", "nonsense"]) == 1
-    assert "nonsense" in capsys.readouterr().err
+def test_an_unknown_model_is_refused() -> None:
+    assert "nonsense" in refusal("pairs", "nonsense")
 
 
 def test_a_name_of_two_lines_is_one_row(models: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ def test_a_text_comes_in_whole_sentences_and_no_letter_is_lost() -> None:
     assert [*sentences(())] == []
 
 
-def test_a_chat_goes_on_with_all_that_was_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chat_goes_on_with_all_that_was_reported(capsys: pytest.CaptureFixture[str]) -> None:
     chat, client = plain_chat(Script(("First. Second.", "Third.\n")), system="Be brief.")
     assert converse(chat, ["hello\n", "\n", "and then?\n", "/new\n", "again\n"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -47,7 +47,7 @@ def test_a_chat_goes_on_with_all_that_was_said(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_nothing_moves_the_cursor_whatever_the_model_says() -> None:
+def test_nothing_moves_the_cursor_whatever_the_model_reports() -> None:
     chat, _ = plain_chat(Script((HOSTILE,)))
     shown = shown_by(lambda: (close_terminal(), converse(chat, ["hello"])))
     assert "Assistant:" in shown
@@ -56,7 +56,7 @@ def test_nothing_moves_the_cursor_whatever_the_model_says() -> None:
     assert "\r" not in shown.replace("\r\n", "\n")
 
 
-def test_a_refused_question_is_told_and_the_next_one_is_answered(
+def test_a_refused_question_is_reported_and_the_next_one_is_answered(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     chat, client = plain_chat(Script(("Yes.",), refuses=("Too long", "drop some")))

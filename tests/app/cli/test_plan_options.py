@@ -11,16 +11,10 @@ import pytest
 from app.cli import main
 from app.cli.options import Count, Size
 from engine.memory.units import GIB
+from tests.app.cli.conftest import json_of, refusal
 from tests.support.gguf_files import header, write
 
 MODEL = "qwen3-30b-a3b"
-
-
-def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
-    assert main.run([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert isinstance(found, dict)
-    return found
 
 
 def options_of(command: click.Command) -> Iterator[tuple[str, click.Option]]:
@@ -55,10 +49,8 @@ def test_an_option_has_one_name_and_one_spelling_in_every_command() -> None:
 
 @pytest.mark.parametrize("text", ["32k", "32768", "32,768"])
 @pytest.mark.parametrize("command", ["plan", "export"])
-def test_a_context_is_typed_as_a_number_or_with_its_unit(
-    command: str, text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = shown(capsys, command, MODEL, "--vram", "48", "--ctx", text)
+def test_a_context_is_typed_as_a_number_or_with_its_unit(command: str, text: str) -> None:
+    found = json_of(command, MODEL, "--vram", "48", "--ctx", text)
     assert "32768" in json.dumps(found.get("args") or found["arguments"])
 
 
@@ -104,34 +96,29 @@ def test_what_is_no_count_is_refused_with_what_is(text: str) -> None:
     ],
 )
 def test_plan_and_export_have_the_shown_options_the_planner(
-    command: str, options: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+    command: str, options: list[str], words: list[str]
 ) -> None:
-    found = shown(capsys, command, MODEL, "--vram", "24GiB", "--card", "RTX 3060", *options)
+    found = json_of(command, MODEL, "--vram", "24GiB", "--card", "RTX 3060", *options)
     arguments = found.get("args") or found["arguments"]
-    assert isinstance(arguments, list)
     start = arguments.index(words[0])
     assert arguments[start : start + len(words)] == words
 
 
-def test_a_projector_and_adapters_are_planned_beside_the_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_projector_and_adapters_are_planned_beside_the_model(tmp_path: Path) -> None:
     names = ("a.gguf", "b.gguf")
     values = {"general.type": "adapter", "general.architecture": "qwen3"}
     data = header(values, [("blk.0.attn_q.weight.lora_a", (32,), 0, 0)])
     adapters = [write(tmp_path / name, data, data_bytes=128) for name in names]
     projector = write(tmp_path / "p.gguf", header({"general.architecture": "clip"}))
     options = ["--lora", str(adapters[0]), "--lora", str(adapters[1]), "--mmproj", str(projector)]
-    found = shown(capsys, "export", "qwen3-4b", "--vram", "8GiB", *options, "--no-mmproj-offload")
+    found = json_of("export", "qwen3-4b", "--vram", "8GiB", *options, "--no-mmproj-offload")
     arguments = found["args"]
-    assert isinstance(arguments, list)
     assert arguments[arguments.index("--lora") + 1] == ",".join(map(str, adapters))
     assert arguments[arguments.index("--mmproj") + 1] == str(projector)
     assert "--no-mmproj-offload" in arguments
     scaled = ["--lora", f"{adapters[0]}:0.5", "--lora", str(adapters[1])]
-    found = shown(capsys, "export", "qwen3-4b", "--vram", "8GiB", *scaled)
+    found = json_of("export", "qwen3-4b", "--vram", "8GiB", *scaled)
     arguments = found["args"]
-    assert isinstance(arguments, list)
     written = f"{adapters[0]}:0.5,{adapters[1]}:1"
     assert arguments[arguments.index("--lora-scaled") + 1] == written
 
@@ -148,35 +135,26 @@ def test_a_file_of_another_kind_is_no_projector_and_no_adapter(
     )
 
 
-def test_main_memory_and_cards_are_planned_for_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = shown(capsys, "plan", "qwen3-4b", "--card", "RTX 3060", "--ram", "64GiB")
+def test_main_memory_and_cards_are_planned_for_together() -> None:
+    found = json_of("plan", "qwen3-4b", "--card", "RTX 3060", "--ram", "64GiB")
     devices = found["devices"]
-    assert isinstance(devices, list)
     assert "RTX 3060" in devices[0]["name"]
     assert devices[-1]["free_memory_bytes"] == 64 * GIB
 
 
 @pytest.mark.parametrize(("asked", "n_threads"), [("auto", None), ("6", 6), ("Auto", None)])
 def test_threads_are_a_number_or_left_to_the_moment(
-    asked: str, n_threads: int | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    asked: str, n_threads: int | None, tmp_path: Path
 ) -> None:
     preset = tmp_path / "four.toml"
     preset.write_text('name = "four"\nn_threads = 4\n')
-    found = shown(
-        capsys, "export", MODEL, "--vram", "48", "--preset", str(preset), "--threads", asked
-    )
+    found = json_of("export", MODEL, "--vram", "48", "--preset", str(preset), "--threads", asked)
     arguments = found.get("args")
-    assert isinstance(arguments, list)
     flag = ["--threads", str(n_threads)]
     assert (flag in map(list, pairwise(arguments))) is (n_threads is not None)
     assert ("--threads" in arguments) is (n_threads is not None)
 
 
 @pytest.mark.parametrize("asked", ["0", "1025", "all", "2.5"])
-def test_threads_that_are_neither_are_refused_with_what_there_is(
-    asked: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["plan", MODEL, "--threads", asked]) == 2
-    assert "1 to 1,024, or auto" in capsys.readouterr().err
+def test_threads_that_are_neither_are_refused_with_what_there_is(asked: str) -> None:
+    assert "1 to 1,024, or auto" in refusal("plan", MODEL, "--threads", asked, code=2)

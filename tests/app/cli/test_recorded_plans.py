@@ -86,7 +86,6 @@ def answer(*words: str) -> dict[str, object] | None:
 def terms(found: dict[str, object]) -> dict[str, dict[str, object]]:
     """The terms of each device that has any; an estimate with its bounds."""
     devices = found["devices"]
-    assert isinstance(devices, list)
     return {
         device["name"]: {
             name.removesuffix("_bytes"): nbytes if low == high else [low, nbytes, high]
@@ -103,7 +102,6 @@ def planned(model: str, machine: str) -> object:
     if found is None:
         return None
     arguments = found["args"]
-    assert isinstance(arguments, list)
     flags = {
         flag.strip("-"): value
         for flag, value in zip(arguments, [*arguments[1:], ""], strict=True)
@@ -118,7 +116,6 @@ def searched(model: str, machine: str) -> object:
     if found is None:
         return None
     chosen = found["configuration"]
-    assert isinstance(chosen, dict)
     return {name: value for name, value in chosen.items() if value is not None} | {
         "devices": terms(found)
     }

@@ -4,35 +4,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from app.store.chats import ChatStore
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import KVCHAT, kvchat, run_process
 
 pytestmark = pytest.mark.model
-KVCHAT = str(Path(sys.executable).with_name("kvchat"))
-
-
-def run(
-    arguments: list[str], environment: dict[str, str], **options: object
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(  # type: ignore[call-overload, no-any-return]  # options by name
-        [KVCHAT, "run", *arguments],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        **options,
-    )
 
 
 def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict[str, str]) -> None:
     arguments = ["Name three colours.", "--model", str(starter_path), "--temperature", "0"]
-    done = run([*arguments, "--max-tokens", "24", "--json"], environment)
+    done = run_process([*arguments, "--max-tokens", "24", "--json"], environment)
     assert done.returncode == 0, done.stderr
     reply = json.loads(done.stdout)
     for key in (
@@ -46,7 +31,7 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
     assert reply["text"].strip()
     assert (reply["answer"], reply["thinking"]) == (reply["text"], None)
     assert (reply["predictor"], reply["controller"]) == ("suffix", "auto")
-    plain = run([*arguments, "--max-tokens", "24"], environment)
+    plain = run_process([*arguments, "--max-tokens", "24"], environment)
     assert plain.stdout.strip() == reply["text"].strip()
 
 
@@ -55,7 +40,7 @@ def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -
     arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
     # The rule finds out that this draft costs as much as its target: it is told to draft.
     arguments += ["--controller", "fixed", "--n-draft", "2"]
-    reply = json.loads(run(arguments, environment).stdout)
+    reply = json.loads(run_process(arguments, environment).stdout)
     assert reply["by_source"]["draft"]["n_accepted"] > 0
     assert reply["by_position"][0]["n_accepted"] > 0
 
@@ -83,7 +68,9 @@ def test_bad_input_is_one_clear_message(
 
 
 @pytest.mark.slow
-def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[str, str]) -> None:
+def test_interrupting_keeps_what_was_reported(
+    starter_path: Path, environment: dict[str, str]
+) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
     # A command behind `&` inherits that interrupts are ignored.
@@ -94,7 +81,6 @@ def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    assert process.stdout is not None
     first = process.stdout.read(12)
     process.send_signal(signal.SIGINT)
     rest = process.stdout.read()
@@ -104,10 +90,10 @@ def test_interrupting_keeps_what_was_said(starter_path: Path, environment: dict[
     assert len(first) == 12
 
 
-def test_running_leaves_no_chat_behind(
+def test_running_leaves_no_chat_after(
     starter_path: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    run(["Hello.", "--model", str(starter_path), "--max-tokens", "2"], environment)
+    run_process(["Hello.", "--model", str(starter_path), "--max-tokens", "2"], environment)
     with ChatStore(tmp_path / "DATA" / "kvchat" / "chats" / "chats.db") as store:
         assert store.list_chats() == []
 
@@ -117,7 +103,7 @@ def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
     starter_path: Path, environment: dict[str, str]
 ) -> None:
     arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
-    done = run([*arguments, "--max-tokens", "4"], environment)
+    done = run_process([*arguments, "--max-tokens", "4"], environment)
     assert done.returncode == 0
     assert "will not make SmolLM2-135M-Instruct.Q4_1.gguf faster" in done.stderr
     assert "the draft model reads as much per token as the target" in done.stderr
@@ -137,7 +123,7 @@ def test_lines_of_a_file_that_cannot_be_answered_are_named(
     too_long = json.dumps({"prompt": "one two " * 5000})
     prompts.write_text('{"prompt": "One?"}\n' + '{"prompt": 7}\n' * 21 + too_long)
     files = ["--batch", str(prompts), "--out", str(out), "--model", str(starter_path)]
-    done = run([*files, "--max-tokens", "4"], environment)
+    done = run_process([*files, "--max-tokens", "4"], environment)
     assert done.returncode == 1
     assert "line 2 has no reply: " in done.stderr
     assert "not listed: 1" in done.stderr

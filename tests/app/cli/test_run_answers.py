@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.app.cli.conftest import run_process
 from tests.engine.backends.test_parameters import write_adapter
 
 pytestmark = pytest.mark.model
-KVCHAT = str(Path(sys.executable).with_name("kvchat"))
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -30,14 +29,7 @@ def run(
     model: Path, environment: dict[str, str], *arguments: str, typed: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
     usual = ["--model", str(model), "--temperature", "0", "--threads", "1", "--json"]
-    return subprocess.run(
-        [KVCHAT, "run", *usual, *arguments],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        input=typed,
-    )
+    return run_process([*usual, *arguments], environment, input=typed)
 
 
 @pytest.mark.parametrize("predictor", ["off", "suffix"])
@@ -53,7 +45,7 @@ def test_a_reply_fits_its_schema_whoever_drafts(
     assert (reply["fits_grammar"], reply["finish_reason"]) == (True, "end")
 
 
-def test_a_reply_that_is_cut_before_its_schema_fails_and_says_why(
+def test_a_reply_that_is_cut_before_its_schema_fails_and_reports_why(
     starter_path: Path, environment: dict[str, str], schema: Path
 ) -> None:
     rule = ["--json-schema", str(schema), "--max-tokens", "4"]
@@ -63,7 +55,7 @@ def test_a_reply_that_is_cut_before_its_schema_fails_and_says_why(
     assert json.loads(done.stdout)["fits_grammar"] is False
 
 
-def test_a_faulty_grammar_is_told_with_its_line_before_a_model_is_loaded(
+def test_a_faulty_grammar_is_reported_with_its_line_before_a_model_is_loaded(
     starter_path: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     path = tmp_path / "answer.gbnf"

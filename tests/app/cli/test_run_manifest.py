@@ -12,14 +12,11 @@ from app.manifests import made_with
 from engine.configuration import PredictorName
 from engine.events import Event
 from engine.manifest import read_manifest, write_manifest
-from tests.app.cli.test_run import run
-from tests.app.cli.test_run_request import client, model
+from tests.app.cli.conftest import run_process
 from tests.support.fakes_client import ScriptedClient
 
-__all__ = ["client", "model"]  # fixtures
 
-
-def told(model: Path, path: Path, *arguments: str) -> int:
+def message(model: Path, path: Path, *arguments: str) -> int:
     return main.run(["run", "hello", "--model", str(model), "--write-manifest", str(path),
                      *arguments])  # fmt: skip
 
@@ -30,7 +27,7 @@ def test_a_written_run_asks_for_the_same_again(
     path = tmp_path / "run.toml"
     typed = ("--temperature", "0.5", "--top-k", "7", "--stop", "##", "--max-tokens", "30",
              "--kv", "q8_0", "--ctx", "512", "--predictor", "lookup")  # fmt: skip
-    assert told(model, path, *typed) == 0
+    assert message(model, path, *typed) == 0
     assert main.run(["run", "--manifest", str(path)]) == 0
     assert client.loads[0] == client.loads[1]
     assert client.requests[0] == client.requests[1]
@@ -42,7 +39,7 @@ def test_a_manifest_holds_the_reply_and_who_made_it(
     client: ScriptedClient, model: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     manifest = read_manifest(path)
     assert manifest.made_with == made_with()
     assert manifest.prompts == ("hello",)
@@ -50,11 +47,11 @@ def test_a_manifest_holds_the_reply_and_who_made_it(
     assert len(manifest.replies[0].token_ids) > 0
 
 
-def test_another_reply_than_the_recorded_one_is_told_and_fails(
+def test_another_reply_than_the_recorded_one_is_reported_and_fails(
     client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     manifest = read_manifest(path)
     reply = manifest.replies[0]
     other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
@@ -71,7 +68,7 @@ def test_several_prompts_are_answered_in_turn(
     client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     manifest = read_manifest(path)
     update = {"prompts": ("one", "two", "three"), "replies": ()}
     write_manifest(manifest.model_copy(update=update), path)
@@ -85,15 +82,15 @@ def test_several_prompts_are_answered_in_turn(
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
+    ("typed", "printed"),
     [(["hello"], "the prompt"), (["--seed", "1"], "--seed"), (["--raw"], "--raw"),
      (["--stop", "x"], "--stop"), (["--preset", "fast"], "--preset")],
 )  # fmt: skip
-def test_what_the_manifest_says_is_not_typed_beside_it(
-    typed: list[str], said: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
+def test_what_the_manifest_reports_is_not_typed_beside_it(
+    typed: list[str], printed: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.run(["run", "--manifest", "any.toml", *typed]) == 2
-    assert f"--manifest sets all options of the run: leave out {said}" in capsys.readouterr().err
+    assert f"--manifest sets all options of the run: leave out {printed}" in capsys.readouterr().err
     assert not client.loads
 
 
@@ -101,7 +98,7 @@ def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
     client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     model.write_bytes(model.read_bytes() + b"\0" * 32)
     assert main.run(["run", "--manifest", str(path)]) == 1
     shown = capsys.readouterr().err
@@ -111,11 +108,11 @@ def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
 
 
 @pytest.mark.parametrize("where", ["beside", "option"])
-def test_a_model_that_moved_is_found_beside_the_manifest_or_where_the_option_says(
+def test_a_model_that_moved_is_found_beside_the_manifest_or_where_the_option_reports(
     where: str, client: ScriptedClient, model: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "sent" / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     moved = path.parent / (model.name if where == "beside" else "other.gguf")
     moved.write_bytes(model.read_bytes())
     model.unlink()
@@ -140,7 +137,7 @@ def test_a_stopped_run_is_not_written(
 
     monkeypatch.setattr(client, "poll", interrupted)
     path = tmp_path / "run.toml"
-    assert told(model, path) == 130
+    assert message(model, path) == 130
     assert client.n_stops == 1
     assert not path.exists()
     assert "was stopped" in capsys.readouterr().err
@@ -170,13 +167,13 @@ def test_a_real_run_comes_out_again_token_for_token(
     predictor: str, starter_path: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     def again() -> "subprocess.CompletedProcess[str]":
-        return run(["--manifest", str(path)], environment)
+        return run_process(["--manifest", str(path)], environment)
 
     path = tmp_path / "run.toml"
     typed = ["Once upon a time there was a fox who said", "--raw", "--model", str(starter_path)]
     typed += ["--draft", str(starter_path)] if predictor == "draft" else []
     typed += ["--predictor", predictor, "--temperature", "0.8", "--max-tokens", "48"]
-    first = run([*typed, "--write-manifest", str(path)], environment)
+    first = run_process([*typed, "--write-manifest", str(path)], environment)
     assert first.returncode == 0, first.stderr
     assert len(read_manifest(path).replies[0].token_ids) > 8
     for _ in range(2):  # costs that are known now must not change how it is computed
@@ -189,7 +186,7 @@ def test_a_file_that_cannot_be_written_is_named(
 ) -> None:
     closed = tmp_path / "closed"
     closed.write_text("a file, no folder")
-    assert told(model, closed / "run.toml") == 1
+    assert message(model, closed / "run.toml") == 1
     assert "The manifest cannot be written" in capsys.readouterr().err
     assert main.run(["run", "hello", "--model", str(model), "--metrics", str(closed / "m")]) == 1
     assert str(closed) in capsys.readouterr().err
@@ -199,7 +196,7 @@ def test_a_manifest_that_was_edited_is_named_as_the_cause(
     client: ScriptedClient, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "run.toml"
-    assert told(model, path) == 0
+    assert message(model, path) == 0
     manifest = read_manifest(path)
     reply = manifest.replies[0]
     other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})

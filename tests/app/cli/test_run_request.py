@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import engine.process.client
 from app import paths
 from app.cli import main
 from app.store.chats import ChatStore
@@ -17,25 +16,6 @@ from tests.app.cli.terminals import HOSTILE
 from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
 from tests.support.fakes_client import Script, ScriptedClient
-from tests.support.gguf_files import header, llama_values, write
-
-
-@pytest.fixture
-def client(monkeypatch: pytest.MonkeyPatch) -> ScriptedClient:
-    client = ScriptedClient()
-    monkeypatch.setattr(engine.process.client, "WorkerClient", lambda **files: client)
-    return client
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    presets = paths.presets_dir()
-    presets.mkdir(parents=True)
-    (presets / "terse.toml").write_text('name = "terse"\nsystem_prompt = "Be terse."\n')
-    paths.settings_path().write_text(
-        '[chat]\nsystem_prompt = "Be kind."\nmax_tokens = 77\ntemperature = 0.25\n'
-    )
-    return write(tmp_path / "model.gguf", header(llama_values()))
 
 
 def asked(command: str, model: Path, *arguments: str) -> list[str]:
@@ -66,7 +46,7 @@ def test_the_system_prompt_is_the_typed_one_else_the_presets_else_that_of_the_se
 
 
 @pytest.mark.parametrize(("arguments", "n"), [([], 77), (["--max-tokens", "8"], 8)])
-def test_a_reply_is_as_long_as_the_settings_or_the_option_say(
+def test_a_reply_is_as_long_as_the_settings_or_the_option_report(
     client: ScriptedClient, model: Path, arguments: list[str], n: int
 ) -> None:
     assert main.run(asked("run", model, *arguments)) == 0
@@ -140,7 +120,7 @@ def test_any_key_of_a_preset_is_set_on_the_command_line(
     client: ScriptedClient, model: Path
 ) -> None:
     assert main.run(asked("run", model, "--set", "n_ubatch=128", "--set", "use_mmap=false")) == 0
-    assert main.run(asked("run", model, "--backend", "torch", "--kv-cache", "nf4")) == 0
+    assert main.run(asked("run", model, "--backend", "torch", "--set", "kv_cache=nf4")) == 0
     first, second = client.loads
     assert (first.n_ubatch, first.use_mmap) == (128, False)
     assert second.kv_cache == "nf4"
@@ -186,7 +166,7 @@ def test_an_input_that_is_no_text_is_refused(
         ("--preset exact --no-bonus-token", "coupled", False),
     ],
 )
-def test_drafts_are_verified_as_typed_else_as_the_preset_says_else_as_the_settings_do(
+def test_drafts_are_verified_as_typed_else_as_the_preset_reports_else_as_the_settings_do(
     typed: str, verification: str, bonus_token: bool, client: ScriptedClient, model: Path
 ) -> None:
     exact = 'name = "exact"\n[speculation]\nverification = "coupled"\n'

@@ -17,17 +17,15 @@ from app.startup import prepare
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.servers import KEY_VARIABLE
+from tests.app.cli.conftest import refusal, text_of
 from tests.support.chats import add_chat, add_message
 from tests.support.hostile_language_server import LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def test_doctor_says_what_a_server_tells_and_what_not(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_doctor_reports_what_a_server_reports_and_what_not() -> None:
     with serving("OpenAI") as server:
-        assert run(["doctor", "--server", server.url]) == 0
-    shown = capsys.readouterr().out
+        shown = text_of("doctor", "--server", server.url)
     assert "OpenAI" in shown
     assert "not report drafts" in shown
     assert "trial reply: 7 tokens" in shown
@@ -114,9 +112,10 @@ def test_the_key_of_the_environment_goes_only_to_a_server_that_was_named(
         assert keys_sent(server) == {f"Bearer {key}"}
 
 
-def test_what_a_server_was_started_with_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"]) == 1
-    assert "leave out --ctx" in capsys.readouterr().err
+def test_what_a_server_was_started_with_is_refused() -> None:
+    assert "leave out --ctx" in refusal(
+        "run", "--server", "http://127.0.0.1:9", "--ctx", "4k", "Hello"
+    )
     assert run(["run", "--server", "http://me:pass@host", "Hello"]) == 2
 
 
@@ -140,13 +139,13 @@ def test_a_server_that_listens_for_all_is_started_with_a_warning(
     program.chmod(0o755)
     command = ["serve", "--model", str(starter_path), "--llama-server", str(program), "--no-chat"]
     assert run([*command, "--host", "0.0.0.0", "--port", "4999"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "listening at 0.0.0.0:4999" in said
-    assert "without a key" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "listening at 0.0.0.0:4999" in printed
+    assert "without a key" in printed
     assert run([*command, "--host", "[::1]", "--port", "4999"]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "listening at [::1]:4999" in said
-    assert "without a key" not in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "listening at [::1]:4999" in printed
+    assert "without a key" not in printed
 
 
 @pytest.fixture
@@ -159,12 +158,12 @@ def served_preset(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "command", [["bench"], ["compare", "any", "Hello"], ["tune"], ["cache-quality", "any"]]
 )
-def test_what_needs_the_model_here_says_so_for_a_server(
+def test_what_needs_the_model_here_reports_it_for_a_server(
     command: list[str], served_preset: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([*command, "--preset", str(served_preset)]) == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "needs a local model" in said
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "needs a local model" in printed
 
 
 def test_a_plan_of_a_server_preset_asks_for_a_file(
@@ -201,15 +200,15 @@ def test_no_key_is_in_anything_that_commands_write(
     shown = capfd.readouterr()
     assert "[key]" in shown.err + shown.out
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    kept = shown.out.encode() + shown.err.encode()
-    kept += b"".join(path.read_bytes() for path in written)
+    saved = shown.out.encode() + shown.err.encode()
+    saved += b"".join(path.read_bytes() for path in written)
     assert written
-    assert key.encode() not in kept
-    assert wrong.encode() not in kept
+    assert key.encode() not in saved
+    assert wrong.encode() not in saved
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_a_server_ends_with_the_kvchat_that_was_told_to_end(
+def test_a_server_ends_with_the_kvchat_that_was_reported_to_end(
     starter_path: Path, tmp_path: Path
 ) -> None:
     program, pid_path = tmp_path / "llama-server", tmp_path / "pid"
@@ -230,7 +229,6 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
     command += ["--llama-server", str(program), "--no-chat"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kvchat:
-        assert kvchat.stdout is not None
         assert "serves" in kvchat.stdout.readline()
         kvchat.terminate()
         assert kvchat.wait(30) == 128 + signal.SIGTERM
@@ -238,8 +236,7 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
         os.kill(int(pid_path.read_text()), 0)
 
 
-def test_serve_takes_a_model_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serve_takes_a_model_first() -> None:
     for options in (["--preset", "balanced"], ["--ctx", "4k"]):
-        assert run(["serve", "nosuch", *options, "--llama-server", sys.executable]) == 1
-        assert "no model" in capsys.readouterr().err
+        assert "no model" in refusal("serve", "nosuch", *options, "--llama-server", sys.executable)
     assert run(["serve", "balanced", "--preset", "balanced", "--model", "a"]) == 2

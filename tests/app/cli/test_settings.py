@@ -32,9 +32,9 @@ def test_one_is_changed_explained_and_taken_back() -> None:
     written("# mine\n[chat]\ntemperature = 0.3 # calm\n")
     assert "0.5" in kvchat("settings", "chat.temperature", "0.5").stdout
     assert paths.settings_path().read_text() == "# mine\n[chat]\ntemperature = 0.5 # calm\n"
-    said = kvchat("settings", "chat.temperature").stdout
+    printed = kvchat("settings", "chat.temperature").stdout
     for part in ("Sampling temperature", "default 0.7", "0.0 to 10.0", "config.toml"):
-        assert part in said
+        assert part in printed
     assert "default" in kvchat("settings", "chat.temperature", "--default").stdout
     assert "temperature" not in paths.settings_path().read_text()
     assert "default escape" in kvchat("settings", "keys.reply-stop").stdout
@@ -71,7 +71,7 @@ def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "words"),
     [
         (("chat.temprature",), 2, "did you mean chat.temperature?"),
         (("chat.temperature", "hot"), 1, "0.0 to 10.0"),
@@ -81,9 +81,9 @@ def test_a_theme_is_one_of_ours_of_textuals_or_of_the_users() -> None:
         (("ui.theme", "nope"), 1, "choose one of kvchat-"),
     ],
 )
-def test_what_cannot_be_says_what_can(arguments: tuple[str, ...], code: int, says: str) -> None:
+def test_what_cannot_be_reports_what_can(arguments: tuple[str, ...], code: int, words: str) -> None:
     done = kvchat("settings", *arguments)
     assert done.returncode == code
-    assert says in done.stderr
+    assert words in done.stderr
     assert not paths.settings_path().exists()
     assert "settings" in COMMANDS

@@ -32,7 +32,7 @@ class Served:
 
     process: "subprocess.Popen[str]"
     address: str = ""
-    said: str = ""
+    shown_text: str = ""
 
 
 @contextmanager
@@ -41,14 +41,13 @@ def served(folder: Path, *arguments: str) -> Iterator[Served]:
     command = [sys.executable, "-c", MAIN, "web", "--port", "0", *arguments]
     out, err = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, stdout=out, stderr=err, text=True, env=environment) as server:
-        assert server.stdout is not None
-        told = Served(server, server.stdout.readline().split()[-1])
+        reported = Served(server, server.stdout.readline().split()[-1])
         try:
-            yield told
+            yield reported
         finally:
             if server.poll() is None:
                 server.send_signal(signal.SIGINT)
-                told.said = server.stdout.read()
+                reported.shown_text = server.stdout.read()
                 assert server.wait(60) == 0
 
 
@@ -63,6 +62,18 @@ def address(tmp_path: Path) -> Iterator[str]:
 async def browser() -> AsyncIterator["aiohttp.ClientSession"]:
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
         yield session
+
+
+@asynccontextmanager
+async def opened_tab(
+    address: str, query: str = "", **options: int
+) -> AsyncIterator[tuple["aiohttp.ClientSession", "aiohttp.ClientWebSocketResponse"]]:
+    """A browser that has loaded the page, and the websocket of its tab."""
+    base = address.split("/?")[0]
+    async with browser() as session:
+        await (await session.get(address)).text()
+        async with session.ws_connect(f"{base}/ws{query}", origin=base, **options) as socket:
+            yield session, socket
 
 
 async def painted(socket: "aiohttp.ClientWebSocketResponse", text: str) -> None:
@@ -92,9 +103,7 @@ async def test_the_chat_paints_in_a_browser_takes_keys_and_ends_with_its_tab(add
             await socket.send_str(json.dumps(["resize", {"width": 40, "height": 12}]))
             await painted(socket, "make the window larger")
             await socket.send_str(json.dumps(["stdin", "\x11"]))  # ctrl+q
-            async with asyncio.timeout(120):
-                while not socket.closed:
-                    await socket.receive()
+            await closed(socket)
 
 
 async def closed(socket: "aiohttp.ClientWebSocketResponse") -> None:
@@ -112,27 +121,21 @@ NO_MESSAGES = (
 
 async def test_messages_that_are_none_change_nothing_and_print_nothing(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            url = f"{base}/ws?width=100&height=30"
-            async with session.ws_connect(url, origin=base) as socket:
-                await painted(socket, "no model was found")
-                for message in NO_MESSAGES:
-                    await socket.send_str(message)
-                await socket.send_bytes(b"\xff")
-                await socket.send_str(json.dumps(["stdin", "\x1b"]))
-                await painted(socket, "No model is loaded")
-    assert "Traceback" not in server.said
+        async with opened_tab(server.address, "?width=100&height=30") as (_, socket):
+            await painted(socket, "no model was found")
+            for message in NO_MESSAGES:
+                await socket.send_str(message)
+            await socket.send_bytes(b"\xff")
+            await socket.send_str(json.dumps(["stdin", "\x1b"]))
+            await painted(socket, "No model is loaded")
+    assert "Traceback" not in server.shown_text
 
 
 async def test_a_chat_that_cannot_start_closes_its_page_with_the_reason(tmp_path: Path) -> None:
     with served(tmp_path, "no-such-model") as server:
         base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
-                await closed(socket)
+        async with opened_tab(server.address) as (session, socket):
+            await closed(socket)
             assert "no-such-model" in await (await session.get(f"{base}/problem")).text()
 
 
@@ -147,22 +150,22 @@ def test_what_no_tab_can_be_started_with_is_refused_at_once(
 def test_the_word_stands_in_no_arguments_of_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = tmp_path / "told"
+    reported = tmp_path / "reported"
     opener = tmp_path / "bin" / "xdg-open"
     opener.parent.mkdir()
     opener.write_text(
         f"""#!/bin/sh
-printf "%s\\n" "$@" > {told}.new
-ls -ld "$@" "$(dirname "$@")" >> {told}.new
-cat "$@" >> {told}.new
-mv {told}.new {told}
+printf "%s\\n" "$@" > {reported}.new
+ls -ld "$@" "$(dirname "$@")" >> {reported}.new
+cat "$@" >> {reported}.new
+mv {reported}.new {reported}
 """
     )
     opener.chmod(0o755)
     monkeypatch.setenv("PATH", str(opener.parent), prepend=os.pathsep)
     with served(tmp_path, "--open") as server:
-        wait_until(told.exists)
-        page, *modes, html = told.read_text().splitlines()
+        wait_until(reported.exists)
+        page, *modes, html = reported.read_text().splitlines()
     assert server.address.partition("word=")[2] not in page
     assert [mode for mode in modes if mode.startswith("drwx------")]
     assert server.address in html
@@ -171,18 +174,15 @@ mv {told}.new {told}
 
 async def test_a_tab_ends_with_its_server_however_much_was_typed(tmp_path: Path) -> None:
     with served(tmp_path) as server:
-        base = server.address.split("/?")[0]
-        async with browser() as session:
-            await (await session.get(server.address)).text()
-            async with session.ws_connect(f"{base}/ws", origin=base) as socket:
-                await painted(socket, "no model was found")
-                await socket.send_str(json.dumps(["stdin", "\x1b"]))
-                await socket.send_str(json.dumps(["stdin", "a" * 100_000]))
-                [tab] = children(server.process.pid)
-                server.process.kill()
-                server.process.wait()
-                wait_until(lambda: not is_running(tab))
-                return
+        async with opened_tab(server.address) as (_, socket):
+            await painted(socket, "no model was found")
+            await socket.send_str(json.dumps(["stdin", "\x1b"]))
+            await socket.send_str(json.dumps(["stdin", "a" * 100_000]))
+            [tab] = children(server.process.pid)
+            server.process.kill()
+            server.process.wait()
+            wait_until(lambda: not is_running(tab))
+            return
 
 
 def children(pid: int) -> list[int]:
@@ -197,7 +197,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> None:
+async def test_the_page_asks_no_other_host_and_reports_what_it_is(address: str) -> None:
     async with browser() as session:
         answer = await session.get(address)
         page = await answer.text()
@@ -214,14 +214,11 @@ async def test_the_page_asks_no_other_host_and_says_what_it_is(address: str) -> 
 
 
 async def test_a_tab_of_a_size_that_no_window_has_does_not_fill_the_memory(address: str) -> None:
-    base = address.split("/?")[0]
-    async with browser() as session:
-        await (await session.get(address)).text()
-        url = f"{base}/ws?width=999999999&height=999999999"
-        async with session.ws_connect(url, origin=base, max_msg_size=0) as socket:
-            await painted(socket, "no model was found")
-            await socket.send_str(json.dumps(["resize", {"width": 10**9, "height": 10**9}]))
-            await painted(socket, "no model was found")
+    size = "?width=999999999&height=999999999"
+    async with opened_tab(address, size, max_msg_size=0) as (_, socket):
+        await painted(socket, "no model was found")
+        await socket.send_str(json.dumps(["resize", {"width": 10**9, "height": 10**9}]))
+        await painted(socket, "no model was found")
 
 
 @pytest.mark.parametrize("name", ["app", "engine"])
@@ -260,7 +257,7 @@ async def test_nobody_without_the_word_gets_anything(address: str) -> None:
         assert (await session.get(address, headers={"Host": "evil.example"})).status == 403
 
 
-def test_a_port_in_use_is_told(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
     import socket
 
     with socket.socket() as held:
@@ -271,7 +268,7 @@ def test_a_port_in_use_is_told(tmp_path: Path) -> None:
             serve((), port, lambda _: None)
 
 
-def test_without_textual_serve_the_command_says_how_to_get_it(
+def test_without_textual_serve_the_command_reports_how_to_get_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "app.cli.web_server")

@@ -5,8 +5,8 @@ from html.parser import HTMLParser
 
 from rich.console import Console
 
-from app.console import html_page
 from app.render.bench import prompt_line, report
+from app.tables import html_page
 from engine.experiment.records import PromptRecord, Results
 from tests.engine.experiment.made_results import record, results
 

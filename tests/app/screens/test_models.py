@@ -180,7 +180,7 @@ async def test_no_file_that_is_loaded_is_deleted(tmp_path: Path) -> None:
 async def test_a_model_is_marked_found_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.paths.favourites_path", lambda: tmp_path / "favourites.json")
+    monkeypatch.setattr("app.paths.favourites_dir", lambda: tmp_path / "favourites")
     entries = entries_of(tmp_path, 2)
     for entry in entries:
         entry.path.write_bytes(b"12345")

@@ -30,6 +30,12 @@ def as_ever(configuration: Configuration, workload: str) -> float:
     return min(n_threads or 4, 4) / 4
 
 
+def fast_without_flash(configuration: Configuration, workload: str) -> float:
+    """8 % faster in all without flash attention."""
+    gain = 1.08 if configuration.flash_attention == "off" else 1.0
+    return gain * as_ever(configuration, workload)
+
+
 @dataclass
 class FakeMachine:
     """Runs take the time of `speed`, with noise and a drift."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.events import GenerationStats
-from engine.experiment.records import BatchTime, Facts, PromptRecord, Results, Row, Sample
+from engine.experiment.records import Facts, PromptRecord, Results, Row, Sample
 
 N_TOKENS = 64
 
@@ -51,7 +51,6 @@ def record(
         n_prompt=100,
         text="A reply.",
         rows=tuple(row({arm: each[n] for arm, each in lists.items()}) for n in range(n_blocks)),
-        batches=(BatchTime(1, 60, 0.01), BatchTime(3, 20, 0.015), BatchTime(5, 12, 0.022)),
         **changes,
     )
 

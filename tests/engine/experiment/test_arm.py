@@ -29,7 +29,7 @@ USUAL = ("off", "lookup", "suffix", "combined")
         ("draft:fixed:12", "draft:fixed:12"),
     ],
 )
-def test_an_arm_changes_only_what_it_names(text: str, name: str) -> None:
+def test_an_arm_changes_only_what_its_name_reports(text: str, name: str) -> None:
     arm = parse_arm(text, BASE)
     assert arm.name == name
     assert parse_arm(arm.name) == arm

@@ -28,7 +28,6 @@ def gain(ratios: Sequence[float]) -> PairedGain:
 
 def test_a_block_cancels_a_steady_drift() -> None:
     found = gain_of([Block(1.0, 1.1, 1.2, 1.3)])
-    assert found is not None
     assert found.median == pytest.approx(1.0)
     assert found.noise == pytest.approx(0.18, abs=0.02)
     assert gain_of([]) is None
@@ -57,7 +56,6 @@ def test_a_gain_counts_where_every_block_shows_it() -> None:
 
 def test_a_gain_below_the_noise_is_none() -> None:
     noisy = gain_of([Block(1.4, 1.1, 1.0, 1.0)] * N_DECIDING)
-    assert noisy is not None
     assert noisy.low > 1.1
     assert noisy.noise == pytest.approx(0.25, abs=0.02)  # of 40 % and 10 % by turns
     assert not noisy.is_faster
@@ -84,7 +82,6 @@ def test_which_is_faster_is_settled_both_ways() -> None:
 
 def test_a_ratio_beyond_what_the_arms_explain_is_cut_and_is_noise() -> None:
     cut = gain_of([Block(1.5, 1.0, 1.0, 1.5, 0.0, 1.1)] * N_DECIDING)
-    assert cut is not None
     assert (cut.median, cut.measured) == (1.1, 1.5)
     assert cut.noise == pytest.approx(1.5 / 1.1 - 1)
     assert not cut.is_faster

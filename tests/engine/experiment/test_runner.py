@@ -43,27 +43,26 @@ DIED = WorkerStopped("The engine stopped", "killed by signal 9", -9)
 
 
 class Shown:
-    """Collects what a progress is called with."""
-
-    def begin(self, *_: object) -> None: ...
+    """Collects the progress."""
 
     def __init__(self) -> None:
-        self.replies: list[str] = []
-        self.prompts: list[tuple[str, int]] = []
+        self.shares: list[float] = []
+        self.prompts: list[str] = []
 
-    def reply_done(self, prompt: object, arm: str) -> None:
-        self.replies.append(arm)
+    def show(self, _: str, share: float) -> None:
+        self.shares.append(share)
 
-    def prompt_done(self, record: PromptRecord, n_done: int) -> None:
-        self.prompts.append((record.prompt, n_done))
+    def report(self, record: PromptRecord) -> None:
+        self.prompts.append(record.prompt)
 
 
 def runner(
     client: AnsweringClient, *arms: Arm, shown: Shown | None = None, n_blocks: int = 1
 ) -> Runner:
-    configuration = replace(CONFIGURATION, sampling=SAMPLING)
-    progress = shown or Shown()
-    return Runner(loaded(client), configuration, arms or (LOOKUP,), progress, n_blocks, 40, 7)
+    configuration, shown = replace(CONFIGURATION, sampling=SAMPLING), shown or Shown()
+    return Runner(
+        loaded(client), configuration, arms or (LOOKUP,), shown.show, shown.report, n_blocks, 40, 7
+    )
 
 
 def measured(client: AnsweringClient, *arms: Arm, n_blocks: int = 1) -> PromptRecord:
@@ -137,12 +136,6 @@ def test_the_first_token_that_differs_from_plain_decoding_is_recorded() -> None:
     assert [sample.diverges_at for sample in row] == [None, 5, 5, None]
 
 
-def test_rounds_are_timed_by_their_size_without_the_first_one() -> None:
-    record = measured(AnsweringClient())
-    times = [(each.n_rows, each.n_rounds, each.median_s) for each in record.batches]
-    assert times == [(1, 4, 0.01), (3, 4, 0.015)]
-
-
 def test_prompts_whose_reply_loops_or_ends_soon_are_excluded() -> None:
     looping = AnsweringClient(lambda request, _: [finished([3] * 40, 9.0, seed=request.seed)])
     assert measured(looping).excluded == "loop"
@@ -171,8 +164,8 @@ def test_results_are_saved_after_every_prompt() -> None:
     final, saved, shown = run(AnsweringClient())
     assert [len(each.prompts) for each in saved] == [1, 2, 3, 4]
     assert final == saved[-1]
-    assert shown.prompts == [("one", 4), ("two", 8), ("three", 12), ("four", 16)]
-    assert len(shown.replies) == 16
+    assert shown.prompts == ["one", "two", "three", "four"]
+    assert shown.shares == [n / 16 for n in range(1, 17)]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +219,7 @@ def test_a_benchmark_that_is_continued_measures_the_rest_and_failures_again() ->
     first, _, _ = run(Failing(two=Failed("No", "not now")))
     done = replace(first, prompts=first.prompts[:3])
     final, _, shown = run(AnsweringClient(), done)
-    assert [name for name, _ in shown.prompts] == ["two", "four"]
+    assert shown.prompts == ["two", "four"]
     assert [each.prompt for each in final.prompts] == ["one", "three", "two", "four"]
     assert final.elapsed_s > done.elapsed_s
 

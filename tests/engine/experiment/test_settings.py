@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from engine.configuration import Configuration
-from engine.experiment.tuner import SETTINGS, Scope, Sizes, arms_of, sizes_for, thread_counts
+from engine.experiment.tuner import SETTINGS, Scope, Sizes, sizes_for, thread_counts, trials_of
 from tests.engine.experiment.fake_machine import CPU, START
 
 SIZES = Sizes(run_s=0.5, n_prompt=256, n_deep=1024)
@@ -13,8 +13,8 @@ NOW = replace(START, n_threads=4, n_threads_batch=4)
 
 
 def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
-    arms = {each.name: arms_of(each, now, scope, SIZES) for each in SETTINGS}
-    return {name: [arm.name for arm in each] for name, each in arms.items() if each}
+    trials = {each.name: trials_of(each, now, scope, SIZES) for each in SETTINGS}
+    return {name: [trial.label for trial in each] for name, each in trials.items() if each}
 
 
 def test_flash_attention_stays_where_the_model_or_the_cache_needs_it() -> None:

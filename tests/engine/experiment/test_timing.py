@@ -75,7 +75,7 @@ def test_a_run_is_stopped_at_its_limit_and_the_next_one_is_right(
         assert 0 < run(start, work) < 10
 
 
-def test_a_setting_that_cannot_be_opened_is_reported_and_the_rest_goes_on(
+def test_what_cannot_be_opened_reports_why_and_the_rest_goes_on(
     run: Run, start: Configuration
 ) -> None:
     with pytest.raises(EngineError, match="flash attention off"):

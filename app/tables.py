@@ -1,0 +1,110 @@
+"""Tables and HTML pages, which commands print through rich."""
+
+import io
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from typing import IO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from app.sanitize import one_line, safe_stream, with_signs
+
+PADDING = re.compile(" +\n")
+PLAIN_WIDTH = 1000
+"""What goes into a pipe is never cut to the width of a screen."""
+PAGE_WIDTH = 140
+"""Characters of a line in an HTML page."""
+
+
+class HarmlessConsole(Console):
+    """A console on which no text can move the cursor; brackets and colons have no meaning."""
+
+    def __init__(self, file: IO[str] | None, width: int | None, *, record: bool = False) -> None:
+        super().__init__(
+            file=file,
+            width=width,
+            force_terminal=False if os.environ.get("NO_COLOR") else None,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            record=record,
+        )
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """The segments of something to print, control characters replaced."""
+        segments = super().render(renderable, options)
+        for segment in segments if self.is_terminal else _without_padding(segments):
+            yield segment if segment.control else segment._replace(text=with_signs(segment.text))
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterable[Segment]:
+    """Lines without the blanks that fill them up to the width of a table."""
+    blanks = ""
+    for segment in segments:
+        text = PADDING.sub("\n", blanks + segment.text)
+        shown = text.rstrip(" ")
+        blanks = text[len(shown) :]
+        yield segment._replace(text=shown)
+
+
+def console(*, err: bool = False) -> Console:
+    """The console of standard output or standard error."""
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() else PLAIN_WIDTH
+    return HarmlessConsole(safe_stream(err=err) or stream, width)
+
+
+def print_parts(parts: Iterable[RenderableType]) -> None:
+    """Print the parts of a report."""
+    screen = console()
+    for part in parts:
+        screen.print(part)
+
+
+def html_page(parts: Iterable[RenderableType]) -> str:
+    """What a command prints, as the text of one HTML file without links or scripts."""
+    page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
+    for part in parts:
+        page.print(part)
+    return page.export_html(inline_styles=True)
+
+
+def plain_table(
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str | Text]] = (),
+    *,
+    numbers: Collection[str] = (),
+    folds: bool = True,
+    header_style: str = "bold",
+) -> Table:
+    """A table without borders.
+
+    Args:
+        titles: Of the columns.
+        rows: Their cells; control characters in them are shown as symbols.
+        numbers: Titles of the columns that are aligned right.
+        folds: Whether long texts take several lines; else they are cut. Numbers are never cut.
+        header_style: Of the titles.
+    """
+    table = Table(box=None, pad_edge=False, header_style=header_style)
+    for title in titles:
+        is_number = title in numbers
+        table.add_column(
+            title,
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold" if folds else "ellipsis",
+        )
+    for row in rows:
+        texts = [Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row]
+        for text in texts:
+            text.no_wrap = not folds
+        table.add_row(*texts)
+    return table
