@@ -6,8 +6,8 @@ from datetime import datetime
 
 from app import format as fmt
 from app.cache import CachedChat
-from app.render.cache import TIERS
 from app.render.lines import Line, Run, clipped, padded, width_of
+from app.render.panels import TIERS
 from app.sanitize import visible
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit

@@ -5,7 +5,7 @@ names up in the theme, commands print the plain text.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
@@ -72,24 +72,15 @@ def hanging(sign: Line, value: Line, width: int) -> list[Line]:
     return [(*sign, *first), *indented(others, indent)]
 
 
-def labelled(label: str, *values: str | Run) -> Line:
-    """A dimmed label in the width of a column of labels, and its values."""
+def labelled(label: str, *values: str | Run, width: int = LABEL_WIDTH) -> Line:
+    """A dimmed label in a column of `width` cells, and its values."""
     runs = (Run(value) if isinstance(value, str) else value for value in values)
-    return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *runs)
+    return (Run(f"{label:<{width}}", "muted"), *runs)
 
 
-def field(label: str, value: Line, width: int) -> list[Line]:
-    """A dimmed label and a value, broken into lines beside it."""
-    return hanging(labelled(label), value, width)
-
-
-def longest(wordings: Iterable[str], width: int) -> str:
-    """The first of ever shorter wordings that fits; the last one where none does."""
-    text = ""
-    for text in wordings:
-        if len(text) <= width:
-            break
-    return text
+def field(label: str, value: Line, width: int, *, indent: int = LABEL_WIDTH) -> list[Line]:
+    """A dimmed label, and a value that is wrapped in the column after it."""
+    return hanging(labelled(label, width=indent), value, width)
 
 
 def spread(left: Line, right: Line, width: int) -> Line:

@@ -1,11 +1,10 @@
 """What the planner lets choose from: models, goals, presets, exports."""
 
-from collections.abc import Iterable
 from textwrap import wrap
 
 from app import format as fmt
-from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread, width_of, wrapped
-from app.render.plan import VERDICT_SIGNS, speed_text, verdict_line, warning_lines
+from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread, width_of
+from app.render.plan import VERDICT_SIGNS, speed_text, verdict_line
 from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
@@ -14,7 +13,6 @@ from engine.planning.fit import SearchResult, configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
 from engine.planning.verdict import FitVerdict
-from engine.presets.export import Exported, ExportRequest, Format
 from engine.presets.library import PresetEntry
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
@@ -113,39 +111,35 @@ def _item(sign: str, text: str, width: int, style: str = "") -> list[Line]:
 
 
 def preset_lines(
-    entry: PresetEntry,
-    text: str,
-    width: int,
-    *,
-    outcome: Plan | None = None,
-    problem: str = "",
-    hint: str = "",
+    entry: PresetEntry, text: str, outcome: Plan | str | None, width: int, *, is_hint: bool
 ) -> list[Line]:
-    """The preview of a preset.
+    """The preview of a preset: description, plan, file.
 
     Args:
-        entry: The file in the list.
-        text: What stands in it.
+        entry: The preset.
+        text: The contents of its file.
+        outcome: Its plan, or why it has none; None while this is not known.
         width: Cells of a line.
-        outcome: What it comes to with a model; None while that is not known.
-        problem: Why it comes to nothing.
-        hint: What it still needs.
+        is_hint: Whether the reason tells what to do and is no fault.
     """
     kind = "built in" if entry.is_builtin else "yours"
     lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]
     lines += [(Run(part),) for part in wrap(visible(entry.description), width)]
-    lines += [EMPTY, *_problem(entry.problem, width)] if entry.problem else [EMPTY]
-    lines += _outcome(outcome)
-    lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
-    lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
+    lines.append(EMPTY)
+    if entry.problem:
+        lines += _problem(entry.problem, width)
+    elif isinstance(outcome, str) and is_hint:
+        lines += [*((Run(part, "muted"),) for part in wrap(outcome, width)), EMPTY]
+    elif isinstance(outcome, str):
+        lines += [*_problem(outcome, width), EMPTY]
+    elif outcome is not None:
+        lines += _outcome(outcome)
     if not entry.is_builtin:
         lines.append((Run(visible(str(entry.path)), "muted"),))
     return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
 
 
-def _outcome(plan: Plan | None) -> list[Line]:
-    if plan is None:
-        return []
+def _outcome(plan: Plan) -> list[Line]:
     configuration = plan.setup.configuration
     facts = (
         f"context {fmt.count(configuration.n_ctx)} · K {configuration.type_k} · "
@@ -172,37 +166,3 @@ def _toml_line(row: str) -> Line:
         return (Run(row, "heading-minor"),)
     key, separator, value = row.partition("=")
     return (Run(key, "muted"), Run(separator + value)) if separator else (Run(row),)
-
-
-COMMENT_MARKS = ("#", ";")
-
-
-def export_lines(
-    format_: Format, request: ExportRequest, exported: Exported, width: int
-) -> list[Line]:
-    """The text, wrapped, then its companions and the notes that have no comment to stand in."""
-    lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
-    for name, text in exported.companions.items():
-        lines += [EMPTY, (Run(name, "heading-minor"),)]
-        lines += _text_lines(text, width, has_comments=False)
-    notes = () if format_.has_comments else (*exported.differences, *request.warnings)
-    if notes:
-        lines.append(EMPTY)
-    for note in notes:
-        lines += warning_lines(note, width)
-    return lines
-
-
-def place_line(format_: Format, request: ExportRequest, exported: Exported) -> Line:
-    """What the file is called and where it would be installed."""
-    name = Run(format_.file_name(request), "strong")
-    if exported.install_path is None:
-        return (name,)
-    return (name, Run(f"  install as {visible(str(exported.install_path))}", "muted"))
-
-
-def _text_lines(text: str, width: int, *, has_comments: bool) -> Iterable[Line]:
-    for row in text.splitlines():
-        is_comment = has_comments and row.startswith(COMMENT_MARKS)
-        runs: Line = (Run(visible(row), "muted" if is_comment else ""),)
-        yield from wrapped(runs, width) if row else [EMPTY]

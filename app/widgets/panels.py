@@ -4,43 +4,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render.cache import cache_lines
 from app.render.charts import GraphSymbols
 from app.render.lines import Line
-from app.render.speculation import speculation_lines, speculation_title
-from app.render.status import memory_lines, server_lines, throughput_lines
+from app.render.panels import (
+    cache_lines,
+    memory_lines,
+    server_lines,
+    speculation_lines,
+    speculation_title,
+    throughput_lines,
+)
 from app.widgets.ink import InkLines
 from engine.events import PanelName
 
 
 @dataclass(frozen=True, slots=True)
 class PanelContent:
-    """What a panel shows of a snapshot."""
+    """The title and the lines of a panel."""
 
     title: Callable[[CockpitSnapshot], str]
-    lines: Callable[[CockpitSnapshot, int, int, GraphSymbols], list[Line]]
-    """Made for a width and a height in cells."""
+    lines: Callable[[CockpitSnapshot, int, GraphSymbols], list[Line]]
 
 
 PANELS: Mapping[PanelName, PanelContent] = {
-    "speculation": PanelContent(
-        speculation_title,
-        lambda snapshot, width, height, symbols: speculation_lines(
-            snapshot, width, symbols, height=height
-        ),
-    ),
-    "throughput": PanelContent(
-        lambda _: "throughput",
-        lambda snapshot, width, _, symbols: throughput_lines(snapshot, width, symbols),
-    ),
-    "cache": PanelContent(
-        lambda _: "KV cache",
-        lambda snapshot, width, height, symbols: cache_lines(
-            snapshot, width, symbols, height=height
-        ),
-    ),
+    "speculation": PanelContent(speculation_title, speculation_lines),
+    "throughput": PanelContent(lambda _: "throughput", throughput_lines),
+    "cache": PanelContent(lambda _: "KV cache", cache_lines),
     "memory": PanelContent(
-        lambda _: "memory", lambda snapshot, width, _height, _symbols: memory_lines(snapshot, width)
+        lambda _: "memory", lambda snapshot, width, _symbols: memory_lines(snapshot, width)
     ),
 }
 
@@ -60,9 +51,9 @@ class Panel(InkLines):
         self._snapshot = snapshot
         width, height = self.size
         if width:
-            told = server_lines(snapshot, self._panel, width)
-            lines = self._content.lines(snapshot, width, max(height - len(told), 1), self.symbols)
-            self.show([*told, *lines])
+            lines = server_lines(snapshot, self._panel, width)
+            lines += self._content.lines(snapshot, width, self.symbols)
+            self.show(lines[:height])
             self.set_frame(title=self._content.title(snapshot))
 
     def on_resize(self) -> None:
