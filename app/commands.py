@@ -46,7 +46,7 @@ WIDGET_TITLES = {
     "ChatTable": "in the list of chats",
     "FindBox": "in the search box of a chat",
     "LinesView": "in a text view",
-    "PlanOptions": "in the plan settings",
+    "OptionList": "in the plan settings",
     "PlanTable": "in the table of K/V types",
     "SearchBox": "in a search",
     "SelectList": "in a list",

@@ -179,15 +179,19 @@ class SelectList(ScrollView, Ink, can_focus=True):
             self.post_message(self.Picked(self.rows[self.index].key))
 
     def on_click(self, event: events.Click) -> None:
-        y = event.get_content_offset_capture(self).y - self._head_height
-        index = self._row_at(y + self.scroll_offset.y)
-        if y < 0 or index is None or not self.rows[index].is_enabled:
+        index = self.row_under(event)
+        if index is None or not self.rows[index].is_enabled:
             return
         was_marked = index == self.index
         if not was_marked:
             self._go(index)
         if was_marked or self._click_picks:
             self.action_pick()
+
+    def row_under(self, event: events.MouseEvent) -> int | None:
+        """The row under the mouse."""
+        y = event.get_content_offset_capture(self).y - self._head_height
+        return self._row_at(y + self.scroll_offset.y) if y >= 0 else None
 
     def _enabled(self, index: int, step: int) -> int:
         """The first row that can be taken, from the given one on; the marked one without any."""
