@@ -226,8 +226,7 @@ class HubScreen(PickScreen[str]):
             self._ask(model, self._offer)
 
     def _ask(self, model: HubModel, offer: HubOffer) -> None:
-        folder = paths.models_dir()
-        verdict = verdict_text(offer.option_of(model))
+        folder, verdict = paths.models_dir(), verdict_text(offer.option_of(model))
         question = (
             f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nThe model {verdict}.\n"
             f"The file will be saved in {model.place(folder).parent}."

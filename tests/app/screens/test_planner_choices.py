@@ -287,6 +287,6 @@ async def test_without_a_model_on_this_machine_the_catalogue_is_open_with_verdic
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: "quantisation Q4_K_M" in dialog_text(app.screen))
         assert "[catalogue]" in plain(app.screen.query_one(TabStrip).lines[0])
-        assert "free" in dialog_text(app.screen) or " of " in dialog_text(app.screen)
+        await wait_until(pilot, lambda: " of " in dialog_text(app.screen))
         await pilot.press("tab")
         await wait_until(pilot, lambda: "no model was found in" in dialog_text(app.screen))
