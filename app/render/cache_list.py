@@ -97,8 +97,8 @@ def _mark(tier: str, holds: Sequence[bool]) -> Run:
 
 
 def _table_line(title: Run, cells: Sequence[Line], width: int) -> Line:
-    room = max(width - TABLE_WIDTH, MIN_TITLE)
-    runs = [*padded(clipped((title,), room), room)]
+    space = max(width - TABLE_WIDTH, MIN_TITLE)
+    runs = [*padded(clipped((title,), space), space)]
     for (_, column), cell in zip(COLUMNS, cells, strict=True):
         runs += [Run(" " * (column - sum(len(run.text) for run in cell))), *cell]
     return clipped(tuple(runs), width)

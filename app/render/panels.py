@@ -52,8 +52,8 @@ def speculation_lines(
     lines = [row("", *(Run(f"{name:>{VALUE_WIDTH}}", "muted") for name in ("reply", "session")))]
     both = zip(FIGURES, _figures(reply), _figures(session), strict=True)
     lines += [row(label, of_reply, of_session) for label, of_reply, of_session in both]
-    room = max(width - width_of(lines[1]) - 2, 0)
-    chart = history(snapshot.acceptance_history, room, symbols, top=1.0)
+    space = max(width - width_of(lines[1]) - 2, 0)
+    chart = history(snapshot.acceptance_history, space, symbols, top=1.0)
     lines[1] = spread(lines[1], chart, width)
     verdicts = ribbon(snapshot.verdicts, max(width - INDENT, 0), symbols)
     lines.append(row("drafts", *(verdicts or (Run(fmt.NO_VALUE),))))
@@ -147,8 +147,8 @@ def _prefill(snapshot: CockpitSnapshot, width: int, symbols: GraphSymbols) -> Li
         is_running = snapshot.phase is Phase.PREFILL
         return row("prefill", "…" if is_running else fmt.seconds(snapshot.prefill_s))
     text = f"  {fmt.count(progress.n_done)}/{fmt.count(progress.n_total)}"
-    room = max(width - INDENT - len(text), MIN_BAR)
-    return row("prefill", *bar(progress.n_done / progress.n_total, room, symbols), text)
+    space = max(width - INDENT - len(text), MIN_BAR)
+    return row("prefill", *bar(progress.n_done / progress.n_total, space, symbols), text)
 
 
 def _threads(snapshot: CockpitSnapshot) -> Line:
@@ -266,8 +266,8 @@ def tier_line(name: TierName, tier: TierUse | None, width: int, symbols: GraphSy
     figures = f" {tokens:>{TOKENS_WIDTH}} tok{sizes:>{BYTES_WIDTH}}"
     whole, used = tier.budget_tokens or tier.budget_bytes, tier.nbytes
     share = (tier.n_tokens if tier.budget_tokens else used) / whole
-    room = max(width - TIER_WIDTH - len(figures), MIN_BAR)
-    return (tier_label(name), *tier_bar(name, share, room, symbols), Run(figures))
+    space = max(width - TIER_WIDTH - len(figures), MIN_BAR)
+    return (tier_label(name), *tier_bar(name, share, space, symbols), Run(figures))
 
 
 def tier_label(name: str) -> Run:

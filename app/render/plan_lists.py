@@ -84,7 +84,7 @@ def preset_lines(
         text: The contents of its file.
         outcome: Its plan, or why it has none; None while this is not known.
         width: Cells of a line.
-        is_hint: Whether the reason tells what to do and is no fault.
+        is_hint: Whether the reason is an instruction and no fault.
     """
     kind = "built in" if entry.is_builtin else "yours"
     lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]

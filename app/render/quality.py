@@ -56,7 +56,7 @@ Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 def report_lines(report: Report, candidates: Sequence[Candidate], width: int) -> list[Line]:
     """The whole report.
 
-    `candidates` are its types as the gates judge them; none if there is too little text.
+    `candidates` are its types as the gates rate them; none if there is too little text.
     """
     first, *others = subject_lines(report)
     lines = wrapped((Run(first, "strong"),), width)

@@ -55,7 +55,7 @@ _CHOICES = (
 
 
 class FirstRunScreen(ModalScreen[Path | None]):
-    """Where models were looked for, and ways to get one; the result is the model to open."""
+    """Ways to get a model, and the searched folders; the result is the model to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "install", "Install the starter", id="first-install",
