@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -18,7 +17,7 @@ from app.chat.spans import spans_of
 from app.clipboard import copy
 from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
-from app.render.lines import Line, Run, clipped, field, indented
+from app.render.lines import Line, Run, field, indented
 from app.render.transcript import TINT_MODES, TintedText, TintMode
 from app.screens.dialogs import PickScreen, ask
 from app.widgets.bars import KeyBar
@@ -294,10 +293,7 @@ def arm_choices(predictors: Sequence[str], settings: SpeculationSettings) -> lis
 
 def arm_list(choices: Sequence[Arm], now: Arm) -> PickScreen[Arm]:
     """A list of arms to choose from; `now` is marked."""
-
-    def row(arm: Arm) -> Row[Arm]:
-        line = partial(clipped, (Run(arm.name, "strong"),))
-        return Row(arm, line, words=arm.name.replace(":", " "))
-
-    rows = list(map(row, choices))
+    rows = [
+        Row.of(arm, Run(arm.name, "strong"), words=arm.name.replace(":", " ")) for arm in choices
+    ]
     return PickScreen("predictor and controller of this side", rows, mark=now)

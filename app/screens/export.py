@@ -51,7 +51,7 @@ class ExportScreen(ListDetail[None]):
 
     def on_mount(self) -> None:
         self.rows.styles.width = LIST_WIDTH
-        self.rows.show_rows([Row(name, partial(clipped, (Run(name),))) for name in FORMATS])
+        self.rows.show_rows([Row.of(name, Run(name)) for name in FORMATS])
         self.show_marked()
 
     def show_marked(self) -> None:

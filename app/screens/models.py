@@ -12,7 +12,7 @@ from textual.worker import get_current_worker
 
 from app import format as fmt
 from app.library import Favourites, is_used, removal_of
-from app.render.lines import Line, Run, clipped
+from app.render.lines import Line, Run
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, confirm, in_thread
@@ -204,8 +204,7 @@ class ModelsScreen(PickScreen[str]):
             return
         if self._add is not None:
             text = "Install the starter model, or open a file by its path"
-            line = partial(clipped, (Run("  "), Run(text, "accent")))
-            self.show_all([Row(ADD, line)], note=self._note)
+            self.show_all([Row.of(ADD, Run("  "), Run(text, "accent"))], note=self._note)
         elif not self._has_chosen_tab:
             self.action_next_tab()
 
@@ -271,8 +270,8 @@ class ModelsScreen(PickScreen[str]):
         """A row for a typed name of a hub repository or of a file in one."""
         if parse_hub_name(text) is None:
             return next((row for row in self._all if row.key == ADD), None)
-        line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
-        return Row(text, partial(clipped, line))
+        name, where = Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted")
+        return Row.of(text, Run("  "), name, where)
 
     def action_favourite(self) -> None:
         entry = self._marked_entry
@@ -379,9 +378,9 @@ class FilesScreen(PickScreen[Path]):
     def _show(self, entries: Sequence[ModelEntry]) -> None:
         self._problems = {entry.path: entry.problem for entry in entries if entry.problem}
         rows = [
-            Row(
+            Row.of(
                 entry.path,
-                partial(clipped, _file_line(entry, is_now=entry.path in self._now)),
+                *_file_line(entry, is_now=entry.path in self._now),
                 words=entry.name.lower(),
             )
             for entry in entries

@@ -87,7 +87,9 @@ class PlanSession:
                 machine=now.machine,
                 margin_bytes=now.margin_bytes,
             )
-        return setup_of(request, self.planner, with_settings(None, load_settings().settings))
+        setup = setup_of(request, self.planner, with_settings(None, load_settings().settings))
+        self.user_set = frozenset()
+        return setup
 
     def resume(self, earlier: "PlanSession") -> None:
         """Use headers, search result and choices of a session that was left."""

@@ -1,7 +1,6 @@
 """The planner: settings on the left, on the right what they cost."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
@@ -46,7 +45,7 @@ from engine.planning.machine import PlannedMachine, parse_gpus
 from engine.planning.measured import can_measure, measured_plan
 from engine.planning.models import fit_context
 from engine.planning.options import OPTIONS, Chooser, PlanOption, with_machine
-from engine.planning.planner import Plan, Planner, Setup
+from engine.planning.planner import Plan, Setup
 from engine.planning.search import Goal
 from engine.planning.table import cost_table
 
@@ -103,12 +102,12 @@ class PlannerScreen(ListDetail[Configuration | None]):
 
         Args:
             model_path: The model; None lets the user choose one.
-            configuration: The loaded configuration; None starts with defaults for the machine.
+            configuration: The loaded configuration, if there is one.
             measured: The buffers that llama.cpp allocated for it.
-            scan: Finds the models to choose from; None searches the usual folders.
-            presets_dir: Where presets are saved; None is the usual folder.
-            dry_run: Measures in the background; None starts llama.cpp's own.
-            left: The session of an earlier planner, continued if the same model is loaded.
+            scan: Finds the models to choose from.
+            presets_dir: Where presets are saved.
+            dry_run: Measures in the background.
+            left: An earlier session, continued if the same model is loaded.
         """
         super().__init__()
         self.session = PlanSession(configuration, measured)
@@ -136,12 +135,10 @@ class PlannerScreen(ListDetail[Configuration | None]):
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        left = self._left
-        if left is None or left.setup is None:
+        if self._left is None or (setup := self._left.setup) is None:
             self._begin()
         else:
-            self.session.resume(left)
-            setup = left.setup
+            self.session.resume(self._left)
             self._read(lambda: setup)
 
     def on_unmount(self) -> None:
@@ -171,31 +168,20 @@ class PlannerScreen(ListDetail[Configuration | None]):
         """The plan; None if llama.cpp refuses the setup."""
         return self.session.plan
 
-    @property
-    def planner(self) -> Planner:
-        """Headers and estimates so far."""
-        return self.session.planner
-
     def left(self) -> PlanSession | None:
         """The session, to continue it later; None without a plan."""
         return self.session if self.setup is not None else None
 
     def open_model(self, name: str | Path) -> None:
         """Plan a model, by path or name, with values that suit the machine."""
-
-        def make() -> Setup:
-            setup = self.session.setup_for(str(name))
-            self.session.user_set = frozenset()
-            return setup
-
-        self._read(make)
+        self._read(partial(self.session.setup_for, str(name)))
 
     def _read(self, make: Callable[[], Setup]) -> None:
         """Make a setup and read its headers in a thread; then plan it."""
 
         def read() -> Setup:
             setup = make()
-            self.planner.estimator(setup)
+            self.session.planner.estimator(setup)
             return setup
 
         in_thread(self, "read", read, self.change)
@@ -245,7 +231,7 @@ class PlannerScreen(ListDetail[Configuration | None]):
             return
 
         def compute() -> OptionSteps:
-            return steps_of(option, self.planner.plan(setup), self.planner, facts)
+            return steps_of(option, self.session.planner.plan(setup), self.session.planner, facts)
 
         in_thread(self, "steps", compute, partial(self._show_steps, setup, option))
 
@@ -370,7 +356,7 @@ class PlannerScreen(ListDetail[Configuration | None]):
 
     def _show_table(self, plan: Plan) -> None:
         if self.plan is plan:
-            table, cost = self.query_one(PlanTable), self.planner.estimator(plan.setup)
+            table, cost = self.query_one(PlanTable), self.session.planner.estimator(plan.setup)
             found = cost_table(plan, cost, table.n_columns, shown=table.contexts)
             table.present(found, plan.setup)
 
@@ -421,13 +407,13 @@ class PlannerScreen(ListDetail[Configuration | None]):
         from app.screens.models import ModelsScreen
 
         now = None if self.setup is None else self.setup.configuration.model_path
-        context = partial(fit_context, self.setup, self.planner)
+        context = partial(fit_context, self.setup, self.session.planner)
         loaded = self.session.loaded
         screen = ModelsScreen(self._scan, model_folders(), context, now, loaded=loaded)
         ask(self, screen, self.open_model)
 
     def _choose_file(self, chooser: Chooser, setup: Setup) -> None:
-        files = file_list(chooser, setup.configuration, self._scan, self.planner)
+        files = file_list(chooser, setup.configuration, self._scan, self.session.planner)
         ask(self, files, lambda path: self.apply(with_file(chooser, setup, path)))
 
     def action_choose_card(self) -> None:
@@ -439,25 +425,25 @@ class PlannerScreen(ListDetail[Configuration | None]):
         def use(typed: str) -> None:
             self.apply(with_machine(setup, parse_gpus(setup.machine, typed)))
 
-        ask(self, CardsScreen(self.planner.devices(PlannedMachine())), use)
+        ask(self, CardsScreen(self.session.planner.devices(PlannedMachine())), use)
 
     def action_search(self) -> None:
-        if self.setup is None:
+        searched = self.setup
+        if searched is None:
             self.notify(NO_MODEL)
-        else:
-            ask(self, goal_list(), self._search)
+            return
 
-    def _search(self, goal: Goal) -> None:
-        setup = self.setup
-        if setup is not None:
-            search = partial(search_setup, setup, goal, self.planner)
-            in_thread(self, "search", search, partial(self._show_found, setup))
+        def search(goal: Goal) -> None:
+            work = partial(search_setup, searched, goal, self.session.planner)
+            in_thread(self, "search", work, show)
 
-    def _show_found(self, searched: Setup, found: SearchResult) -> None:
-        if self.setup is searched:
-            setup = replace(searched, configuration=found.configuration)
-            self.session.searched = setup, found
-            self.change(setup)
+        def show(found: SearchResult) -> None:
+            if self.setup is searched:
+                setup = searched.with_configuration(found.configuration)
+                self.session.searched = setup, found
+                self.change(setup)
+
+        ask(self, goal_list(), search)
 
     # --- leave, load, save, export ---
 

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from app import format as fmt
 from app import paths
 from app.config import model_folders
-from app.render.lines import Line, Run, clipped, spread
+from app.render.lines import Line, Run, spread
 from app.render.plan_changes import change_line
 from app.screens.dialogs import PickScreen, confirm
 from app.screens.plan_session import preset_of_setup
@@ -129,9 +129,10 @@ def goal_list() -> PickScreen[Goal]:
     return PickScreen(
         "choose a search goal",
         [
-            Row(
+            Row.of(
                 goal,
-                partial(clipped, (Run(f"{goal:<10}", "strong"), Run(GOAL_TEXTS[goal], "muted"))),
+                Run(f"{goal:<10}", "strong"),
+                Run(GOAL_TEXTS[goal], "muted"),
                 words=str(goal),
             )
             for goal in Goal
@@ -147,10 +148,7 @@ def change_list(changes: Sequence[Change]) -> PickScreen[Setup]:
     """The suggested changes, the best first."""
     return PickScreen(
         "changes",
-        [
-            Row(each.setup, partial(clipped, change_line(each)), words=each.label.lower())
-            for each in changes
-        ],
+        [Row.of(each.setup, *change_line(each), words=each.label.lower()) for each in changes],
         note="effect on memory and on the largest context",
         classes="-short",
     )
@@ -167,8 +165,8 @@ class CardsScreen(PickScreen[str]):
     def __init__(self, devices: Sequence[Device]) -> None:
         """List cards below the GPUs among the devices of this machine."""
         found = ", ".join(each.name for each in devices if each.kind == "gpu")
-        here = (Run("this machine  ", "strong"), Run(found or "no GPU: RAM only", "muted"))
-        rows: list[Row[str]] = [Row("", partial(clipped, here))]
+        here = Run("this machine  ", "strong"), Run(found or "no GPU: RAM only", "muted")
+        rows: list[Row[str]] = [Row.of("", *here)]
         rows += [Row(c.name, partial(_card_line, c), words=_card_words(c)) for c in all_cards()]
         super().__init__(
             "plan for which GPU?",
@@ -183,8 +181,7 @@ class CardsScreen(PickScreen[str]):
         text = " ".join(words)
         rows = super().found(_SIZE.sub(r"=\1gib", text).split())
         if size := _SIZE.fullmatch(text):
-            line = partial(clipped, (Run(f"any {size[1]} GiB card", "strong"),))
-            rows.insert(0, Row(f"{size[1]}GiB", line))
+            rows.insert(0, Row.of(f"{size[1]}GiB", Run(f"any {size[1]} GiB card", "strong")))
         return rows
 
 

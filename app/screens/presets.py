@@ -98,7 +98,7 @@ class PresetsScreen(ListDetail[Configuration | None]):
         lines = {path: _line(entry) for path, entry in self._entries.items()}
         widest = max(map(width_of, lines.values()), default=0)
         self.rows.styles.width = min(widest, MAX_NAME) + FRAME
-        self.rows.show_rows([Row(path, partial(clipped, lines[path])) for path in lines], marked)
+        self.rows.show_rows([Row.of(path, *lines[path]) for path in lines], marked)
         self.show_marked()
 
     def show_marked(self) -> None:

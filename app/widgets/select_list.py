@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.format import counted
-from app.render.lines import EMPTY, Line, Run
+from app.render.lines import EMPTY, Line, Run, clipped
 from app.widgets.ink import Ink, highlighted
 
 MARKER_WIDTH = 2
@@ -40,6 +41,11 @@ class Row(Generic[Key]):
     """Lower-case text that a search matches; empty for rows that are neither found nor counted."""
     is_enabled: bool = True
     """Whether keys and mouse can highlight it."""
+
+    @classmethod
+    def of(cls, key: Key, *runs: Run, words: str = "") -> "Row[Key]":
+        """A row with one line that is clipped."""
+        return cls(key, partial(clipped, runs), words=words)
 
 
 class SelectList(ScrollView, Ink, can_focus=True):

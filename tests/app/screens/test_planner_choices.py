@@ -248,7 +248,7 @@ async def test_the_planner_and_kvchat_plan_say_the_same_of_a_model_on_a_card(
             assert screen.setup is not None
             screen.apply(with_machine(screen.setup, PlannedMachine(cards=(card,))))
             expected = setup_of(
-                PlanRequest(name, machine=PlannedMachine(cards=(card,))), screen.planner
+                PlanRequest(name, machine=PlannedMachine(cards=(card,))), screen.session.planner
             )
             assert screen.setup == expected, card
         screen.open_model(str(starter_path))
@@ -271,7 +271,7 @@ async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
         assert screen.setup is not None
         screen.apply(with_machine(screen.setup, PlannedMachine(cards=CARDS[:1])))
         asked = PlanRequest(name, machine=PlannedMachine(cards=CARDS[:1]), rules={"n_ctx": 32768})
-        assert screen.setup == setup_of(asked, screen.planner)
+        assert screen.setup == setup_of(asked, screen.session.planner)
         await go_to(pilot, screen, "n_cpu_moe")
         await pilot.press("right")
         mine = screen.setup.configuration.n_cpu_moe
