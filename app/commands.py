@@ -45,7 +45,7 @@ WIDGET_TITLES = {
     "ChatTable": "in the list of chats",
     "FindBar": "in the search box of a chat",
     "LinesView": "in a text view",
-    "PlanOptions": "in the plan settings",
+    "OptionList": "in the plan settings",
     "PlanTable": "in the table of K/V types",
     "SelectList": "in a list",
 }

@@ -37,7 +37,7 @@ def bar(fraction: float, width: int, symbols: GraphSymbols) -> Line:
         eighths = 1
     tip = _EIGHTHS[eighths] if eighths else ""
     n_free = width - n_full - len(tip)
-    # The tip has no free cells behind it, so it takes the background of the track.
+    # The tip has the background of the track, since no free cells follow.
     return _joined(
         Run(full * n_full, "bar-used"), Run(tip, "bar-used"), Run(free * n_free, "bar-free")
     )

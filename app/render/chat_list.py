@@ -1,4 +1,4 @@
-"""The list of chats: a chat, or a text that was found, as a row, and what is known of a chat."""
+"""Chats and search hits as rows, and the facts of a chat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from datetime import datetime
 
 from app import format as fmt
 from app.cache import CachedChat
-from app.render.cache import TIERS
 from app.render.lines import Line, Run, clipped, padded, width_of
+from app.render.panels import TIERS
 from app.sanitize import visible
 from app.store.records import Chat, ChatSize
 from app.store.search import SearchHit
@@ -20,33 +20,33 @@ SPEAKERS = {"user": "you", "assistant": "model", "system": "system"}
 
 @dataclass(frozen=True, slots=True)
 class ChatRow:
-    """A chat and what is known of it beside its title."""
+    """A chat with its size and its cached states."""
 
     chat: Chat
     size: ChatSize
-    kept: CachedChat | None = None
+    cached: CachedChat | None = None
     is_shown: bool = False
     is_answered: bool = False
     """A reply is being written in it."""
     is_cache_known: bool = True
-    """The cache has said what it keeps; it has not before a model is loaded."""
+    """Whether the cache has reported its states; False before a model is loaded."""
 
 
 def chat_row(row: ChatRow, now: datetime, width: int) -> Line:
-    """When a chat was used, its title, how much it holds and which tiers keep it."""
+    """Last use, title, size and tiers of a chat."""
     sign = Run("● " if row.is_answered else "• " if row.is_shown else "  ", "accent")
     when = Run(f"{when_text(row.chat.updated_at, now):<{WHEN_WIDTH}}", "muted")
     counts = _counts(row) if width >= MIN_WIDTH else ()
-    room = width - 2 - WHEN_WIDTH - width_of(counts) - 1
-    said = " answering" if row.is_answered else " pinned" if row.chat.is_pinned else ""
-    folder = clipped((Run(f" {_one_line(row.chat.folder)}", "muted"),), max(room // 3, 8))
-    notes = (*(folder if row.chat.folder else ()), Run(said, "accent"))
-    title = clipped((Run(_one_line(row.chat.title)),), max(room - width_of(notes), 8))
-    return (sign, when, *padded((*title, *notes), room + 1), *counts)
+    space = width - 2 - WHEN_WIDTH - width_of(counts) - 1
+    note = " answering" if row.is_answered else " pinned" if row.chat.is_pinned else ""
+    folder = clipped((Run(f" {_one_line(row.chat.folder)}", "muted"),), max(space // 3, 8))
+    notes = (*(folder if row.chat.folder else ()), Run(note, "accent"))
+    title = clipped((Run(_one_line(row.chat.title)),), max(space - width_of(notes), 8))
+    return (sign, when, *padded((*title, *notes), space + 1), *counts)
 
 
 def hit_row(hit: SearchHit, now: datetime, width: int) -> Line:
-    """The chat in which something was found, or the title that was found, and where it is."""
+    """The chat of a hit, or the matching title, and where the hit is."""
     when = Run(f"  {when_text(hit.created_at, now):<{WHEN_WIDTH}}", "muted")
     notes = [SPEAKERS[hit.role] if hit.role else "title"]
     if hit.is_archived:
@@ -54,21 +54,21 @@ def hit_row(hit: SearchHit, now: datetime, width: int) -> Line:
     if not hit.is_on_shown_path:
         notes.append("other branch")
     where = Run(" · ".join(notes), "muted")
-    room = max(width - 2 - WHEN_WIDTH - width_of((where,)) - 1, 8)
+    space = max(width - 2 - WHEN_WIDTH - width_of((where,)) - 1, 8)
     title: Line = (Run(_one_line(hit.title)),)
     if hit.message_id is None:
         title = marked_text(hit.snippet, hit.marked)
-    return (when, *padded(clipped(title, room), room + 1), where)
+    return (when, *padded(clipped(title, space), space + 1), where)
 
 
 def snippet_row(hit: SearchHit, width: int) -> Line:
-    """The text around what was found."""
+    """The text around a hit."""
     indent = Run(" " * (2 + WHEN_WIDTH))
     return clipped((indent, *marked_text(hit.snippet, hit.marked)), width)
 
 
 def marked_text(text: str, marked: Sequence[tuple[int, int]]) -> Line:
-    """A text with some of its stretches marked, harmful characters shown as signs."""
+    """A text with highlighted ranges; control characters become visible signs."""
     runs: list[Run] = []
     at = 0
     for start, end in marked:
@@ -78,7 +78,7 @@ def marked_text(text: str, marked: Sequence[tuple[int, int]]) -> Line:
 
 
 def chat_facts(row: ChatRow) -> Line:
-    """What is known of a chat beyond its row."""
+    """Model, messages and tokens of a chat."""
     chat, size = row.chat, row.size
     model = chat.model_path.replace("\\", "/").rsplit("/", 1)[-1] if chat.model_path else ""
     n_tokens = size.n_tokens
@@ -93,15 +93,15 @@ def chat_facts(row: ChatRow) -> Line:
 
 
 def kept_text(row: ChatRow) -> Line:
-    """Where the cache keeps a chat, in words."""
-    kept = row.kept
+    """The cached tokens of a chat by tier."""
+    cached = row.cached
     if not row.is_cache_known:
         text = "load the model to see the cached tokens"
-    elif not kept:
+    elif not cached:
         text = "nothing cached for this model"
     else:
-        lies = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := kept.n_by_tier[tier])]
-        text = f"cached tokens: {', '.join(lies)} · {fmt.nbytes(kept.nbytes)}"
+        tiers = [f"{fmt.tokens(n)} {tier}" for tier in TIERS if (n := cached.n_by_tier[tier])]
+        text = f"cached tokens: {', '.join(tiers)} · {fmt.nbytes(cached.nbytes)}"
     return (Run(text, "muted"),)
 
 
@@ -123,7 +123,7 @@ def _counts(row: ChatRow) -> Line:
         return (Run(f"{size}  {fmt.NO_VALUE}", "muted"),)
     letters = [
         Run(tier[0], f"strong tier-{tier}")
-        if row.kept is not None and row.kept.n_by_tier[tier]
+        if row.cached is not None and row.cached.n_by_tier[tier]
         else Run("·", "muted")
         for tier in TIERS
     ]

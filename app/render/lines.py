@@ -1,11 +1,11 @@
-"""Lines of styled text: what every renderer gives and every widget paints.
+"""Lines of styled text, which renderers return and widgets paint.
 
 A style is a name such as `muted` or `code-keyword`; several are joined by a space. Widgets look the
 names up in the theme, commands print the plain text.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len, chop_cells
@@ -33,7 +33,7 @@ def plain(runs: Line) -> str:
 
 
 def width_of(runs: Line) -> int:
-    """Cells that a line takes in a terminal."""
+    """Cells of a line in a terminal."""
     return sum(cell_len(run.text) for run in runs)
 
 
@@ -47,17 +47,17 @@ def clipped(runs: Line, width: int) -> Line:
     """The line cut to a width, with `…` where something was cut."""
     if width_of(runs) <= width:
         return runs
-    kept: list[Run] = []
-    room = width - 1
+    shown: list[Run] = []
+    space = width - 1
     for run in runs:
         cells = cell_len(run.text)
-        if cells > room:
-            head = chop_cells(run.text, room)[0] if room > 0 else ""
-            kept.append(Run((head if cell_len(head) <= room else "") + "…", run.style))
+        if cells > space:
+            head = chop_cells(run.text, space)[0] if space > 0 else ""
+            shown.append(Run((head if cell_len(head) <= space else "") + "…", run.style))
             break
-        kept.append(run)
-        room -= cells
-    return tuple(kept) if width > 0 else EMPTY
+        shown.append(run)
+        space -= cells
+    return tuple(shown) if width > 0 else EMPTY
 
 
 def indented(lines: list[Line], n_cells: int) -> list[Line]:
@@ -72,33 +72,24 @@ def hanging(sign: Line, value: Line, width: int) -> list[Line]:
     return [(*sign, *first), *indented(others, indent)]
 
 
-def labelled(label: str, *values: str | Run) -> Line:
-    """A dimmed label in the width of a column of labels, and its values."""
+def labelled(label: str, *values: str | Run, width: int = LABEL_WIDTH) -> Line:
+    """A dimmed label in a column of `width` cells, and its values."""
     runs = (Run(value) if isinstance(value, str) else value for value in values)
-    return (Run(f"{label:<{LABEL_WIDTH}}", "muted"), *runs)
+    return (Run(f"{label:<{width}}", "muted"), *runs)
 
 
-def field(label: str, value: Line, width: int) -> list[Line]:
-    """A dimmed label and a value, broken into lines beside it."""
-    return hanging(labelled(label), value, width)
-
-
-def longest(wordings: Iterable[str], width: int) -> str:
-    """The first of ever shorter wordings that fits; the last one where none does."""
-    text = ""
-    for text in wordings:
-        if len(text) <= width:
-            break
-    return text
+def field(label: str, value: Line, width: int, *, indent: int = LABEL_WIDTH) -> list[Line]:
+    """A dimmed label, and a value that is wrapped in the column after it."""
+    return hanging(labelled(label, width=indent), value, width)
 
 
 def spread(left: Line, right: Line, width: int) -> Line:
     """Two lines as one, the second at the right edge; the first is clipped if they do not fit."""
-    room = width - width_of(right)
-    if room < 2:
+    space = width - width_of(right)
+    if space < 2:
         return clipped(left, width)
-    head = clipped(left, room - 1)
-    return (*head, Run(" " * (room - width_of(head))), *right)
+    head = clipped(left, space - 1)
+    return (*head, Run(" " * (space - width_of(head))), *right)
 
 
 def wrapped(runs: Line, width: int) -> list[Line]:
@@ -110,7 +101,7 @@ def wrapped(runs: Line, width: int) -> list[Line]:
 
 
 def folded(runs: Line, width: int) -> list[Line]:
-    """The line cut every `width` cells, spaces kept: for code."""
+    """The line cut every `width` cells, with all spaces: for code."""
     text = plain(runs)
     if len(text) <= width and text.isascii():
         return [runs]
@@ -152,10 +143,10 @@ def _split(runs: Line, offsets: list[int]) -> Iterator[Line]:
         part: list[Run] = []
         while queue and position < offset:
             run = queue.pop()
-            room = offset - position
-            if len(run.text) > room:
-                queue.append(Run(run.text[room:], run.style))
-                run = Run(run.text[:room], run.style)
+            space = offset - position
+            if len(run.text) > space:
+                queue.append(Run(run.text[space:], run.style))
+                run = Run(run.text[:space], run.style)
             part.append(run)
             position += len(run.text)
         yield tuple(part)

@@ -1,4 +1,4 @@
-"""Markdown as lines that fit a width; of a text that grows only its last block is laid out anew."""
+"""Markdown as lines that fit a width; of a growing text, only the last block is laid out again."""
 
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
@@ -215,7 +215,7 @@ def _quoted(runs: Line) -> Line:
 def inline_lines(node: "SyntaxTreeNode", style: str = "") -> list[Line]:
     """The lines of an inline node, cut at its line breaks and not yet wrapped.
 
-    A soft break is kept as a line break: models write verses and addresses with single newlines.
+    A soft break becomes a line break: models write verses and addresses with single newlines.
     """
     return _rows(_runs(node, style))
 
@@ -250,7 +250,7 @@ def _runs(node: "SyntaxTreeNode", style: str) -> Iterator[Run]:
 
 
 def _target(address: str, label: str) -> Iterator[Run]:
-    """The address behind a link: shown, because a label may hide where it leads."""
+    """The address of a link, shown because a label may hide where it leads."""
     if address and address not in (label, f"mailto:{label}"):
         yield Run(f" ({address})", "muted")
 
@@ -305,22 +305,22 @@ def table_lines(node: "SyntaxTreeNode", width: int) -> list[Line]:
     return lines
 
 
-def column_widths(natural: list[int], room: int) -> list[int]:
-    """Widths that sum to at most `room` where that is possible: the widest columns give way first.
+def column_widths(natural: list[int], n_cells: int) -> list[int]:
+    """Widths that sum to at most `n_cells` if possible; the widest columns shrink first.
 
     Args:
         natural: Cells that each column would like.
-        room: Cells that there are, separators excluded.
+        n_cells: Cells available, without separators.
     """
     widths = [max(w, 1) for w in natural]
-    floor = max(1, min(_MIN_COLUMN, room // len(widths)))
-    while sum(widths) > room:
+    floor = max(1, min(_MIN_COLUMN, n_cells // len(widths)))
+    while sum(widths) > n_cells:
         widest = max(widths)
         if widest <= floor:
             break
         second = max((w for w in widths if w < widest), default=floor)
         n_widest = widths.count(widest)
-        cut = min(widest - max(second, floor), -(-(sum(widths) - room) // n_widest))
+        cut = min(widest - max(second, floor), -(-(sum(widths) - n_cells) // n_widest))
         widths = [w - max(cut, 1) if w == widest else w for w in widths]
     return widths
 

@@ -1,7 +1,7 @@
 """A plan as lines: verdict, every part of each device, largest context, warnings, the table."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import groupby
 from textwrap import wrap
 
@@ -21,9 +21,8 @@ from engine.planning.workers import seconds_of, traffic
 from engine.policy.choice import Basis
 from engine.policy.known import Standing
 
-FREE = "free"
-SHARED = "shared"
-"""What GPUs hold of a main memory that theirs is a part of."""
+FREE, SHARED = "free", "shared"
+"""Parts of a bar besides the terms; shared memory is what GPUs without their own memory use."""
 _MARKS: dict[str, tuple[str, str]] = {
     TermKind.WEIGHTS: ("█", "W"),
     TermKind.KV: ("▓", "K"),
@@ -36,8 +35,8 @@ _MARKS: dict[str, tuple[str, str]] = {
     SHARED: ("▧", "G"),
     FREE: ("·", "."),
 }
-_NAMES = {TermKind.KV: "KV cache"}
 SIGNS = {Source.EXACT: "=", Source.MEASURED: "*", Source.ESTIMATED: "~"}
+SOURCES = "= exact · * dry run · ~ estimate, low–high"  # noqa: RUF001  a range
 
 
 def mark(kind: str, symbols: GraphSymbols) -> Run:
@@ -45,19 +44,10 @@ def mark(kind: str, symbols: GraphSymbols) -> Run:
     return Run(_MARKS[kind][symbols == "ascii"], f"mem-{kind}")
 
 
-def part_name(kind: TermKind) -> str:
-    """The name of a part, at most nine letters."""
-    return _NAMES.get(kind, str(kind))
-
-
-_LIMITS: dict[GraphSymbols, str] = {"block": "┃", "braille": "┃", "ascii": "|"}
-
-
 def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols) -> Line:
-    """The parts of a device on the scale of what is free on it.
+    """The parts of a device on the scale of its free memory.
 
-    Where they need more than that, the bar is as long as they are, and a line through it marks the
-    end of the free memory.
+    If the parts need more, a line through the bar marks the end of the free memory.
     """
     free_bytes = device.device.free_bytes
     scale = max(device.total_bytes + device.shared_bytes, free_bytes, 1)
@@ -66,25 +56,24 @@ def memory_bar(device: DeviceEstimate, width: int, symbols: GraphSymbols) -> Lin
     sizes: list[tuple[str, int]] = [(kind, device.term(kind).nbytes) for kind in TermKind]
     for kind, nbytes in (*sizes, (SHARED, device.shared_bytes)):
         filled += nbytes
-        # A part that is there is seen, however small it is.
-        least = len(cells) + 1 if nbytes else 0
-        end = max(round(filled / scale * width), least)
+        # Every part is visible, however small it is.
+        end = max(round(filled / scale * width), len(cells) + 1 if nbytes else 0)
         cells += [kind] * (end - len(cells))
     cells = [*cells[:width], *[FREE] * (width - len(cells))]
     if device.left_bytes >= 0:
         return _joined(cells, symbols)
     limit = min(max(round(free_bytes / scale * width), 0), width - 1)
     over = [Run(run.text, "mem-over") for run in _joined(cells[limit + 1 :], symbols)]
-    return (*_joined(cells[:limit], symbols), Run(_LIMITS[symbols], "bad"), *over)
+    end_sign = Run("|" if symbols == "ascii" else "┃", "bad")
+    return (*_joined(cells[:limit], symbols), end_sign, *over)
 
 
 def _joined(cells: list[str], symbols: GraphSymbols) -> Line:
-    runs = []
-    for kind, group in groupby(cells):
-        sign = mark(kind, symbols)
-        runs.append(Run(sign.text * len(list(group)), sign.style))
-    return tuple(runs)
+    groups = [(mark(kind, symbols), len(list(group))) for kind, group in groupby(cells)]
+    return tuple(Run(sign.text * n, sign.style) for sign, n in groups)
 
+
+# --- the table of K/V types and contexts ---
 
 CELL_WIDTH = 8
 LABEL_WIDTH = 10
@@ -96,41 +85,27 @@ BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"
 
 
 def n_columns(width: int) -> int:
-    """How many contexts have room beside the widest label and what is known of quality."""
-    room = width - LABEL_WIDTH - QUALITY_WIDTH
-    return max(min(room // CELL_WIDTH, MAX_COLUMNS), 1)
+    """How many contexts fit between the labels and the quality."""
+    return max(min((width - LABEL_WIDTH - QUALITY_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
 
 
 def table_lines(table: CostTable) -> list[Line]:
-    """A row of contexts, the totals, and what the signs say; brackets are round the plan's own.
-
-    The last column is what is known of each pair's quality on the user's text.
-    """
+    """Total memory by K/V type and context; brackets mark the plan, the last column the quality."""
     head = "".join(f"{fmt.context_size(n):>{CELL_WIDTH - 1}} " for n in table.contexts)
-    quality = f"{'on text':>{QUALITY_WIDTH}}"
-    lines: list[Line] = [(Run(f"{'':<{LABEL_WIDTH}}"), Run(f"{head}{quality}", "muted"))]
+    titles = Run(f"{'':<{LABEL_WIDTH}}{head}{'on text':>{QUALITY_WIDTH}}", "muted")
+    lines: list[Line] = [(titles,)]
     for row in table.rows:
         label = Run(f"{row.label:<{LABEL_WIDTH}}", "muted")
-        lines.append((label, *(cell_run(cell) for cell in row.cells), quality_run(row.quality)))
+        quality = Run(f"{row.quality.short:>{QUALITY_WIDTH}}", _quality_style(row.quality))
+        lines.append((label, *map(_cell_run, row.cells), quality))
     return [*lines, (Run(LEGEND, "muted"),), (Run(QUALITY_LEGEND, "muted"),)]
 
 
-def quality_run(standing: Standing) -> Run:
-    """What is known of a pair in eight characters; a pair that fails its gates is marked."""
-    style = "bad" if standing.passes is False else BASIS_STYLES[standing.basis]
-    return Run(f"{standing.short:>{QUALITY_WIDTH}}", style)
+def _quality_style(standing: Standing) -> str:
+    return "bad" if standing.passes is False else BASIS_STYLES[standing.basis]
 
 
-def quality_line(plan: Plan) -> Line:
-    """What is known of the plan's cache types on the user's text, and from where."""
-    standing = plan.quality
-    style = "bad" if standing.passes is False else BASIS_STYLES[standing.basis]
-    label = Run("quality on your text ", "heading-minor")
-    return (label, Run(str(standing.basis), style), Run(f"  {one_line(standing.text)}", "muted"))
-
-
-def cell_run(cell: Cell) -> Run:
-    """A cell of eight characters."""
+def _cell_run(cell: Cell) -> Run:
     if cell.total_bytes is None or cell.verdict is None:
         return Run(f"{fmt.NO_VALUE:>{CELL_WIDTH - 1}} ", "muted")
     sign = VERDICT_SIGNS[cell.verdict]
@@ -141,7 +116,13 @@ def cell_run(cell: Cell) -> Run:
     return Run(f"{text:>{CELL_WIDTH - 1}} ", style)
 
 
-SOURCES = "= exact · * dry run · ~ estimate, low–high"  # noqa: RUF001  a range
+def table_section(table: CostTable, width: int) -> list[Line]:
+    """The table below its heading."""
+    heading: Line = (Run("memory by K/V type and context", "heading-minor"),)
+    return [clipped(runs, width) for runs in (heading, *table_lines(table))]
+
+
+# --- verdict, context, speed, quality ---
 
 
 def plan_lines(
@@ -152,20 +133,20 @@ def plan_lines(
     loaded: LoadedBytes | None = None,
     advice: Line = EMPTY,
 ) -> list[Line]:
-    """Whether a plan fits, the largest context, and the devices.
+    """The verdict, the largest context, the speed, the quality, and the devices.
 
     Args:
-        plan: What to show.
+        plan: The plan.
         width: Cells of a line.
         symbols: Characters of the bars.
-        loaded: What the engine has allocated for the same model, shown beside the plan.
-        advice: What would help, in the place of the empty line before the devices.
+        loaded: Bytes that the engine has allocated for the same model, shown next to the plan.
+        advice: A change that helps, in place of the empty line before the devices.
     """
     lines = [
         *wrapped(verdict_line(plan), width),
         *wrapped(largest_context_line(plan), width),
         *(part for each in speed_lines(plan) for part in wrapped(each, width)),
-        *wrapped(quality_line(plan), width),
+        *wrapped(_quality_line(plan), width),
         advice,
     ]
     for device in plan.estimate.devices:
@@ -174,14 +155,15 @@ def plan_lines(
     return [clipped(runs, width) for runs in lines]
 
 
-def table_section(table: CostTable, width: int) -> list[Line]:
-    """The table of other types and contexts under its heading."""
-    heading: Line = (Run("memory by K/V type and context", "heading-minor"),)
-    return [clipped(runs, width) for runs in (heading, *table_lines(table))]
+def _quality_line(plan: Plan) -> Line:
+    standing = plan.quality
+    label = Run("quality on your text ", "heading-minor")
+    basis = Run(str(standing.basis), _quality_style(standing))
+    return (label, basis, Run(f"  {one_line(standing.text)}", "muted"))
 
 
 def warning_section(plan: Plan, width: int, extra: tuple[str, ...] = ()) -> list[Line]:
-    """What to know before loading; nothing where there is nothing."""
+    """What to know before loading."""
     texts = (*warnings_of(plan), *extra)
     return [line for text in texts for line in warning_lines(text, width)]
 
@@ -193,7 +175,7 @@ def refusal_lines(title: str, text: str, width: int) -> list[Line]:
 
 
 def verdict_line(plan: Plan) -> Line:
-    """Whether it fits, and by how much."""
+    """Whether a plan fits, and by how much."""
     verdict = plan.verdict
     if verdict is FitVerdict.FITS:
         fullest = fullest_device(plan.estimate, plan.setup.margin_bytes)
@@ -207,7 +189,7 @@ def verdict_line(plan: Plan) -> Line:
 
 
 def largest_context_line(plan: Plan) -> Line:
-    """The largest context that fits, and what ends it."""
+    """The largest context that fits, and what limits it."""
     label = Run("largest context ", "heading-minor")
     if plan.max_n_ctx is None:
         margin = fmt.nbytes(plan.setup.margin_bytes)
@@ -221,7 +203,7 @@ def largest_context_line(plan: Plan) -> Line:
 
 
 def speed_lines(plan: Plan) -> Iterator[Line]:
-    """The most tokens per second that memory allows, then what was measured here."""
+    """The bound on tokens per second, and the measured rate."""
     bound = plan.bound
     if bound is not None and bound.doubt:
         yield (Run("speed unknown  ", "heading-minor"), Run(bound.doubt, "muted"))
@@ -253,38 +235,31 @@ def speed_text(speed: ModelSpeed | None, bound: SpeedBound | None) -> str:
 
 
 def _measured_line(speed: ModelSpeed) -> Line:
-    """What was measured of the model here, by what, and with which settings."""
-    match speed.by:
-        case "chats":
-            n = speed.n_replies or 0
-            last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
-            how = f"{last}, with varying settings and load"
-        case "bench":
-            how = f"by kvchat bench  {_settings(speed)}"
-        case "tune":
-            how = f"by kvchat tune  {_settings(speed)}"
+    if speed.by == "chats":
+        n = speed.n_replies or 0
+        last = "your last reply" if n == 1 else f"median of your last {fmt.counted(n, 'reply')}"
+        how = f"{last}, with varying settings and load"
+    else:
+        settings = f"preset {visible(speed.preset)}" if speed.preset else "default settings"
+        how = f"by kvchat {speed.by}  {settings}"
     deep = ""
     if speed.deep_tps is not None and speed.n_deep is not None:
         deep = f", {fmt.rate(speed.deep_tps)} at {fmt.context_size(speed.n_deep)} context"
-    reads = "" if speed.prompt_tps is None else f", prompts {fmt.rate(speed.prompt_tps)}"
+    prompts = "" if speed.prompt_tps is None else f", prompts {fmt.rate(speed.prompt_tps)}"
     return (
         Run("measured here ", "heading-minor"),
         Run(f"{fmt.rate(speed.decode_tps)} tok/s", "strong"),
-        Run(f"{deep}{reads}  {how}", "muted"),
+        Run(f"{deep}{prompts}  {how}", "muted"),
     )
 
 
-def _settings(speed: ModelSpeed) -> str:
-    return f"preset {visible(speed.preset)}" if speed.preset else "default settings"
-
-
 def warning_lines(text: str, width: int) -> list[Line]:
-    """A warning, broken into lines behind its sign."""
+    """A warning after its sign, wrapped."""
     return hanging((Run("! ", "warn"),), (Run(one_line(text), "warn"),), width)
 
 
 def heading_line(plan: Plan, width: int, note: str = "") -> Line:
-    """Which model is planned, for which program and context, and what is to be said of that."""
+    """The model, the program and the context; `note` precedes the context."""
     file, setup = plan.model.file, plan.setup
     parts = [one_line(file.architecture), file.file_type, f"for {setup.target}"]
     asked, given = setup.configuration.n_ctx, plan.estimate.n_ctx
@@ -312,7 +287,7 @@ def command_lines(plan: Plan, width: int) -> list[Line]:
 
 
 def worker_lines(plan: Plan, width: int) -> list[Line]:
-    """The command of each worker and what goes over the net; nothing where there is no worker."""
+    """The command of each worker and the network traffic; nothing without workers."""
     machine = plan.setup.machine
     if not machine.workers:
         return []
@@ -323,19 +298,16 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
         (Run(f"  {each.host:<{host_width}}  ", "strong"), Run(each.command()))
         for each in machine.workers
     ]
-    sent = traffic(plan.model, plan.estimate)
+    sent, gbps = traffic(plan.model, plan.estimate), machine.net_gbps
     if sent is not None:
-        token_s, gbps = sent.token_s(machine.net_gbps), machine.net_gbps
-        load, prompt = (
-            fmt.short_seconds(seconds_of(nbytes, gbps))
-            for nbytes in (sent.load_bytes, 1000 * sent.prompt_bytes)
-        )
+        token_s, prompt_bytes = sent.token_s(gbps), 1000 * sent.prompt_bytes
         text = (
             f"traffic: {fmt.nbytes(sent.token_bytes)} per decoded token ({1000 * token_s:.2g} ms "
             f"at {gbps:g} Gbit/s, plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "
-            f"{fmt.rate(1 / token_s)} tok/s); {fmt.nbytes(1000 * sent.prompt_bytes)} per 1,000 "
-            f"prompt tokens ({prompt}); {fmt.nbytes(sent.load_bytes)} once, to load the weights "
-            f"({load})"
+            f"{fmt.rate(1 / token_s)} tok/s); {fmt.nbytes(prompt_bytes)} per 1,000 prompt tokens "
+            f"({fmt.short_seconds(seconds_of(prompt_bytes, gbps))}); "
+            f"{fmt.nbytes(sent.load_bytes)} once, to load the weights "
+            f"({fmt.short_seconds(seconds_of(sent.load_bytes, gbps))})"
         )
         lines += hanging((Run("network ", "heading-minor"),), (Run(text),), width)
     return [*(clipped(line, width) for line in lines), EMPTY]
@@ -351,16 +323,9 @@ def _flags(arguments: list[str]) -> list[str]:
     return [shlex.join(group) for group in groups]
 
 
-NAME_WIDTH = 11
-SIZE_WIDTH = 9
-SOURCE_WIDTH = 19
-LOADED_WIDTH = 9
-WIDE = NAME_WIDTH + SIZE_WIDTH + 2 + SOURCE_WIDTH + LOADED_WIDTH
-"""From this width on, planned, source and loaded have room beside each other."""
-NARROW = 60
-"""Under this width a device's name needs the room of a word."""
-LEAST_NOTE = 20
-"""Cells that a note needs at least: less says nothing."""
+# --- a device and its parts ---
+
+NAME_WIDTH, SIZE_WIDTH, SOURCE_WIDTH, LOADED_WIDTH = 11, 9, 19, 9
 VERDICT_SIGNS: dict[FitVerdict, Run] = {
     FitVerdict.FITS: Run("✓", "good"),
     FitVerdict.TIGHT: Run("!", "warn"),
@@ -375,113 +340,74 @@ def device_lines(
     symbols: GraphSymbols,
     loaded: LoadedBytes | None = None,
 ) -> list[Line]:
-    """A device's name and sum, its bar, and a row for each part; one line where it holds none."""
+    """Name, sum, bar and parts of a device; one line for a device that is not used."""
     name = Run(device.device.name, "heading-minor")
     if not device.total_bytes:
         free = f"not used · {fmt.nbytes(device.device.free_bytes)} free"
         return [spread((name,), (Run(free, "muted"),), width)]
     sign = VERDICT_SIGNS[plan.device_verdict(device)]
-    held = device.total_bytes + device.shared_bytes
-    sums = f"{fmt.nbytes(held)} of {fmt.nbytes(device.device.free_bytes)}"
-    sums += " free " if width >= NARROW else " "
+    used = device.total_bytes + device.shared_bytes
+    sums = f"{fmt.nbytes(used)} of {fmt.nbytes(device.device.free_bytes)} free "
     own = None if loaded is None else loaded.get(device.device.name)
-    rows = [
-        _term_line(kind, device.term(kind), width, symbols, own)
-        for kind in TermKind
-        if device.term(kind).nbytes or (own and own.get(kind))
-    ]
-    return [
-        spread((name,), (Run(sums), sign), width),
-        memory_bar(device, width, symbols),
-        *([_headings(width)] if own is not None else []),
-        *rows,
-        *_shared_lines(device, symbols),
-        _left_line(device, symbols),
-        *([_mapped_line(device)] if device.reclaimable_bytes else []),
-    ]
+    lines = [spread((name,), (Run(sums), sign), width), memory_bar(device, width, symbols)]
+    if own is not None:
+        head = f"{'planned':>{NAME_WIDTH + SIZE_WIDTH}}{'loaded':>{LOADED_WIDTH}}"
+        lines.append((Run(head, "muted"),))
+    for kind in TermKind:
+        if device.term(kind).nbytes or (own and own.get(kind)):
+            loaded_bytes = 0 if own is None else own.get(kind, 0)
+            cell = "" if own is None else f"{_size(loaded_bytes):>{LOADED_WIDTH}}"
+            lines.append(_term_line(kind, device.term(kind), symbols, cell))
+    if device.shared_bytes:
+        note = Run("  memory shared with the CPU", "muted")
+        lines.append((*_sized(SHARED, "on GPU", device.shared_bytes, symbols), note))
+    left = device.left_bytes
+    label, style = ("left", "muted") if left >= 0 else ("lacking", "bad")
+    lines.append(_sized(FREE, label, abs(left), symbols, style))
+    if device.reclaimable_bytes:
+        lines.append((Run(_reclaimable_text(device), "muted"),))
+    return lines
+
+
+def _size(nbytes: int) -> str:
+    return fmt.nbytes(nbytes) if nbytes else fmt.NO_VALUE
+
+
+def _sized(
+    kind: str, label: str, nbytes: int, symbols: GraphSymbols, style: str = "strong"
+) -> Line:
+    name = Run(f" {label:<{NAME_WIDTH - 2}}", "" if style == "strong" else style)
+    return (mark(kind, symbols), name, Run(f"{fmt.nbytes(nbytes):>{SIZE_WIDTH}}", style))
+
+
+def _term_line(kind: TermKind, term: Term, symbols: GraphSymbols, loaded: str) -> Line:
+    """A part with its size, the loaded size if there is one, its source and a note."""
+    name = "KV cache" if kind is TermKind.KV else str(kind)
+    style = "warn" if term.source is Source.ESTIMATED else "muted"
+    return (
+        *_sized(kind, name, term.nbytes, symbols),
+        Run(loaded),
+        Run(f"  {source_text(term):<{SOURCE_WIDTH}}", style),
+        Run(f" {term.note}" if term.note else "", "muted"),
+    )
 
 
 def source_text(term: Term) -> str:
-    """The sign of the source and, of an estimate, the least and the most it may be."""
-    sign = SIGNS[term.source]
-    return f"{sign} {size_range(*term.bounds) if term.bounds else term.source}"
+    """The sign of the source, and the range of an estimate."""
+    return f"{SIGNS[term.source]} {size_range(*term.bounds) if term.bounds else term.source}"
 
 
 def size_range(low: int, high: int) -> str:
-    """Two sizes, the unit said once where it is the same: `120-180 MiB`."""
+    """Two sizes, with one unit if both have the same: `120-180 MiB`."""
     first, last = fmt.nbytes(low), fmt.nbytes(high)
     number, unit = first.split(" ")
     return f"{number if last.endswith(f' {unit}') else first}\N{EN DASH}{last}"
 
 
-def _term_line(
-    kind: TermKind,
-    term: Term,
-    width: int,
-    symbols: GraphSymbols,
-    own: Mapping[TermKind, int] | None,
-) -> Line:
-    is_estimate = term.source is Source.ESTIMATED
-    parts = [
-        mark(kind, symbols),
-        Run(f" {part_name(kind):<{NAME_WIDTH - 2}}"),
-        Run(f"{fmt.nbytes(term.nbytes):>{SIZE_WIDTH}}  ", "strong"),
-        Run(_source_cell(term, width, own), "warn" if is_estimate else "muted"),
-    ]
-    if own is not None:
-        there = own.get(kind)
-        text = fmt.NO_VALUE if there is None else fmt.nbytes(there)
-        parts.append(Run(f"{text:>{LOADED_WIDTH}}"))
-    note = Run(f"{' ' if own is None else '  '}{term.note}", "muted")
-    room = width - width_of(tuple(parts))
-    has_room = term.note and room >= min(len(note.text), LEAST_NOTE)
-    return (*parts, note) if has_room else tuple(parts)
-
-
-def _source_cell(term: Term, width: int, own: Mapping[TermKind, int] | None) -> str:
-    if own is not None and width < WIDE:
-        return f"{SIGNS[term.source]} "
-    return f"{source_text(term):<{SOURCE_WIDTH}}"
-
-
-def _headings(width: int) -> Line:
-    source = 2 if width < WIDE else SOURCE_WIDTH
-    text = f"{'planned':>{NAME_WIDTH + SIZE_WIDTH}}  {'':<{source}}{'loaded':>{LOADED_WIDTH}}"
-    return (Run(text, "muted"),)
-
-
-def _shared_lines(device: DeviceEstimate, symbols: GraphSymbols) -> list[Line]:
-    """What lies on the GPUs that have no memory of their own."""
-    if not device.shared_bytes:
-        return []
-    size = f"{fmt.nbytes(device.shared_bytes):>{SIZE_WIDTH}}  "
-    name = Run(f" {'on GPU':<{NAME_WIDTH - 2}}")
-    return [
-        (
-            mark(SHARED, symbols),
-            name,
-            Run(size, "strong"),
-            Run("memory shared with the CPU", "muted"),
-        )
-    ]
-
-
-def _mapped_line(device: DeviceEstimate) -> Line:
-    """What a program such as `top` shows beyond the sum, and why it needs no memory."""
+def _reclaimable_text(device: DeviceEstimate) -> str:
+    """Pages of the model file that the system can free."""
     nbytes = fmt.nbytes(device.reclaimable_bytes)
-    name = Run(f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}", "muted")
-    text = (
-        f"  of {fmt.nbytes(device.mapped_bytes)} mapped: the OS can free this memory, although "
-        "`top` counts it as used"
-    )
-    return (name, Run(text, "muted"))
-
-
-def _left_line(device: DeviceEstimate, symbols: GraphSymbols) -> Line:
-    left = device.left_bytes
-    name, style = ("left", "muted") if left >= 0 else ("lacking", "bad")
     return (
-        mark(FREE, symbols),
-        Run(f" {name:<{NAME_WIDTH - 2}}", style),
-        Run(f"{fmt.nbytes(abs(left)):>{SIZE_WIDTH}}", style),
+        f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}  of {fmt.nbytes(device.mapped_bytes)} mapped: "
+        "the OS can free this memory, although `top` counts it as used"
     )

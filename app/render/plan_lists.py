@@ -1,11 +1,10 @@
 """What the planner lets choose from: models, goals, presets, exports."""
 
-from collections.abc import Iterable
 from textwrap import wrap
 
 from app import format as fmt
-from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread, width_of, wrapped
-from app.render.plan import VERDICT_SIGNS, speed_text, verdict_line, warning_lines
+from app.render.lines import EMPTY, Line, Run, clipped, hanging, padded, spread
+from app.render.plan import VERDICT_SIGNS, speed_text, verdict_line
 from app.sanitize import one_line, visible
 from engine.configuration import Configuration
 from engine.model.architecture import Model
@@ -14,71 +13,40 @@ from engine.planning.fit import SearchResult, configuration_rows
 from engine.planning.models import ModelOption
 from engine.planning.planner import Plan
 from engine.planning.verdict import FitVerdict
-from engine.presets.export import Exported, ExportRequest, Format
 from engine.presets.library import PresetEntry
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
 LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ no · ≤ at most · ~ about"
 SPILLS = "partly"
 """Verdict of a model that needs RAM beside the GPU."""
-NEED_WIDTH = 28
-NAME_WIDTH = 26
-SPEED_WIDTH = 15
-VERDICT_WIDTH = 9
-SIZE_WIDTH = 9
-WITH_SPEED = NAME_WIDTH + SPEED_WIDTH + VERDICT_WIDTH + SIZE_WIDTH + 8
-"""Cells from which a row has room for tokens per second; what is free is left out then."""
-WIDE = NAME_WIDTH + SPEED_WIDTH + NEED_WIDTH + 13
-"""Cells from which it has room for what is free, too."""
+NAME_WIDTH, SPEED_WIDTH, SIZE_WIDTH = 26, 15, 19
 
 
-def model_option_line(offer: ModelOption, width: int, *, is_now: bool) -> Line:
-    """One model: `✓ fits   needs 4.9 GiB of 12 GiB`, or what is wrong with it."""
+def model_option_line(option: ModelOption, width: int, *, is_now: bool) -> Line:
+    """A model with its facts on the left; speed, verdict and memory on the right."""
     marker = Run("• " if is_now else "  ", "accent")
-    name = Run(visible(offer.name), "strong" if not offer.problem else "muted")
-    if offer.problem:
-        return clipped((marker, name, Run(f"  {visible(offer.problem)}", "bad")), width)
-    has_speed = width >= WITH_SPEED
-    right = () if offer.verdict is None else _need(offer, is_short=has_speed and width < WIDE)
-    if has_speed:
-        right = (*_speed(offer), *right)
-    left = padded((marker, name), NAME_WIDTH)
-    room = width - width_of(right) - width_of(left) - 3
-    return spread((*left, Run(f"  {_facts(offer, room)}", "muted")), right, width)
+    name = Run(visible(option.name), "strong" if not option.problem else "muted")
+    if option.problem:
+        return clipped((marker, name, Run(f"  {visible(option.problem)}", "bad")), width)
+    facts = Run(f"  {' · '.join(filter(None, map(visible, option.facts)))}", "muted")
+    style = "good" if option.speed is not None else "muted"
+    speed = Run(f"{speed_text(option.speed, option.bound):<{SPEED_WIDTH}}", style)
+    left = (*padded((marker, name), NAME_WIDTH), facts)
+    return spread(left, (speed, *_need(option)), width)
 
 
-def _facts(offer: ModelOption, room: int) -> str:
-    """As many facts as have room."""
-    text = ""
-    for fact in filter(None, map(visible, offer.facts)):
-        longer = f"{text} · {fact}" if text else fact
-        if len(longer) > room:
-            break
-        text = longer
-    return text
-
-
-def _need(offer: ModelOption, *, is_short: bool) -> Line:
-    verdict = offer.verdict
-    assert verdict is not None
-    sign = VERDICT_SIGNS[verdict]
-    word = SPILLS if offer.spills else WORDS[verdict]
-    size = fmt.nbytes(offer.needed_bytes)
-    size_width = SIZE_WIDTH if is_short else NEED_WIDTH - VERDICT_WIDTH
-    if not is_short:
-        size += f" of {fmt.nbytes(offer.free_bytes)}"
-    style = "warn" if offer.spills else sign.style
-    shape = "◐" if offer.spills else sign.text
-    return (Run(f"{shape} {word:<7}", style), Run(f"{size:>{size_width}}"))
-
-
-def _speed(offer: ModelOption) -> Line:
-    style = "good" if offer.speed is not None else "muted"
-    return (Run(f"{speed_text(offer.speed, offer.bound):<{SPEED_WIDTH}}", style),)
+def _need(option: ModelOption) -> Line:
+    if option.verdict is None:
+        return ()
+    sign, word = VERDICT_SIGNS[option.verdict], WORDS[option.verdict]
+    if option.spills:
+        sign, word = Run("◐", "warn"), SPILLS
+    size = fmt.nbytes_of(option.needed_bytes, option.free_bytes)
+    return (Run(f"{sign.text} {word:<7}", sign.style), Run(f"{size:>{SIZE_WIDTH}}"))
 
 
 def configuration_lines(configuration: Configuration, model: Model, width: int) -> list[Line]:
-    """A configuration as rows: context, cache, layers, batch and drafts."""
+    """Context, cache, layers, batches and drafts of a configuration."""
     return [
         clipped((Run(f"{name:<11}", "muted"), Run(visible(text))), width)
         for name, text in configuration_rows(configuration, model)
@@ -87,65 +55,55 @@ def configuration_lines(configuration: Configuration, model: Model, width: int) 
 
 def goal_lines(found: SearchResult, width: int) -> list[Line]:
     """A table of the chosen settings with the tokens that each gains, and the alternatives."""
-    lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
     rows = [("", "chosen", "tokens", "instead of")]
     for each in found.settings:
-        is_best, gained = each.chosen == each.best, each.gained_tokens
-        tokens = "" if is_best or gained is None else f"{gained:+,}"
-        rows.append((each.setting, each.chosen, tokens, "" if is_best else each.best))
+        gained = "" if each.gained_tokens is None else f"{each.gained_tokens:+,}"
+        is_best = each.chosen == each.best
+        rows.append((each.setting, each.chosen, *(("", "") if is_best else (gained, each.best))))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines: list[Line] = [(Run("found for ", "heading-minor"), Run(str(found.goal), "strong"))]
     for number, (name, chosen, tokens, best) in enumerate(rows):
-        start = Run(f"{name:<{widths[0]}}  ", "muted")
         middle = f"{chosen:<{widths[1]}}  {tokens:>{widths[2]}}  "
-        if not best:
-            middle = middle.rstrip()
-        runs = (start, Run(middle, "" if number else "muted"), Run(best, "muted"))
-        lines.append(clipped(runs, width))
+        runs = Run(f"{name:<{widths[0]}}  ", "muted"), Run(middle, "" if number else "muted")
+        lines.append(clipped((*runs, Run(best, "muted")), width))
     if found.alternatives:
         lines.append((Run("alternatives", "muted"),))
     for alternative in found.alternatives:
-        lines += _item("·", alternative.label, width, "muted")
+        label = Run(one_line(alternative.label), "muted")
+        lines += hanging((Run("· ", "accent"),), (label,), width)
     return lines
 
 
-def _item(sign: str, text: str, width: int, style: str = "") -> list[Line]:
-    return hanging((Run(f"{sign} ", "accent"),), (Run(one_line(text), style),), width)
-
-
 def preset_lines(
-    entry: PresetEntry,
-    text: str,
-    width: int,
-    *,
-    outcome: Plan | None = None,
-    problem: str = "",
-    hint: str = "",
+    entry: PresetEntry, text: str, outcome: Plan | str | None, width: int, *, is_hint: bool
 ) -> list[Line]:
-    """The preview of a preset.
+    """The preview of a preset: description, plan, file.
 
     Args:
-        entry: The file in the list.
-        text: What stands in it.
+        entry: The preset.
+        text: The contents of its file.
+        outcome: Its plan, or why it has none; None while this is not known.
         width: Cells of a line.
-        outcome: What it comes to with a model; None while that is not known.
-        problem: Why it comes to nothing.
-        hint: What it still needs.
+        is_hint: Whether the reason is an instruction and no fault.
     """
     kind = "built in" if entry.is_builtin else "yours"
     lines: list[Line] = [(Run(visible(entry.name), "strong"), Run(f"  {kind}", "muted"))]
     lines += [(Run(part),) for part in wrap(visible(entry.description), width)]
-    lines += [EMPTY, *_problem(entry.problem, width)] if entry.problem else [EMPTY]
-    lines += _outcome(outcome)
-    lines += [*_problem(problem, width), EMPTY] if problem and not entry.problem else []
-    lines += [*((Run(part, "muted"),) for part in wrap(hint, width)), EMPTY] if hint else []
+    lines.append(EMPTY)
+    if entry.problem:
+        lines += _problem(entry.problem, width)
+    elif isinstance(outcome, str) and is_hint:
+        lines += [*((Run(part, "muted"),) for part in wrap(outcome, width)), EMPTY]
+    elif isinstance(outcome, str):
+        lines += [*_problem(outcome, width), EMPTY]
+    elif outcome is not None:
+        lines += _outcome(outcome)
     if not entry.is_builtin:
         lines.append((Run(visible(str(entry.path)), "muted"),))
     return [*lines, *(_toml_line(visible(row)) for row in text.splitlines())]
 
 
-def _outcome(plan: Plan | None) -> list[Line]:
-    if plan is None:
-        return []
+def _outcome(plan: Plan) -> list[Line]:
     configuration = plan.setup.configuration
     facts = (
         f"context {fmt.count(configuration.n_ctx)} · K {configuration.type_k} · "
@@ -172,37 +130,3 @@ def _toml_line(row: str) -> Line:
         return (Run(row, "heading-minor"),)
     key, separator, value = row.partition("=")
     return (Run(key, "muted"), Run(separator + value)) if separator else (Run(row),)
-
-
-COMMENT_MARKS = ("#", ";")
-
-
-def export_lines(
-    format_: Format, request: ExportRequest, exported: Exported, width: int
-) -> list[Line]:
-    """The text, wrapped, then its companions and the notes that have no comment to stand in."""
-    lines = list(_text_lines(exported.text, width, has_comments=format_.has_comments))
-    for name, text in exported.companions.items():
-        lines += [EMPTY, (Run(name, "heading-minor"),)]
-        lines += _text_lines(text, width, has_comments=False)
-    notes = () if format_.has_comments else (*exported.differences, *request.warnings)
-    if notes:
-        lines.append(EMPTY)
-    for note in notes:
-        lines += warning_lines(note, width)
-    return lines
-
-
-def place_line(format_: Format, request: ExportRequest, exported: Exported) -> Line:
-    """What the file is called and where it would be installed."""
-    name = Run(format_.file_name(request), "strong")
-    if exported.install_path is None:
-        return (name,)
-    return (name, Run(f"  install as {visible(str(exported.install_path))}", "muted"))
-
-
-def _text_lines(text: str, width: int, *, has_comments: bool) -> Iterable[Line]:
-    for row in text.splitlines():
-        is_comment = has_comments and row.startswith(COMMENT_MARKS)
-        runs: Line = (Run(visible(row), "muted" if is_comment else ""),)
-        yield from wrapped(runs, width) if row else [EMPTY]

@@ -1,4 +1,4 @@
-"""A measurement of cache kinds as lines: its tables, for commands and screens, and one kind."""
+"""The report of a K/V quality measurement as lines."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +20,12 @@ from engine.quality.records import (
 )
 
 STOPPED = "* incomplete row: run the same command to measure this row again"
-MOST_NLL = 50.0
-"""Nats beyond which a perplexity is no number to show."""
+MAX_NLL = 50.0
+"""Nats beyond which a perplexity is too large to show."""
 
 
 def number(value: float) -> str:
-    """Three digits that count: `0.0312`, `4.1e-06`, `12.3`."""
+    """Three significant digits: `0.0312`, `4.1e-06`, `12.3`."""
     if value == 0:
         return "0"
     return f"{value:.3g}" if value >= 1e-4 else f"{value:.1e}"
@@ -33,67 +33,87 @@ def number(value: float) -> str:
 
 FIGURES: tuple[tuple[str, Callable[[Scores], Figure], Callable[[float], str]], ...] = (
     ("loss", attrgetter("nll_delta"), "{:+.4f}".format),
-    ("perplexity", attrgetter("perplexity_ratio"), "x{:.4f}".format),
     ("KL mean", attrgetter("kl_mean"), number),
+    ("same top", attrgetter("same_top"), lambda share: f"{100 * share:.2f} %"),
+    ("perplexity", attrgetter("perplexity_ratio"), "x{:.4f}".format),
     ("median", attrgetter("kl_median"), number),
     ("p99", attrgetter("kl_p99"), number),
     ("p99.9", attrgetter("kl_p999"), number),
-    ("same top", attrgetter("same_top"), lambda share: f"{100 * share:.2f} %"),
 )
-"""What a row says of a kind: its title, where it is found, and how it is spelled."""
+"""The columns of a row, the most important first: title, value, format."""
 MAIN = ("K/V", *(title for title, _, _ in FIGURES))
+BOUNDED = FIGURES[:3]
+"""Figures whose intervals are shown."""
 COST = ("K/V", "bytes/token", "peak", "prefill", "tok/s", "deep", "needles")
-COLUMNS = (*MAIN, *COST[1:])
-"""In the order in which they stand."""
-WEIGHT = (
-    "K/V", "KL mean", "same top", "loss", "bytes/token", "p99.9", "deep", "needles", "perplexity",
-    "p99", "tok/s", "prefill", "peak", "median",
-)  # fmt: skip
-"""In the order in which they find room."""
 INTERVALS = "95 % intervals, by bootstrap over documents"
 BY_TEXT, BY_POSITION = "KL mean by kind of text", "KL mean by position"
-GAP = 2
 SIGNS = {True: Run("✓ ", "good"), False: Run("✗ ", "bad"), None: Run("  ")}
-
-
-# --- a report as tables ---
+Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A table: heading, titles, rows."""
 
 
 def report_lines(report: Report, candidates: Sequence[Candidate], width: int) -> list[Line]:
-    """Everything that a report says, from its subject to a sentence for each kind.
+    """The whole report.
 
-    Args:
-        report: What was measured.
-        candidates: Its kinds as the gates judge them; none where there is too little text.
-        width: Cells of a line.
+    `candidates` are its types as the gates rate them; none if there is too little text.
     """
     first, *others = subject_lines(report)
     lines = wrapped((Run(first, "strong"),), width)
     lines += [line for text in others for line in wrapped((Run(text, "muted"),), width)]
-    table = QualityTable(report, candidates, MAIN)
-    lines += [EMPTY, table.head(width)]
-    lines += [table.line(index, width) for index in range(len(table.rows))]
+    lines += [EMPTY, *_main_table(report, candidates)]
     for title, titles, rows in _sections(report):
-        grid = _Grid(titles, rows)
-        lines += [EMPTY, *wrapped((Run(title, "strong"),), width)]
-        lines += [(Run(grid.line(titles, width), "muted"),)]
-        lines += [(Run(grid.line(row, width)),) for row in rows]
+        head, *body = _grid(titles, rows)
+        lines += [EMPTY, *wrapped((Run(title, "strong"),), width), (Run(head, "muted"),)]
+        lines += [(Run(row),) for row in body]
     lines.append(EMPTY)
+    lines += [line for text in verdict_lines(report) for line in wrapped((Run(text),), width)]
+    return [clipped(line, width) for line in lines]
+
+
+def _main_table(report: Report, candidates: Sequence[Candidate]) -> Iterator[Line]:
+    """A row for each type; its sign is whether it passes the gates."""
+    passes = {
+        candidate.measured.kind: not candidate.objections
+        for candidate in candidates
+        if candidate.measured is not None and candidate.measured.is_complete
+    }
+    head, *rows = _grid(MAIN, list(map(_main_row, report.measurements)))
+    yield SIGNS[None], Run(head, "muted")
+    for row, measured in zip(rows, report.measurements, strict=True):
+        is_candidate = measured.role == "candidate"
+        sign = SIGNS[passes.get(measured.kind) if is_candidate else None]
+        yield sign, Run(row, "" if is_candidate else "muted")
+
+
+def _grid(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Titles and rows in columns, the first aligned left."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     return [
-        *lines,
-        *(line for text in verdict_lines(report) for line in wrapped((Run(text),), width)),
+        "  ".join((f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])))
+        for row in (titles, *rows)
     ]
 
 
-def _sections(report: Report) -> Iterator[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
-    """The tables below the first: their titles, those of their columns, and their rows."""
-    if intervals := interval_rows(report):
-        yield INTERVALS, MAIN, intervals
-    for title, titles, rows in part_tables(report):
-        if len(titles) > 2 and rows:
-            yield title, titles, rows
-    if has_costs(report):
-        yield cost_title(report), COST, cost_rows(report)
+def _sections(report: Report) -> Iterator[Section]:
+    rows = report.measurements
+    bounded = [
+        row for row in rows if row.role != "reference" and row.scores.kl_mean.low is not None
+    ]
+    if bounded:
+        yield (
+            INTERVALS,
+            ("K/V", *(title for title, _, _ in BOUNDED)),
+            list(map(_intervals, bounded)),
+        )
+    for title, listed in (
+        (BY_TEXT, [row.by_text for row in rows]),
+        (BY_POSITION, [row.by_position for row in rows]),
+    ):
+        titles, cells = _part_rows(report, listed)
+        if len(titles) > 2 and cells:
+            yield title, titles, cells
+    if any(row.cost or row.needle for row in rows):
+        yield cost_title(report), COST, [_cost_row(row) for row in rows if row.role != "control"]
 
 
 def subject_lines(report: Report) -> tuple[str, ...]:
@@ -113,28 +133,16 @@ def subject_lines(report: Report) -> tuple[str, ...]:
     )
 
 
-def main_row(row: Measurement) -> tuple[str, ...]:
-    """The cells of `MAIN`; of the reference, its perplexity."""
+def _main_row(row: Measurement) -> tuple[str, ...]:
+    """The cells of `MAIN`; of the reference, its perplexity only."""
     if row.role == "reference":
-        perplexity = number(math.exp(min(row.scores.nll.value, MOST_NLL)))
+        perplexity = number(math.exp(min(row.scores.nll.value, MAX_NLL)))
         return (_name(row), *(perplexity if title == "perplexity" else "" for title in MAIN[1:]))
-    return (_name(row), *(spell(figure(row.scores).value) for _, figure, spell in FIGURES))
+    return (_name(row), *(write(figure(row.scores).value) for _, figure, write in FIGURES))
 
 
-def interval_rows(report: Report) -> list[tuple[str, ...]]:
-    """The intervals of each row's figures, in the columns of `MAIN`; none of one document."""
-    return [
-        (_name(row), *(_interval(figure(row.scores), spell) for _, figure, spell in FIGURES))
-        for row in report.measurements
-        if row.role != "reference" and row.scores.kl_mean.low is not None
-    ]
-
-
-def part_tables(report: Report) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """The mean KL by kind of text and by position: title, titles of the columns, and rows."""
-    rows = report.measurements
-    yield BY_TEXT, *_part_rows(report, [row.by_text for row in rows])
-    yield BY_POSITION, *_part_rows(report, [row.by_position for row in rows])
+def _intervals(row: Measurement) -> tuple[str, ...]:
+    return (_name(row), *(_interval(figure(row.scores), write) for _, figure, write in BOUNDED))
 
 
 def _part_rows(
@@ -152,11 +160,6 @@ def _part_rows(
     return ["K/V", *titles], rows
 
 
-def has_costs(report: Report) -> bool:
-    """Whether anything was asked or timed."""
-    return any(row.cost or row.needle for row in report.measurements)
-
-
 def cost_title(report: Report) -> str:
     """Where memory and speed were measured."""
     cost = next((row.cost for row in report.measurements if row.cost is not None), None)
@@ -167,11 +170,6 @@ def cost_title(report: Report) -> str:
         f"tokens/s of prefill, and tokens/s of decoding at depths {cost.shallow_depth:,} and "
         f"{cost.deep_depth:,}"
     )
-
-
-def cost_rows(report: Report) -> list[tuple[str, ...]]:
-    """The cells of `COST` of each kind."""
-    return [_cost_row(row) for row in report.measurements if row.role != "control"]
 
 
 def _cost_row(row: Measurement) -> tuple[str, ...]:
@@ -216,77 +214,12 @@ def _name(row: Measurement) -> str:
     return name if row.is_complete else f"{name} *"
 
 
-def _interval(figure: Figure, spell: Callable[[float], str]) -> str:
+def _interval(figure: Figure, write: Callable[[float], str]) -> str:
     if figure.low is None or figure.high is None:
         return fmt.NO_VALUE
-    return f"{spell(figure.low)} to {spell(figure.high)}"
+    return f"{write(figure.low)} to {write(figure.high)}"
 
 
 def _answered(answers: Sequence[Answers]) -> str:
     right, asked = n_right(answers)
     return f"{right}/{asked}" if asked else fmt.NO_VALUE
-
-
-class _Grid:
-    """Cells in columns, the first aligned left; a line has those columns that find room."""
-
-    def __init__(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        self._titles = titles
-        self._widths = [
-            max(len(cells[index]) for cells in (titles, *rows)) for index in range(len(titles))
-        ]
-        order = {title: place for place, title in enumerate(WEIGHT)}
-        places = range(len(titles))
-        self._order = sorted(places, key=lambda place: order.get(titles[place], place))
-
-    def line(self, cells: Sequence[str], width: int) -> str:
-        """A row, or the titles, in at most `width` cells."""
-        first, *others = self._shown(width)
-        texts = [f"{cells[first]:<{self._widths[first]}}"]
-        texts += [f"{cells[index]:>{self._widths[index]}}" for index in others]
-        return (" " * GAP).join(texts)
-
-    def _shown(self, width: int) -> list[int]:
-        room, chosen = width + GAP, [0]
-        for index in self._order:
-            room -= self._widths[index] + GAP
-            if room < 0:
-                break
-            chosen.append(index)
-        return sorted(set(chosen))
-
-
-class QualityTable:
-    """The rows of a report in the columns that a width has room for."""
-
-    def __init__(
-        self, report: Report, candidates: Sequence[Candidate], titles: Sequence[str] = COLUMNS
-    ) -> None:
-        """The table of a report.
-
-        Args:
-            report: As far as it has come.
-            candidates: Its kinds as the gates judge them; none before there is text enough.
-            titles: The columns, those of `COLUMNS` or of `MAIN`.
-        """
-        self.rows = report.measurements
-        self._kept = {
-            candidate.measured.kind: not candidate.objections
-            for candidate in candidates
-            if candidate.measured is not None and candidate.measured.is_complete
-        }
-        self._titles = titles
-        self._cells = [(*main_row(row), *_cost_row(row)[1:])[: len(titles)] for row in self.rows]
-        self._grid = _Grid(titles, self._cells)
-
-    def head(self, width: int) -> Line:
-        """The names of the columns."""
-        names = self._grid.line(self._titles, width - GAP)
-        return clipped((SIGNS[None], Run(names, "muted")), width)
-
-    def line(self, index: int, width: int) -> Line:
-        """A row: its sign is whether it keeps the gates."""
-        row = self.rows[index]
-        sign = SIGNS[self._kept.get(row.kind) if row.role == "candidate" else None]
-        style = "" if row.role == "candidate" else "muted"
-        return clipped((sign, Run(self._grid.line(self._cells[index], width - GAP), style)), width)

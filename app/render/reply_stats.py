@@ -1,4 +1,4 @@
-"""What is kept of a reply, spelled out: the whole statistics of one message."""
+"""The statistics of a reply as text."""
 
 from app import format as fmt
 from app.store.records import StoredMessage, stats_of
@@ -6,10 +6,7 @@ from engine.events import GenerationStats
 
 
 def reply_stats_text(message: StoredMessage) -> str | None:
-    """The statistics of a reply as short lines; None where nothing was kept.
-
-    A figure that was not measured has no line.
-    """
+    """The measured statistics of a reply, one line each; None if none were saved."""
     stats = stats_of(message)
     if stats is None:
         return None
@@ -65,7 +62,7 @@ def _counts(stats: GenerationStats) -> str:
 
 
 def _saved(stats: GenerationStats) -> str:
-    """What drafts saved, and how far that may be off; nothing where that is not known."""
+    """Time saved by drafts with its error; empty if unknown."""
     saved_s, error_s, plain_s = stats.saved_s, stats.saved_error_s, stats.plain_step_s
     if saved_s is None or error_s is None or plain_s is None:
         return ""
@@ -98,6 +95,6 @@ def _by_position(stats: GenerationStats) -> str:
 
 
 def _rate(part: int, whole: int) -> str:
-    """A share and of how many: `1 of 3` while they are few, `67% of 180` from `MANY` on."""
+    """A share with its total: `1 of 3`, or `67% of 180` from `MANY` on."""
     shown = fmt.count(part) if whole < fmt.MANY else fmt.percent(fmt.share(part, whole))
     return f"{shown} of {fmt.count(whole)}"

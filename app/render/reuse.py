@@ -1,10 +1,10 @@
-"""Why a prompt was read again: where its tokens came from, what differed, and what each took."""
+"""Why a prompt was prefilled: origin of its tokens, the first difference, times."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from app import format as fmt
-from app.chat.snapshot import CockpitSnapshot
-from app.render.lines import LABEL_WIDTH, Line, Run, clipped, field, labelled, longest, plain
+from app.chat.snapshot import CockpitSnapshot, Phase
+from app.render.lines import Line, Run, field, labelled, plain
 from app.sanitize import visible
 from engine.events import PromptReady, ReadCause
 
@@ -20,38 +20,37 @@ CAUSES: Mapping[ReadCause, str] = {
     "start of longer states, and this model's states cannot be shortened",
 }
 RESTORED = "the start of the prompt was restored from a saved state; the rest was computed"
-GOES_ON = "the prompt continues the previous one: only new tokens were computed"
-UNTOLD = "the server reports no reason for the prefill"
-NOTHING_ASKED = "no prompt in this chat since the model was loaded"
+CONTINUES = "the prompt continues the previous one: only new tokens were computed"
+UNREPORTED = "the server reports no reason for the prefill"
+NO_PROMPT = "no prompt in this chat since the model was loaded"
 LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
 
 
-def prefix_line(prompt: PromptReady | None, width: int) -> Line:
-    """Where a prompt came from, in the longest wording that fits, and in short why not more.
+def prefix_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
+    """Tokens of the last prompt by origin, and why no more were reused; progress of a prefill.
 
-    `prefix  1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms  question 2 changed`
+    `prefix 1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms (question 2 changed)`
     """
+    if snapshot.phase is Phase.PREFILL and not snapshot.server:
+        n_reused = snapshot.prefill.n_reused if snapshot.prefill else None
+        reused = "" if n_reused is None else f", {fmt.count(n_reused)} reused"
+        return [labelled("prefix", f"reading{reused}")]
+    prompt = snapshot.prompt
     if prompt is None or not prompt.n_prompt:
-        return labelled("prefix", fmt.NO_VALUE)
-    said, short = longest(_wordings(prompt), width - LABEL_WIDTH), _short(prompt)
-    runs = labelled("prefix", said, *([Run(f"  {short}", "muted")] if short else []))
-    return clipped(runs, width)
-
-
-def prefix_lines(prompt: PromptReady | None, width: int) -> list[Line]:
-    """The same in full, in as many lines as it takes."""
-    if prompt is None or not prompt.n_prompt:
-        return [prefix_line(prompt, width)]
-    parts: list[Run] = [Run(next(iter(_wordings(prompt))))]
-    if short := _short(prompt):
-        parts.append(Run(f" ({short})", "muted"))
-    return field("prefix", tuple(parts), width)
+        return [labelled("prefix", fmt.NO_VALUE)]
+    text = f"{fmt.count(prompt.n_reused)} of {fmt.count(prompt.n_prompt)}"
+    origins = fmt.listed((prompt.n_hot, "hot"), (prompt.n_warm, "warm"), (prompt.n_cold, "cold"))
+    text += f": {origins}" if origins else " tokens reused"
+    if prompt.n_warm or prompt.n_cold:
+        text += f", restored in {fmt.short_seconds(prompt.restore_s)}"
+    causes = _short_causes(prompt)
+    return field("prefix", (Run(text), Run(f" ({causes})" if causes else "", "muted")), width)
 
 
 def reuse_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
-    """All that is known of the last prompt of the shown chat, and what was written to disk."""
+    """The last prompt of the open chat, and the bytes written to disk."""
     prompt = snapshot.prompt
-    rows = [("prompt", (Run(NOTHING_ASKED, "muted"),))] if prompt is None else [*_rows(prompt)]
+    rows = [("prompt", (Run(NO_PROMPT, "muted"),))] if prompt is None else [*_rows(prompt)]
     report = snapshot.tiers
     if report is not None and any(t.name == "cold" and t.budget_bytes for t in report.tiers):
         nbytes = fmt.nbytes(report.counts.n_written_bytes)
@@ -60,12 +59,11 @@ def reuse_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
 
 
 def reuse_text(prompt: PromptReady) -> str:
-    """The same as plain lines, for commands."""
+    """The rows of a prompt as text, for commands."""
     return "\n".join(plain(labelled(label, *value)) for label, value in _rows(prompt))
 
 
 def _rows(prompt: PromptReady) -> Iterator[tuple[str, Line]]:
-    """Labels and what they name, the most telling first."""
     yield "prompt", _counts(prompt)
     for reason in _why(prompt):
         yield "why", (reason,)
@@ -102,7 +100,7 @@ def _quoted(text: str) -> Run:
 
 
 def _why(prompt: PromptReady) -> list[Run]:
-    """Why tokens were read that the chat had before, each reason."""
+    """Reasons for computing tokens that the chat had before."""
     is_restored = prompt.cause is ReadCause.FIRST and prompt.n_reused > 0
     reasons = [Run(RESTORED)] if is_restored else []
     if prompt.cause is not None and not is_restored:
@@ -111,7 +109,7 @@ def _why(prompt: PromptReady) -> list[Run]:
         reasons.append(Run(_cause(prompt, prompt.miss_cause), "warn"))
     if prompt.note:
         reasons.append(Run(visible(prompt.note)))
-    return reasons or [Run(UNTOLD if prompt.n_common is None else GOES_ON, "muted")]
+    return reasons or [Run(UNREPORTED if prompt.n_common is None else CONTINUES, "muted")]
 
 
 def _cause(prompt: PromptReady, cause: ReadCause) -> str:
@@ -119,36 +117,19 @@ def _cause(prompt: PromptReady, cause: ReadCause) -> str:
     return CAUSES[cause].format(place=prompt.changed or "an adapter", n=fmt.count(n_lost))
 
 
-def _took(took: str, otherwise: str, seconds: float | None) -> Line:
+def _took(text: str, otherwise: str, seconds: float | None) -> Line:
     if seconds is None:
-        return (Run(took),)
-    return (Run(took), Run(f"; {otherwise} takes {fmt.short_seconds(seconds)}", "muted"))
+        return (Run(text),)
+    return (Run(text), Run(f"; {otherwise} takes {fmt.short_seconds(seconds)}", "muted"))
 
 
-def _short(prompt: PromptReady) -> str:
-    """Why it was not more, in a few words."""
-    words = [] if prompt.cause in (None, ReadCause.FIRST) else [prompt.cause.value]
+def _short_causes(prompt: PromptReady) -> str:
+    """Why no more was reused, in a few words."""
+    words = []
     if prompt.cause is ReadCause.EDITED:
-        words = [f"{prompt.changed} changed"]
+        words.append(f"{prompt.changed} changed")
+    elif prompt.cause not in (None, ReadCause.FIRST):
+        words.append(prompt.cause.value)
     if prompt.miss_cause is not None:
         words.append(prompt.miss_cause.value)
     return "; ".join([*words, *([visible(prompt.note)] if prompt.note else [])])
-
-
-def _wordings(prompt: PromptReady) -> Iterable[str]:
-    """The same in fewer and fewer words."""
-    n_reused, n_prompt = fmt.count(prompt.n_reused), fmt.count(prompt.n_prompt)
-    whole, short = f"{n_reused} of {n_prompt}", f"{n_reused}/{n_prompt}"
-    places = fmt.listed((prompt.n_hot, "hot"), (prompt.n_warm, "warm"), (prompt.n_cold, "cold"))
-    if not places:
-        yield f"reused {whole} {fmt.plural(prompt.n_prompt, 'token')}"
-    elif prompt.n_warm or prompt.n_cold:
-        elapsed = fmt.short_seconds(prompt.restore_s)
-        yield f"{whole}: {places}, restored in {elapsed}"
-        yield f"{whole}: {places}, {elapsed}"
-        yield f"{short}: {places}, {elapsed}"
-    if places:
-        yield f"{whole}: {places}"
-        yield f"{short}: {places}"
-    yield whole
-    yield short

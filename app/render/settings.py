@@ -1,4 +1,4 @@
-"""The settings as a list: name, value and where it comes from; and all there is to say of one."""
+"""A setting as a row with its value and source, and its facts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,25 +10,24 @@ from app.setting_definitions import SettingDefinition
 
 KEY_WIDTH = 30
 NONE = "none"
-"""Shown for a value that is empty."""
+"""Shown for an empty value."""
 FILE = "config.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class SettingValue:
-    """A setting, what it is now, and where that comes from."""
+    """A setting with its current value and the source of the value."""
 
     definition: SettingDefinition
     text: str
-    """The value as it is written."""
     source: str
     is_default: bool
     fault: str = ""
-    """Why what the file says is not used."""
+    """Why the value in the file is ignored."""
 
     @property
     def words(self) -> str:
-        """What a search finds it by."""
+        """The text that a search matches."""
         each = self.definition
         parts = (each.section, each.key, each.key.replace("_", " "), each.meaning, self.text)
         return " ".join(parts).lower()
@@ -39,12 +38,12 @@ def value_of(
     loaded: LoadedSettings,
     beside: Mapping[tuple[str, str], tuple[str, str]],
 ) -> SettingValue:
-    """A setting as it counts.
+    """The current value of a setting.
 
     Args:
         definition: The setting.
-        loaded: What the file says.
-        beside: Values that come from elsewhere, and from where, by table and key.
+        loaded: The contents of the file.
+        beside: Values from other sources and the names of these sources, by table and key.
     """
     place = (definition.section, definition.key)
     value = definition.value(loaded.settings)
@@ -74,12 +73,12 @@ def setting_line(setting: SettingValue, width: int) -> Line:
 
 
 def title_line(title: str, width: int) -> Line:
-    """The title of a table."""
+    """The title of a section."""
     return clipped((Run(title, "accent"),), width)
 
 
 def detail_lines(setting: SettingValue | None, width: int) -> list[Line]:
-    """What a setting means, what it may be, its default, where it comes from and when it counts."""
+    """Meaning, default, allowed values, source and effect of a setting."""
     if setting is None:
         return [EMPTY]
     each = setting.definition

@@ -1,4 +1,4 @@
-"""A chat as lines: who spoke, what was said, and who drafted each token."""
+"""Messages as lines, with tokens coloured by their predictor or verdict."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal, get_args
@@ -31,13 +31,13 @@ _KINDS = {
 }
 
 GUTTER = 8
-"""Cells left of the text, for the marker of the selection and the speaker."""
+"""Cells left of the text, for selection and speaker."""
 MAX_WIDTH = 110
 """Longer lines are hard to read, so the text is not wider than this."""
 MAX_REPLY_CHARS = 100_000
-"""Characters of a reply that are laid out: its end, some twenty-five thousand tokens."""
+"""Characters at the end of a reply that are laid out, about 25,000 tokens."""
 MAX_QUESTION_LINES = 200
-"""Lines of a pasted question that are shown; the rest is sent and saved all the same."""
+"""Lines of a pasted question that are shown; all lines are sent and saved."""
 _SPEAKERS = {
     Speaker.USER: "you",
     Speaker.MODEL: "model",
@@ -47,23 +47,19 @@ _SPEAKERS = {
 FOLDED = ("▾", "▸")
 """Before the thinking of a reply: open, folded."""
 MARKER_CHARS = 64
-"""Characters of a reply from which on it is known whether it begins with thinking."""
+"""Characters after which it is known whether a reply begins with thinking."""
 UNSEEN = "the model no longer sees the messages above"
 SUMMARISED = "the model sees this summary instead of the messages above"
 
 
 def source_style(source: str) -> str:
-    """The style of a predictor; all that are not kvchat's own share one."""
+    """The style of a predictor; custom predictors share one."""
     style = f"source-{source}"
     return style if style in SOURCE_STYLES else "source-other"
 
 
 def span_style(span: TokenSpan, mode: TintMode) -> str:
-    """The style of a span: by who drafted it, or by what became of the draft.
-
-    By source only accepted drafts have a colour: what stands in the place of a refuted token is the
-    model's own.
-    """
+    """The style of a span; by source, only accepted drafts have a colour."""
     match mode:
         case "source":
             is_drafted = span.kind is TokenKind.DRAFT and span.source is not None
@@ -74,34 +70,33 @@ def span_style(span: TokenSpan, mode: TintMode) -> str:
             return ""
 
 
-def _named(span: TokenSpan, mode: TintMode) -> tuple[str, str]:
-    style = span_style(span, mode)
-    if mode == "source":
-        return span.source or "", style
-    return (_KINDS[span.kind][1] if span.kind is not None else ""), style
+def _legend_entry(span: TokenSpan, mode: TintMode) -> tuple[str, str]:
+    """What the legend calls the colour of a span, and the style."""
+    kind = _KINDS[span.kind][1] if span.kind is not None else ""
+    return (span.source or "" if mode == "source" else kind), span_style(span, mode)
 
 
 class TintedText:
-    """The lines of a text at a width; text that is appended lays out only the last row again."""
+    """Coloured text that is wrapped; an append wraps only the last row again."""
 
     def __init__(self, mode: TintMode, spans: Iterable[TokenSpan] = ()) -> None:
         self.mode: TintMode = mode
         self.spans: list[TokenSpan] = []
         self._rows: list[list[Run]] = [[]]
-        """The rows as the model broke them, not yet wrapped."""
+        """The rows before wrapping."""
         self._width = 0
         self._lines: list[Line] = []
         self._named: dict[tuple[str, str], None] = {}
-        """Names and styles of what is there, in the order in which they came."""
+        """Names and styles in the text, in their order."""
         self._n_wrapped = 0
-        """Rows that `_lines` holds; the last row is never among them."""
+        """Rows in `_lines`, never the last row."""
         self.append(spans)
 
     def append(self, spans: Iterable[TokenSpan]) -> None:
         """Add spans at the end."""
         for span in spans:
             self.spans.append(span)
-            name, style = _named(span, self.mode)
+            name, style = _legend_entry(span, self.mode)
             if style:
                 self._named[name, style] = None
             for i, part in enumerate(visible(span.text).split("\n")):
@@ -112,7 +107,7 @@ class TintedText:
 
     @property
     def legend(self) -> Line:
-        """What the colours mean that are there, each in its colour; empty where there is none."""
+        """The meaning of the colours in the text."""
         runs: list[Run] = []
         for name, style in self._named:
             runs += [Run(" · ", "muted")] if runs else [Run("colours  ", "note")]
@@ -141,26 +136,18 @@ def _wrapped(row: list[Run], width: int) -> list[Line]:
 
 
 class EntryLines:
-    """The lines of one entry at a width; a live reply only lays out its last block again.
+    """The lines of one entry; an append to a reply lays out only its last block again.
 
-    With a tint a reply whose tokens are known is plain text in colours instead of Markdown, whose
-    marks take tokens of their own.
+    With a tint, a reply with known tokens is plain text, since Markdown would hide tokens.
     """
 
     def __init__(
         self, entry: Entry, tint: TintMode = "off", named: Callable[[str], str] = str
     ) -> None:
-        """Nothing is laid out yet.
-
-        Args:
-            entry: What is shown.
-            tint: How its tokens are coloured.
-            named: Writes keys where a hint has their ids.
-        """
+        """Lay out an entry; `named` replaces the ids of keys in hints by the keys."""
         self.entry = entry
         self._named = named
         self.hint = ""
-        """Which keys apply to it; follows how the reply went."""
         self._tint: TintMode = tint
         self._spans = list(entry.spans)
         self._tinted = self._tinted_text()
@@ -168,9 +155,9 @@ class EntryLines:
         self._thought: Thought | None = None
         self._is_open = False
         self._progress = ""
-        self._document = MarkdownDocument("") if _is_markdown(entry) else None
+        self._document = MarkdownDocument("") if entry.speaker is Speaker.MODEL else None
         self._n_above = 0
-        """Characters of the reply that are too far above to be laid out."""
+        """Characters at the start of a long reply that are not laid out."""
         self._read()
         self._width = 0
         self._lines: list[Line] | None = None
@@ -180,7 +167,6 @@ class EntryLines:
         if entry == self.entry:
             return
         if entry.content != self._content or self.entry.is_live:
-            # The whole text once at the end: an append only reads from its last block on.
             self._content = entry.content
             self._read()
         self.entry = entry
@@ -189,7 +175,7 @@ class EntryLines:
         self._lines = None
 
     def append(self, text: str, spans: Iterable[TokenSpan] = ()) -> None:
-        """Add text to a reply that streams, and the same by where its tokens came from."""
+        """Add text to a streaming reply, and the same text as spans."""
         if self._document is None:
             return
         self._content += text
@@ -209,14 +195,14 @@ class EntryLines:
         self._lines = None
 
     def _read(self) -> None:
-        """Part the thinking of a reply from its answer."""
+        """Separate the thinking of a reply from its answer."""
         if self._document is not None:
             self._thought = Thought.of(self._content)
             self._n_above = 0
             self._show_end(self._thought.answer if self._thought else self._content)
 
     def _show_end(self, text: str) -> None:
-        """Lay out a text; of a very long one its end, from the start of a line if there is one."""
+        """Lay out a text; of a very long text its end, from the start of a line."""
         start = max(0, len(text) - MAX_REPLY_CHARS)
         if start:
             newline = text.find("\n", start, start + MAX_REPLY_CHARS // 2)
@@ -231,13 +217,13 @@ class EntryLines:
             self._is_open, self._lines = is_open, None
 
     def set_progress(self, text: str) -> None:
-        """How far the thinking of a reply is that streams."""
+        """Show the progress of the thinking in a streaming reply."""
         if text != self._progress:
             self._progress, self._lines = text, None
 
     @property
     def has_thinking(self) -> bool:
-        """Whether there is thinking to show or to fold."""
+        """Whether the reply has thinking."""
         return self._thought is not None
 
     def set_hint(self, hint: str) -> None:
@@ -269,12 +255,12 @@ class EntryLines:
             colours = self._tinted.legend
             return [*self._tinted.lines(width), *(wrapped(colours, width) if colours else [])]
         if self._document is not None:
-            said = self._document.lines(width)
+            lines = self._document.lines(width)
             if self._n_above:
-                said = [clipped((Run(_above(self._n_above), "note"),), width), EMPTY, *said]
+                lines = [clipped((Run(_above(self._n_above), "note"),), width), EMPTY, *lines]
             if self._thought is not None:
-                return [*self._thinking(self._thought, width), *said]
-            return said or [(Run("…", "muted"),)]
+                return [*self._thinking(self._thought, width), *lines]
+            return lines or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
             return divider_lines(self.entry.content, self._named("{message-see-all} undoes"), width)
         if self.entry.speaker is Speaker.NOTE:
@@ -283,7 +269,7 @@ class EntryLines:
         return [*question_lines(text, width), *(_file_line(file, width) for file in files)]
 
     def _thinking(self, thought: Thought, width: int) -> list[Line]:
-        """A line that says how long it thought; below it what, or where it is while it thinks."""
+        """A line with the time of the thinking, and its text, or its end while it runs."""
         what = (
             self.entry.thinking or self._progress or ("thought" if thought.is_over else "thinking")
         )
@@ -302,12 +288,12 @@ class EntryLines:
         if self.entry.n_variants > 1:
             which = f"variant {self.entry.variant} of {self.entry.n_variants}"
             parts.insert(0, f"{which} ({{reply-variant-before}}, {{reply-variant-next}})")
-        said = (Run(self._named(" · ".join(parts)), "note"),)
+        ending = (Run(self._named(" · ".join(parts)), "note"),)
         keys = (Run(self.hint, "muted"),)
-        whole = (*said, Run(" · " * bool(parts and self.hint), "muted"), *keys)
+        whole = (*ending, Run(" · " * bool(parts and self.hint), "muted"), *keys)
         if width_of(whole) <= width:
             return [whole] if plain(whole) else []
-        return [*wrapped(said, width), *wrapped(keys, width)] if parts else wrapped(keys, width)
+        return [*wrapped(ending, width), *wrapped(keys, width)] if parts else wrapped(keys, width)
 
 
 def _above(n_chars: int) -> str:
@@ -316,7 +302,7 @@ def _above(n_chars: int) -> str:
 
 
 def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
-    """A rule that says what the model sees of the messages above, and the summary of them."""
+    """A rule with what the model sees of the messages above it, and their summary."""
     label = f" {SUMMARISED if summary else UNSEEN} ({undoes}) "
     left = max((width - len(label)) // 2, 2)
     right = max(width - len(label) - left, 2)
@@ -328,18 +314,17 @@ def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
 
 
 def _file_line(file: Attachment, width: int) -> Line:
-    """A file that went with a question: its name and size, not its text."""
+    """An attached file: name and size."""
     size = fmt.counted(file.text.count("\n") + 1, "line") if file.text else "empty file"
     if file.image is not None:
         size = f"image, {file.image.width} x {file.image.height}"
-    said = Run(f"  {size} attached", "note")
-    return clipped((Run(f"@{visible(file.name)}", "accent"), said), width)
+    name = Run(f"@{visible(file.name)}", "accent")
+    return clipped((name, Run(f"  {size} attached", "note")), width)
 
 
 def question_lines(text: str, width: int, style: str = "") -> list[Line]:
-    """Literal text, wrapped; a very long one is cut with a line that says so."""
+    """Literal text, wrapped; a very long text is cut, and the last line counts the rest."""
     lines: list[Line] = []
-    # Each character takes a cell or more, but for marks that join others.
     for content in visible(text[: MAX_QUESTION_LINES * max(width, 1)]).split("\n"):
         lines += wrapped((Run(content, style),), width)
         if len(lines) > MAX_QUESTION_LINES:
@@ -356,13 +341,9 @@ def question_lines(text: str, width: int, style: str = "") -> list[Line]:
 
 
 def gutter(entry: Entry, *, is_first: bool, is_selected: bool) -> Line:
-    """What stands left of a line: a bar when selected, the speaker beside the first line."""
+    """The cells left of a line: the selection, and the speaker on the first line."""
     marker = Run("▌", "selected") if is_selected else Run(" ")
     name = _SPEAKERS[entry.speaker] if is_first else ""
     is_own = entry.speaker in (Speaker.NOTE, Speaker.DIVIDER)
     style = "aside" if is_own else _SPEAKERS[entry.speaker]
     return (marker, Run(f"{name:<{GUTTER - 1}}", style))
-
-
-def _is_markdown(entry: Entry) -> bool:
-    return entry.speaker is Speaker.MODEL

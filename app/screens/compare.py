@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path, PurePath
 from typing import ClassVar
 
@@ -18,20 +17,18 @@ from app.chat.spans import spans_of
 from app.clipboard import copy
 from app.format import counted
 from app.render.compare import comparison_text, figure_lines, question_line, verdict_lines
-from app.render.lines import Line, Run, clipped, field, indented
+from app.render.lines import Line, Run, field, indented
 from app.render.transcript import TINT_MODES, TintedText, TintMode
-from app.screens.dialogs import PickScreen, ask, report
+from app.screens.dialogs import PickScreen, ask
 from app.widgets.bars import KeyBar
 from app.widgets.composer import Composer
 from app.widgets.ink import InkLines, LinesView
 from app.widgets.select_list import Row
 from engine.configuration import (
-    MAX_DRAFT,
     ControllerName,
     PredictorName,
     SpeculationSettings,
 )
-from engine.errors import EngineError
 from engine.experiment.arm import PLAIN, Arm, arm_of, drafting_arm
 from engine.experiment.comparison import MAX_TOKENS, Comparison
 from engine.experiment.gain import ORDER
@@ -43,9 +40,6 @@ FRAME_S = 0.2
 """Time between two paintings: the engine needs the cores."""
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (32, "-tall")]
-MIN_TOKENS, MAX_REPLY_TOKENS = 32, 4096
-"""Limits of the maximum tokens of a reply that the keys set."""
-
 NO_PROMPT = "The prompt is empty: write a prompt first."
 
 
@@ -59,33 +53,19 @@ class CompareScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "Stop, back", id="compare-back",
                 tooltip="Stop the reply; if none is running, go back to the chat"),
+        Binding("f4", "leave", "Back", id="compare-back", show=False, priority=True),
         Binding("e", "edit_prompt", "Prompt", id="compare-prompt",
                 tooltip="Edit the prompt for both sides; enter starts the comparison"),
-        Binding("r", "run(1)", "Run again", id="compare-run",
-                tooltip="Run one more block of four replies; a verdict needs six blocks"),
-        Binding("R", "run(5)", "5 times", id="compare-run-five",
-                tooltip="Run up to five more blocks, until the faster side is known"),
+        Binding("r", "run(5)", "Run more", id="compare-run",
+                tooltip="Run up to five more blocks of four replies, until the faster side is "
+                        "known"),
         Binding("tab", "app.focus_next", "Side", id="compare-side",
-                tooltip="Select the other side; f5, f7, f8 and f10 change the selected side"),
+                tooltip="Select the other side"),
         Binding("enter", "choose", "Choose", id="compare-choose",
                 tooltip="Choose the predictor and controller of the selected side"),
-        Binding("f5", "predictor", "Predictor", id="compare-predictor",
-                tooltip="Switch the predictor of the selected side"),
-        Binding("f10", "controller", "Controller", id="compare-rule",
-                tooltip="Switch the controller of the selected side"),
-        Binding("f7", "length(-1)", "Shorter drafts", id="compare-shorter", show=False,
-                tooltip="Use shorter drafts on the selected side"),
-        Binding("f8", "length(1)", "Longer drafts", id="compare-longer", show=False,
-                tooltip="Use longer drafts on the selected side"),
         Binding("t", "tint", "Colours", id="compare-colours",
                 tooltip="Switch token colours: by predictor, by accepted/rejected, off"),
-        Binding("plus", "tokens(2)", "Longer replies", id="compare-more-tokens",
-                show=False, tooltip="Double the tokens per reply"),
-        Binding("minus", "tokens(0.5)", "Shorter replies", id="compare-fewer-tokens", show=False,
-                tooltip="Halve the tokens per reply"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy the figures and the verdict"),
-        Binding("f4", "leave", "Back", id="compare-back-too", show=False, priority=True,
-                tooltip="Stop the reply; if none is running, go back to the chat"),
     ]  # fmt: skip
 
     def __init__(
@@ -134,6 +114,8 @@ class CompareScreen(Screen[None]):
         self.query_one("#compare-verdict", InkLines).set_frame(title="verdict")
         self.prompt.begin(self._proposed)
         self.prompt.border_title = "prompt"
+        limit = counted(MAX_TOKENS, "token")
+        self.prompt.border_subtitle = f"enter: {len(ORDER)} replies of at most {limit}"
         self.set_interval(FRAME_S, self.show_now)
         self.action_edit_prompt()
 
@@ -142,7 +124,7 @@ class CompareScreen(Screen[None]):
         """Where the user writes what both arms answer."""
         return self.query_one(Composer)
 
-    # --- what is answered ---
+    # --- the prompt ---
 
     def action_edit_prompt(self) -> None:
         if not self._is_busy():
@@ -155,37 +137,25 @@ class CompareScreen(Screen[None]):
         else:
             self.notify(NO_PROMPT)
 
-    def _take_prompt(self) -> bool:
-        """Use the written prompt from now on; False if there is none."""
+    def _use_prompt(self) -> bool:
+        """Compare with the written prompt from now on; False if there is none."""
         conversation, written = self._conversation, self.prompt.written
-        is_repeated = self._is_repeated and written == self._proposed
-        limit = self._request.max_tokens or MAX_TOKENS
-        try:
-            text = (
-                ""
-                if is_repeated
-                else written_message(written, self._folder, conversation.blindness)
-            )
-            request = request_of(conversation, text, max_tokens=limit)
-        except EngineError as error:
-            report(self, error)
-            return False
+        text = ""  # the last question of the chat, with its files
+        if not self._is_repeated or written != self._proposed:
+            text = written_message(written, self._folder, conversation.blindness)
+        request = request_of(conversation, text)
         if request is None:
             self.notify(NO_PROMPT)
             return False
-        self._request = request
-        self.comparison = self._new_comparison()
+        self._request, self.comparison = request, self._new_comparison(request)
         return True
 
-    # --- what it shows ---
+    # --- showing ---
 
     def show_now(self) -> None:
         """Paint both arms and the verdict."""
         title = self.query_one("#compare-question", InkLines)
         title.show([question_line(self.prompt.text, self._request, title.size.width)])
-        limit = counted(self._request.max_tokens or 0, "token")
-        replies = f"{len(ORDER)} replies of at most {limit}"
-        self.prompt.border_subtitle = f"enter: {replies} · after tab: +/- tokens, r run"
         for index, arm in enumerate(self.arms):
             self._show_arm(index, arm)
         verdict = self.query_one("#compare-verdict", InkLines)
@@ -198,7 +168,7 @@ class CompareScreen(Screen[None]):
     def _show_arm(self, index: int, arm: Arm) -> None:
         answer, text = self.comparison.shown[index], self._answers[index]
         view = self.query_one(f"#answer-{index}", LinesView)
-        if text.take(answer, self._tint):
+        if text.update(answer, self._tint):
             view.present(text.lines)
         running = self.comparison.running_arm == index
         view.set_frame(title=arm.name, hint="answers now" if running else "")
@@ -212,26 +182,26 @@ class CompareScreen(Screen[None]):
 
     def action_run(self, n_blocks: int) -> None:
         if not self.comparison.is_running:
-            problem = obstacle(self._conversation)
-            if problem is not None:
+            if (problem := obstacle(self._conversation)) is not None:
                 self.notify(problem, severity="warning")
                 return
-            is_asking = self.has_class("-asking") or not self._request.messages
-            if is_asking and not self._take_prompt():
-                return
-            if is_asking:
-                self.remove_class("-asking")
-                self.query_one("#answer-1").focus()
+            if self.has_class("-asking") or not self._request.messages:
+                if not self._use_prompt():
+                    return
+                self._hide_prompt()
             self._conversation.task = self.comparison
         self.comparison.add_blocks(n_blocks)
         self.show_now()
+
+    def _hide_prompt(self) -> None:
+        self.remove_class("-asking")
+        self.query_one("#answer-1").focus()
 
     def action_leave(self) -> None:
         if self.comparison.is_running:
             self.comparison.stop()
         elif self.has_class("-asking") and self._request.messages:
-            self.remove_class("-asking")
-            self.query_one("#answer-1").focus()
+            self._hide_prompt()
         else:
             self.dismiss()
 
@@ -241,7 +211,7 @@ class CompareScreen(Screen[None]):
         loaded = self._conversation.loaded
         if loaded is None or self._is_busy():
             return
-        now = self._focused_arm
+        now = self.arms[self._focused_index]
 
         def chosen(arm: Arm) -> None:
             if arm != now:
@@ -249,36 +219,6 @@ class CompareScreen(Screen[None]):
 
         choices = arm_choices(loaded.predictors, self._conversation.speculation)
         ask(self, arm_list(choices, now), chosen)
-
-    def action_predictor(self) -> None:
-        loaded = self._conversation.loaded
-        names = [PredictorName(name) for name in loaded.predictors] if loaded else []
-        if names:
-            now = self._settings.predictor
-            other = step_round(names, now, 1) if now in names else names[0]
-            self._change(arm_of(replace(self._settings, predictor=other)))
-
-    def action_controller(self) -> None:
-        other = step_round(list(ControllerName), self._settings.controller, 1)
-        self._change(arm_of(replace(self._settings, controller=other)))
-
-    def action_length(self, step: int) -> None:
-        settings = self._settings
-        if settings.controller is ControllerName.AUTO:
-            self.notify(
-                "The auto controller sets the draft length: choose the fixed controller first."
-            )
-            return
-        n_draft = min(max(settings.n_draft + step, 1), MAX_DRAFT)
-        self._change(arm_of(replace(settings, n_draft=n_draft)))
-
-    def action_tokens(self, factor: float) -> None:
-        if self._is_busy():
-            return
-        n_tokens = round((self._request.max_tokens or MAX_REPLY_TOKENS) * factor)
-        n_tokens = min(max(n_tokens, MIN_TOKENS), MAX_REPLY_TOKENS)
-        self._request = replace(self._request, max_tokens=n_tokens)
-        self._reset()
 
     def action_tint(self) -> None:
         self._tint = step_round(TINT_MODES, self._tint, 1)
@@ -291,36 +231,23 @@ class CompareScreen(Screen[None]):
     def _focused_index(self) -> int:
         return 0 if self.query_one("#answer-0").has_focus else 1
 
-    @property
-    def _focused_arm(self) -> Arm:
-        return self.arms[self._focused_index]
-
-    @property
-    def _settings(self) -> SpeculationSettings:
-        """The settings of the arm in focus."""
-        return self._focused_arm.of(self._conversation.speculation)
-
     def _change(self, arm: Arm) -> None:
-        first, second = self.arms
-        self._reset((first, arm) if self._focused_index else (arm, second))
-
-    def _reset(self, arms: tuple[Arm, Arm] | None = None) -> None:
-        if self._is_busy():
-            return
-        self.arms = arms or self.arms
-        self.comparison = self._new_comparison()
-        self.show_now()
+        if not self._is_busy():
+            first, second = self.arms
+            self.arms = (first, arm) if self._focused_index else (arm, second)
+            self.comparison = self._new_comparison()
+            self.show_now()
 
     def _is_busy(self) -> bool:
         if self.comparison.is_running:
             self.notify("A reply is running: esc stops it.")
         return self.comparison.is_running
 
-    def _new_comparison(self) -> Comparison:
+    def _new_comparison(self, request: GenerationRequest | None = None) -> Comparison:
         conversation = self._conversation
         return Comparison(
             conversation.client,
-            self._request,
+            request or self._request,
             self.arms,
             speculation=conversation.speculation,
         )
@@ -334,8 +261,8 @@ class AnswerText:
         self._text = TintedText("source")
         self._n_events = 0
 
-    def take(self, answer: ArmReply | None, tint: TintMode) -> bool:
-        """Hold an answer as it is now; False if nothing is new."""
+    def update(self, answer: ArmReply | None, tint: TintMode) -> bool:
+        """Add the new tokens of an answer; False if nothing changed."""
         is_other = answer is not self._answer or tint != self._text.mode
         if is_other:
             self._answer, self._text, self._n_events = answer, TintedText(tint), 0
@@ -367,11 +294,6 @@ def arm_choices(predictors: Sequence[str], settings: SpeculationSettings) -> lis
 def arm_list(choices: Sequence[Arm], now: Arm) -> PickScreen[Arm]:
     """A list of arms to choose from; `now` is marked."""
     rows = [
-        Row(
-            arm,
-            partial(clipped, (Run(arm.name, "strong"),)),
-            words=arm.name.replace(":", " "),
-        )
-        for arm in choices
+        Row.of(arm, Run(arm.name, "strong"), words=arm.name.replace(":", " ")) for arm in choices
     ]
     return PickScreen("predictor and controller of this side", rows, mark=now)

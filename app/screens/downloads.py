@@ -20,7 +20,7 @@ from app import paths
 from app.bindings import with_keys
 from app.library import HubOffer, maker_of, read_offer, verdict_text
 from app.planning import user_planner
-from app.render.lines import Run, clipped, spread
+from app.render.lines import Line, Run, spread
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
 from app.screens.dialogs import PickScreen, ask, ask_line, confirm, in_thread
@@ -55,7 +55,7 @@ _CHOICES = (
 
 
 class FirstRunScreen(ModalScreen[Path | None]):
-    """Where models were looked for, and ways to get one; the result is the model to open."""
+    """Ways to get a model, and the searched folders; the result is the model to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("i", "install", "Install the starter", id="first-install",
@@ -77,14 +77,14 @@ class FirstRunScreen(ModalScreen[Path | None]):
         title: str,
         browse: Callable[[], None] | None = None,
     ) -> None:
-        """Offer ways to a model.
+        """Offer ways to get a model.
 
         Args:
             folders: The searched folders.
             install: Installs the starter.
             look: Searches again; returns a model that was found.
             title: The title of the dialog.
-            browse: Opens the list of models that can be downloaded.
+            browse: Opens the list of models to download.
         """
         super().__init__()
         self._browse = browse
@@ -226,8 +226,7 @@ class HubScreen(PickScreen[str]):
             self._ask(model, self._offer)
 
     def _ask(self, model: HubModel, offer: HubOffer) -> None:
-        folder = paths.models_dir()
-        verdict = verdict_text(offer.option_of(model))
+        folder, verdict = paths.models_dir(), verdict_text(offer.option_of(model))
         question = (
             f"Download {model.name}, {fmt.nbytes(model.nbytes)}?\n\nThe model {verdict}.\n"
             f"The file will be saved in {model.place(folder).parent}."
@@ -262,11 +261,8 @@ class DownloadScreen(ModalScreen[Path | None]):
             yield Static(visible(title), classes="title", markup=False)
             yield Static(visible(f"The model {self._verdict}."), markup=False)
             yield Static("connecting …", id="progress", markup=False)
-            yield Static(
-                "esc stops; start the download again to resume",
-                classes="hint",
-                markup=False,
-            )
+            hint = "esc stops; start the download again to resume"
+            yield Static(hint, classes="hint", markup=False)
 
     def on_mount(self) -> None:
         in_thread(self, "download", self._download, self.dismiss, self._fail)
@@ -327,7 +323,6 @@ def _found(name: str) -> Sequence[HubRepository]:
     return find_repositories(entry.name, maker_of(entry.source))
 
 
-def _repository_line(repository: HubRepository, width: int) -> tuple[Run, ...]:
-    downloads = f"{fmt.count(repository.n_downloads)} downloads"
-    left = (Run(visible(repository.name), "strong"),)
-    return clipped(spread(left, (Run(downloads, "muted"),), width), width)
+def _repository_line(repository: HubRepository, width: int) -> Line:
+    downloads = Run(f"{fmt.count(repository.n_downloads)} downloads", "muted")
+    return spread((Run(visible(repository.name), "strong"),), (downloads,), width)

@@ -1,6 +1,6 @@
 """Lists of models with verdicts: this machine and the catalogue; lists of files."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -8,15 +8,14 @@ from typing import ClassVar, Literal
 
 from textual import work
 from textual.binding import Binding, BindingType
-from textual.timer import Timer
 from textual.worker import get_current_worker
 
 from app import format as fmt
 from app.library import favourites, is_used, mark_favourite, removal_of
-from app.render.lines import Line, Run, clipped
+from app.render.lines import Line, Run
 from app.render.plan_lists import LEGEND, model_option_line
 from app.sanitize import visible
-from app.screens.dialogs import PickScreen, ask, confirm, in_thread, report
+from app.screens.dialogs import PickScreen, ask, confirm, in_thread
 from app.threads import call_if_open
 from app.widgets.bars import TabStrip
 from app.widgets.select_list import Row
@@ -24,7 +23,7 @@ from engine.configuration import Configuration
 from engine.errors import EngineError
 from engine.model.architecture import Model
 from engine.model.hub import parse_hub_name
-from engine.model.library import LibraryScan, ModelEntry
+from engine.model.library import ModelEntry
 from engine.model.ollama import model_title
 from engine.planning.models import (
     CATALOG_QUANTIZATIONS,
@@ -40,35 +39,17 @@ from engine.servers import saved_server, shown_origin
 
 HEIGHTS = [(0, "-low"), (26, "-tall")]
 TABS = ("on this machine", "catalogue")
-BATCH = 6
-"""Models that are verified before they are painted."""
-CATALOG_BATCH = 32
-PROGRESS_EVERY_S = 0.2
 MAX_DRAFTS = 3
 """Draft models that the note of a model names."""
+ADD = "\0add"
+"""Key of the row that installs the starter or opens a file."""
 Purpose = Literal["load", "plan"]
 
 
-def file_facts(entry: ModelEntry) -> list[str]:
+def file_facts(entry: ModelEntry) -> tuple[str, ...]:
     """Known facts of a model: file type, size, context length, architecture."""
-    facts = [entry.file_type or "", fmt.nbytes(entry.nbytes)]
-    facts += [f"ctx {fmt.context_size(entry.n_ctx_train)}"] if entry.n_ctx_train else []
-    return [*facts, entry.architecture or ""]
-
-
-def file_line(entry: ModelEntry, width: int, *, is_now: bool) -> Line:
-    """A file with its facts, or what is wrong with it; a point marks a file in use."""
-    text = entry.problem or " · ".join(filter(None, file_facts(entry)))
-    runs = (
-        Run("• " if is_now else "  ", "accent"),
-        Run(visible(entry.name), "muted" if entry.problem else "strong"),
-        Run(f"  {visible(text)}", "bad" if entry.problem else "muted"),
-    )
-    return clipped(runs, width)
-
-
-ADD = "\0add"
-"""Key of the row that leads to where a model is installed or opened."""
+    context = f"ctx {fmt.context_size(entry.n_ctx_train)}" if entry.n_ctx_train else ""
+    return entry.file_type or "", fmt.nbytes(entry.nbytes), context, entry.architecture or ""
 
 
 def folders_text(folders: Sequence[Path]) -> str:
@@ -140,7 +121,7 @@ class ModelsScreen(PickScreen[str]):
         self._scan = scan
         self._folders = folders
         self._fit_context = context
-        self._now = now
+        self._now = str(now)
         self._loaded = loaded
         self._purpose = purpose
         self._servers = servers
@@ -152,13 +133,10 @@ class ModelsScreen(PickScreen[str]):
         self._options: Sequence[ModelOption] = ()
         self._list_note = ""
         self._has_moved = False
-        """Whether the user marked a row: the mark stays there."""
-        self._progress: Timer | None = None
+        """Whether the user moved the highlight: it then stays on its row."""
 
     def on_mount(self) -> None:
         super().on_mount()
-        if isinstance(self._scan, LibraryScan):
-            self._progress = self.set_interval(PROGRESS_EVERY_S, self._show_progress)
         if self._first_tab:
             self.query_one(TabStrip).active = self._first_tab
         else:
@@ -172,10 +150,8 @@ class ModelsScreen(PickScreen[str]):
         self.query_one(TabStrip).next()
 
     def action_quantize(self, step: int) -> None:
-        if not self._is_catalog:
-            return
         index = CATALOG_QUANTIZATIONS.index(self._quantization) + step
-        if 0 <= index < len(CATALOG_QUANTIZATIONS):
+        if self._is_catalog and 0 <= index < len(CATALOG_QUANTIZATIONS):
             self._quantization = CATALOG_QUANTIZATIONS[index]
             self._fill()
 
@@ -185,81 +161,55 @@ class ModelsScreen(PickScreen[str]):
     def _is_catalog(self) -> bool:
         return self.query_one(TabStrip).active == 1
 
-    def _show_progress(self) -> None:
-        scan = self._scan
-        is_shown = self._is_catalog or self._options
-        if isinstance(scan, LibraryScan) and scan.n_all and not is_shown:
-            self.show_all((), note=f"looking … {scan.n_done} of {scan.n_all} files")
-
     def _fill(self) -> None:
         self._options = ()
         self.awaits_rows = not self._is_catalog
-        if self._is_catalog:
-            self.show_all((), note="reading the catalogue …")
+        self.show_all((), note="reading the catalogue …" if self._is_catalog else "looking …")
         self._verify(is_catalog=self._is_catalog)
-
-    def _catalog(self) -> Iterator[ModelOption]:
-        context = self._fit_context()
-        if context is not None:
-            yield from catalog_options(self._quantization, context, _catalog_facts)
-
-    def _library(self) -> Iterator[ModelOption]:
-        marked = favourites()
-        entries = sorted(self._scan(), key=lambda entry: entry.identity not in marked)
-        self._entries = {str(entry.path): entry for entry in entries}
-        facts = [("★" if entry.identity in marked else "", *file_facts(entry)) for entry in entries]
-        context = self._fit_context()
-        if context is not None:
-            yield from library_options(entries, facts, context)
-        else:
-            for entry, shown in zip(entries, facts, strict=True):
-                yield ModelOption(
-                    str(entry.path), entry.name, shown, problem=entry.problem or "",
-                    speed=entry.speed,
-                )  # fmt: skip
-        for address in self._servers():
-            url = address.partition("#")[0]
-            yield ModelOption(address, model_title(address), ("server", shown_origin(url)))
 
     @work(thread=True, exclusive=True, group="verify")
     def _verify(self, *, is_catalog: bool) -> None:
-        """Verify the models one after the other, and list the names of the catalogue first."""
-        worker, found, rest = get_current_worker(), list[ModelOption](), dict[str, ModelOption]()
-        note = folders_text(self._folders)
+        """Show the names, then the same models with their verdicts."""
         if is_catalog:
             note = f"quantisation {self._quantization} (◂ ▸) · models that fit, fastest first"
-            rest = {option.key: option for option in catalog_names(self._quantization)}
-            call_if_open(self, self._show, [*rest.values()], f"{note} · 0 checked …")
-        for option in self._catalog() if is_catalog else self._library():
-            if worker.is_cancelled:
-                return
-            found.append(option)
-            rest.pop(option.key, None)
-            if len(found) % (CATALOG_BATCH if is_catalog else BATCH) == 0:
-                shown = [*(rank_options(found) if is_catalog else found), *rest.values()]
-                call_if_open(self, self._show, shown, f"{note} · {len(found)} checked …")
-        call_if_open(self, self._show_last, rank_options(found) if is_catalog else found, note)
+            named, entries = catalog_names(self._quantization), []
+        else:
+            note, marked = folders_text(self._folders), favourites()
+            entries = sorted(self._scan(), key=lambda entry: entry.identity not in marked)
+            named = [_unverified(entry, is_favourite=entry.identity in marked) for entry in entries]
+            self._entries = {str(entry.path): entry for entry in entries}
+        servers = [] if is_catalog else list(map(_server_option, self._servers()))
+        if get_current_worker().is_cancelled:
+            return
+        if named:
+            call_if_open(self, self._show, [*named, *servers], f"{note} · checking …")
+        context = self._fit_context()
+        if context is not None:
+            if is_catalog:
+                verified = catalog_options(self._quantization, context, _catalog_facts)
+            else:
+                verified = library_options(entries, [each.facts for each in named], context)
+            named = []
+            for option in verified:
+                if get_current_worker().is_cancelled:
+                    return
+                named.append(option)
+        options = rank_options(named) if is_catalog else [*named, *servers]
+        call_if_open(self, self._show_last, options, note)
 
     def _show_last(self, options: list[ModelOption], note: str) -> None:
         self._show(options, note if options else f"no model was found {note}")
-        if not options and not self._is_catalog:
-            self._offer_others()
-        self.awaits_rows = self._takes_next = False
-
-    def _offer_others(self) -> None:
-        """Without a model on this machine, offer ways to get one, or the catalogue."""
+        self.awaits_rows = False
+        if options or self._is_catalog:
+            return
         if self._add is not None:
-            words = "Install the starter model, or open a file by its path"
-            line = partial(clipped, (Run("  "), Run(words, "accent")))
-            self.show_all([Row(ADD, line)], note=self._note)
+            text = "Install the starter model, or open a file by its path"
+            self.show_all([Row.of(ADD, Run("  "), Run(text, "accent"))], note=self._note)
         elif not self._has_chosen_tab:
             self.action_next_tab()
 
     def _show(self, options: list[ModelOption], note: str) -> None:
-        if self._progress is not None and not self._is_catalog:
-            self._progress.stop()
-        self._options, self._list_note = options, note
-        now = str(self._now)
+        self._options, self._list_note, now = options, note, self._now
         rows = [
             Row(
                 option.key,
@@ -274,25 +224,28 @@ class ModelsScreen(PickScreen[str]):
         self.show_all(rows, note=note, mark=mark)
         self._describe_marked()
 
-    # --- the marked model ---
+    # --- the highlighted model ---
+
+    @property
+    def _marked_entry(self) -> ModelEntry | None:
+        return self._entries.get(self.marked or "")
 
     def on_select_list_marked(self) -> None:
         self._has_moved = True
         self._describe_marked()
 
     def _describe_marked(self) -> None:
+        entry = self._marked_entry
         if self._is_catalog:
             marked = next((each for each in self._options if each.key == self.marked), None)
-            facts = () if marked is None else marked.facts
-            also = next((fact for fact in facts if fact.startswith("also ")), "")
-            self.show_note(" · ".join(filter(None, (also, self._list_note))))
-        entry = self._entries.get(self.marked or "")
-        if entry is not None and not self._is_catalog and not entry.problem:
+            aliases = [fact for fact in (marked.facts if marked else ()) if fact[:5] == "also "]
+            self.show_note(" · ".join((*aliases, self._list_note)))
+        elif entry is not None and not entry.problem:
             others = list(self._entries.values())
-            show = partial(self._show_description, str(entry.path))
+            show = partial(self._show_description, self.marked)
             in_thread(self, "describe", partial(_description, entry, others), show)
 
-    def _show_description(self, key: str, text: str) -> None:
+    def _show_description(self, key: str | None, text: str) -> None:
         if key == self.marked:
             self.show_note(text)
 
@@ -301,13 +254,12 @@ class ModelsScreen(PickScreen[str]):
         if key == ADD:
             self.action_add()
             return
-        entry = self._entries.get(key)
+        entry, name = self._entries.get(key), parse_hub_name(key)
         if self._purpose == "load" and entry is not None and entry.problem:
             self.notify(entry.problem, severity="error")
             return
-        asked = parse_hub_name(key)
-        is_plannable = self._purpose == "plan" and (asked is None or asked.file is not None)
-        if key in self._entries or saved_server(key) or is_plannable:
+        is_plannable = self._purpose == "plan" and (name is None or name.file is not None)
+        if entry is not None or saved_server(key) or is_plannable:
             self.dismiss(key)
         else:
             from app.screens.downloads import HubScreen  # with the first question to the hub
@@ -318,22 +270,21 @@ class ModelsScreen(PickScreen[str]):
         """A row for a typed name of a hub repository or of a file in one."""
         if parse_hub_name(text) is None:
             return next((row for row in self._all if row.key == ADD), None)
-        line = (Run("  "), Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted"))
-        return Row(text, partial(clipped, line))
+        name, where = Run(visible(text), "strong"), Run("  on the Hugging Face hub", "muted")
+        return Row.of(text, Run("  "), name, where)
 
     def action_favourite(self) -> None:
-        entry = self._entries.get(self.marked or "")
+        entry = self._marked_entry
         if entry is not None and entry.identity is not None:
             mark_favourite(entry.identity, is_favourite=entry.identity not in favourites())
             self._fill()
 
     def action_locate(self) -> None:
-        entry = self._entries.get(self.marked or "")
-        if entry is not None:
+        if (entry := self._marked_entry) is not None:
             self.notify(str(entry.path.parent), title=entry.name)
 
     def action_remove(self) -> None:
-        entry = self._entries.get(self.marked or "")
+        entry = self._marked_entry
         if entry is None:
             return
         removal = removal_of(entry.path)
@@ -344,17 +295,27 @@ class ModelsScreen(PickScreen[str]):
         def remove() -> None:
             try:
                 removal.run()
-            except EngineError as error:
-                report(self, error)
-            self._fill()
+            finally:
+                self._fill()
 
         confirm(self, removal.question, remove)
 
     def action_add(self) -> None:
         if self._add is not None:
             self.dismiss(None)
-            # A screen that is gone hears no answer of one that it opens.
+            # A closed screen receives no result of a screen that it opens.
             self.app.call_later(self._add)
+
+
+def _unverified(entry: ModelEntry, *, is_favourite: bool) -> ModelOption:
+    facts = ("★" if is_favourite else "", *file_facts(entry))
+    problem = entry.problem or ""
+    return ModelOption(str(entry.path), entry.name, facts, problem=problem, speed=entry.speed)
+
+
+def _server_option(address: str) -> ModelOption:
+    facts = ("server", shown_origin(address.partition("#")[0]))
+    return ModelOption(address, model_title(address), facts)
 
 
 def _catalog_facts(model: Model) -> tuple[str, ...]:
@@ -414,9 +375,9 @@ class FilesScreen(PickScreen[Path]):
     def _show(self, entries: Sequence[ModelEntry]) -> None:
         self._problems = {entry.path: entry.problem for entry in entries if entry.problem}
         rows = [
-            Row(
+            Row.of(
                 entry.path,
-                partial(file_line, entry, is_now=entry.path in self._now),
+                *_file_line(entry, is_now=entry.path in self._now),
                 words=entry.name.lower(),
             )
             for entry in entries
@@ -429,3 +390,13 @@ class FilesScreen(PickScreen[Path]):
             self.notify(self._problems[key], severity="error")
         else:
             self.dismiss(key)
+
+
+def _file_line(entry: ModelEntry, *, is_now: bool) -> Line:
+    """A file with its facts, or its problem; a point marks a file in use."""
+    text = entry.problem or " · ".join(filter(None, file_facts(entry)))
+    return (
+        Run("• " if is_now else "  ", "accent"),
+        Run(visible(entry.name), "muted" if entry.problem else "strong"),
+        Run(f"  {visible(text)}", "bad" if entry.problem else "muted"),
+    )

@@ -1,7 +1,6 @@
-"""What the planner's screen plans, what it planned before, and its lines; no Textual here."""
+"""The plan of the planner screen, its undo and its lines; no Textual here."""
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,144 +28,124 @@ from engine.presets.library import preset_of
 from engine.presets.preset import Preset
 
 CONTEXT = "n_ctx"
-MAX_PAST = 200
-"""Changes that can be taken back."""
+MAX_UNDO = 200
+"""Changes that can be undone."""
 
 
 @dataclass(slots=True)
 class PlanSession:
-    """A setup with its plan, the setups before it, and what the user has set in it."""
+    """A setup with its plan, the earlier setups, and the values that the user set."""
 
     loaded: Configuration | None
-    """What is loaded, where the options start."""
+    """The loaded configuration."""
     measured: tuple[BufferSize, ...]
-    """What llama.cpp has allocated for it."""
+    """The buffers that llama.cpp allocated for it."""
     planner: Planner = field(init=False)
     setup: Setup | None = None
     plan: Plan | None = None
-    """What is shown; None where llama.cpp refuses the setup."""
-    last_plan: Plan | None = None
-    """The last one that llama.cpp did not refuse."""
+    """None if llama.cpp refuses the setup."""
     searched: tuple[Setup, SearchResult] | None = None
-    """What was found last, shown while the options stay."""
-    left_setup: Setup | None = None
-    """What was planned when the planner was left before."""
-    kept: frozenset[str] = frozenset()
-    """Which of context and layers the user has set: the others follow the machine."""
-    changes: tuple[Change, ...] = ()
-    """The changes worth a thought, the best first; none until they were worked out."""
-    has_changes: bool = False
-    """Whether those are known for the plan that is shown."""
-    option: int = 0
-    """The chosen option, kept when the planner is left."""
+    """The last search, shown while the setup is its result."""
+    user_set: frozenset[str] = frozenset()
+    """Names of the values that the user set; the others follow the machine."""
+    changes: tuple[Change, ...] | None = None
+    """The suggested changes, the best first; None until they are computed."""
+    option: str = ""
+    """Name of the highlighted option, highlighted again when the planner is opened again."""
     note: str = ""
-    """Why the dry run gave no numbers."""
-    past: deque[Setup] = field(default_factory=lambda: deque(maxlen=MAX_PAST))
-    """Setups before the one of now."""
+    """Why the dry run failed."""
+    past: deque[Setup] = field(default_factory=lambda: deque(maxlen=MAX_UNDO))
 
     def __post_init__(self) -> None:
         self.planner = user_planner(loaded=self.measured, remembers=True)
 
-    # --- where it starts ---
+    @property
+    def facts(self) -> Facts | None:
+        """The facts of the setup that its options depend on."""
+        return None if self.setup is None else self.planner.facts_of(self.setup)
 
-    def start_of_loaded(self, configuration: Configuration) -> tuple[Setup, frozenset[str]]:
-        """The setup of what is loaded, and what is kept of it: a context that was chosen."""
-        is_usual = configuration.n_ctx == AUTO_N_CTX
-        return Setup(configuration), frozenset(() if is_usual else (CONTEXT,))
+    # --- the first setup ---
 
-    def start_of_model(self, name: str) -> Setup:
-        """A model with the defaults of the machine that is planned for.
+    def start(self, configuration: Configuration) -> Setup:
+        """The setup of the loaded configuration; a context other than the default stays."""
+        is_default = configuration.n_ctx == AUTO_N_CTX
+        self.user_set = frozenset(() if is_default else (CONTEXT,))
+        return Setup(configuration)
+
+    def setup_for(self, name: str) -> Setup:
+        """The setup of a model on the machine of the current setup.
 
         Raises:
-            ModelFileError: nothing has that name, or its header cannot be read.
-            HardwareError: the parts make no machine.
+            ModelFileError: no model has this name, or its header cannot be read.
+            HardwareError: the devices cannot be combined.
         """
-        now, asked = self.setup, PlanRequest(model=name)
+        now, request = self.setup, PlanRequest(model=name)
         if now is not None:
-            asked = PlanRequest(
+            request = PlanRequest(
                 model=name,
                 target=now.target,
                 machine=now.machine,
                 margin_bytes=now.margin_bytes,
             )
-        return setup_of(asked, self.planner, with_settings(None, load_settings().settings))
+        setup = setup_of(request, self.planner, with_settings(None, load_settings().settings))
+        self.user_set = frozenset()
+        return setup
 
-    def resume(self, left: "PlanSession") -> None:
-        """Take over what was searched and read when the planner was left."""
-        self.planner.take_headers(left.planner)
-        self.option, self.searched = left.option, left.searched
-        self.left_setup = left.setup
-
-    def restart(self) -> None:
-        """Forget what was searched."""
-        self.searched = None
+    def resume(self, earlier: "PlanSession") -> None:
+        """Use headers, search result and choices of a session that was left."""
+        self.planner.take_headers(earlier.planner)
+        self.option, self.searched = earlier.option, earlier.searched
+        self.user_set = earlier.user_set
 
     # --- changes ---
 
-    def turned(self, setup: Setup) -> Setup:
-        """A setup that the user made of the one of now; what follows the machine goes along."""
+    def following(self, setup: Setup) -> Setup:
+        """A setup that the user changed, with other values adapted to another machine."""
         now = self.setup
         if now is None:
             return setup
-        old, new = _values(now), _values(setup)
-        self.kept |= {name for name in old if old[name] != new[name]}
+        old, new = _placed_values(now), _placed_values(setup)
+        self.user_set |= {name for name in old if old[name] != new[name]}
         if setup.machine == now.machine:
             return setup
         try:
-            return suit_to_machine(setup, self.planner, fixed=self.kept)
+            return suit_to_machine(setup, self.planner, fixed=self.user_set)
         except PresetError:
-            return setup  # llama.cpp refuses its other options, which the plan will say
+            return setup  # the plan reports what llama.cpp refuses
 
     def has_headers_of(self, setup: Setup) -> bool:
-        """Whether a setup is of the files of the one of now, whose headers were read."""
+        """Whether all headers of a setup were read."""
         return self.setup is not None and _files_of(setup) == _files_of(self.setup)
 
-    def enter(self, setup: Setup) -> Facts:
-        """Make a setup the one of now, and the one of now the last before it.
-
-        Returns:
-            What the options need to know of it.
-        """
-        facts = self.planner.facts_of(setup)
-        setup = with_matched_types(setup, facts)
-        if self.setup is not None and self.setup != setup:
-            self.past.append(self.setup)
-        self.setup, self.note = setup, ""
-        return facts
-
-    def make_plan(self) -> Plan | None:
-        """The plan of the setup of now.
+    def change(self, setup: Setup) -> Plan:
+        """Plan a setup whose headers were read; the previous setup can be restored.
 
         Raises:
             EngineError: llama.cpp refuses the setup.
         """
-        self.plan = None
-        if self.setup is not None:
-            plan = self.planner.plan(self.setup)
-            self.changes, self.has_changes = (), False
-            self.plan = self.last_plan = plan
+        setup = with_matched_types(setup, self.planner.facts_of(setup))
+        if self.setup is not None and self.setup != setup:
+            self.past.append(self.setup)
+        self.setup, self.note, self.plan, self.changes = setup, "", None, None
+        self.plan = self.planner.plan(setup)
         return self.plan
 
-    def find_changes(self) -> Iterator[None]:
-        """Compute the useful changes, one with each step."""
-        if self.setup is None:
-            return
-        plan = self.planner.plan(self.setup)
-        found = []
-        for each in changes(plan, self.planner, self.planner.facts_of(plan.setup)):
-            found.append(each)
-            yield
-        self.changes, self.has_changes = best_changes(found), True
+    def find_changes(self, setup: Setup) -> tuple[Change, ...]:
+        """Compute the suggested changes of a setup."""
+        plan = self.planner.plan(setup)
+        return best_changes(changes(plan, self.planner, self.planner.facts_of(setup)))
 
-    # --- what is shown ---
+    # --- lines ---
 
     def heading(self, plan: Plan, width: int) -> Line:
-        """The model, the machine and the verdict, in one line."""
-        return (Run(" "), *heading_line(plan, width - 2, self._origin(plan.setup)))
+        """The model, the program and the context in one line."""
+        setup = plan.setup
+        is_loaded = setup.configuration == self.loaded and setup.machine.is_here
+        return (Run(" "), *heading_line(plan, width - 2, "as loaded" if is_loaded else ""))
 
     def memory_lines(self, plan: Plan, width: int, symbols: GraphSymbols) -> list[Line]:
-        """What the plan costs."""
-        advice = advice_line(self.changes, plan.verdict)
+        """The verdict and the devices, below the result of a search."""
+        advice = advice_line(self.changes or (), plan.verdict)
         lines = plan_lines(plan, width, symbols, loaded=self._loaded(plan), advice=advice)
         setup, found = self.searched or (None, None)
         if found is None or setup != plan.setup:
@@ -174,29 +153,20 @@ class PlanSession:
         return [*goal_lines(found, width), EMPTY, *lines]
 
     def side_lines(self, plan: Plan, width: int) -> list[Line]:
-        """The changes worth a thought, the warnings, and the arguments."""
+        """The suggested changes, the warnings, and the command."""
         note = (f"the dry run failed: {self.note}",) if self.note else ()
-        parts = [
-            change_lines(self.changes, width, " · press a to apply one"),
+        sections = [
+            change_lines(self.changes or (), width, " · press a to apply one"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]
-        lines: list[Line] = []
-        for part in filter(None, parts):
-            lines += [*([EMPTY] if lines else []), *part]
-        return lines
-
-    def _origin(self, setup: Setup) -> str:
-        """Where a setup comes from, while nobody has changed it."""
-        if setup.configuration == self.loaded and setup.machine.is_here:
-            return "as loaded"
-        return "last plan" if setup == self.left_setup else ""
+        return [line for section in sections if section for line in (*section, EMPTY)]
 
     def _loaded(self, plan: Plan) -> dict[str, dict[TermKind, int]] | None:
         is_loaded = file_of(self.loaded) == plan.setup.configuration.model_path
-        if not plan.setup.machine.is_here or not is_loaded:
+        if not plan.setup.machine.is_here or not is_loaded or not self.measured:
             return None
-        return loaded_bytes(self.measured, plan.estimate.devices) if self.measured else None
+        return loaded_bytes(self.measured, plan.estimate.devices)
 
 
 def file_of(configuration: Configuration | None) -> Path | None:
@@ -205,7 +175,7 @@ def file_of(configuration: Configuration | None) -> Path | None:
 
 
 def preset_of_setup(setup: Setup, name: str) -> Preset:
-    """A preset of a setup, the size of the one GPU that was chosen included.
+    """A preset of a setup, with the size of its GPU if the user chose a single one.
 
     Raises:
         PresetError: the name is impossible.
@@ -218,14 +188,12 @@ def preset_of_setup(setup: Setup, name: str) -> Preset:
     return preset_of(setup.configuration, name).model_copy(update=changed)
 
 
-def _values(setup: Setup) -> dict[str, int]:
-    """What follows the machine until the user sets it."""
-    now = setup.configuration
-    return {name: getattr(now, name) for name in (CONTEXT, *PLACED)}
+def _placed_values(setup: Setup) -> dict[str, int]:
+    """The values that follow the machine until the user sets them."""
+    return {name: getattr(setup.configuration, name) for name in (CONTEXT, *PLACED)}
 
 
 def _files_of(setup: Setup) -> tuple[Path | None, ...]:
-    """The files whose headers a plan needs."""
     now = setup.configuration
     draft = None if now.draft is None else now.draft.model_path
     return (now.model_path, draft, now.mmproj_path, *now.lora_paths)

@@ -1,27 +1,23 @@
-"""What the planner asks: models, files, cards, goals, changes worth a thought, a preset's name."""
+"""Lists to choose from in the planner: files, GPUs, goals, changes; the save of a preset."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from app import format as fmt
 from app import paths
 from app.config import model_folders
-from app.render.lines import Line, Run, clipped, spread
+from app.render.lines import Line, Run, spread
 from app.render.plan_changes import change_line
-from app.screens.dialogs import PickScreen, confirm, report
+from app.screens.dialogs import PickScreen, confirm
 from app.screens.plan_session import preset_of_setup
 from app.widgets.select_list import Row
 from engine.configuration import Configuration
-from engine.errors import PresetError
 from engine.memory.cards import Card, all_cards
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
@@ -40,23 +36,6 @@ if TYPE_CHECKING:
     from app.screens.models import FilesScreen
 
 
-@dataclass(frozen=True, slots=True)
-class FileKind:
-    """A file that can stand beside a model."""
-
-    name: str
-    kind: ModelKind
-    add: Callable[[Setup, Path], Setup]
-    """The setup with such a file."""
-
-
-FILES: dict[str, FileKind] = {
-    "draft": FileKind("draft model", ModelKind.MODEL, with_draft),
-    "projector": FileKind("projector", ModelKind.PROJECTOR, with_projector),
-    "adapter": FileKind("LoRA adapter", ModelKind.ADAPTER, with_adapter),
-}
-
-
 def scan_models(
     folders: Sequence[Path] | None = None, kinds: Sequence[ModelKind] = (ModelKind.MODEL,)
 ) -> Sequence[ModelEntry]:
@@ -65,69 +44,84 @@ def scan_models(
     return scan(folders or model_folders(), cache_path=cache_path, kinds=kinds)
 
 
+# --- files next to the model ---
+
+
 def file_list(
     chooser: Chooser,
     now: Configuration,
     models: Callable[[], Sequence[ModelEntry]],
     planner: Planner,
 ) -> "FilesScreen":
-    """The files of a kind: those beside the model, and those of the usual folders.
+    """The files of a kind in the folder of the model and in the usual folders.
 
     Args:
-        chooser: A key of `FILES`.
-        now: What is planned; its files are marked.
-        models: Finds models, which drafts are.
-        planner: Knows the model that is planned.
+        chooser: The kind.
+        now: The planned configuration; its files are marked.
+        models: Finds the models that may draft.
+        planner: Has the header of the planned model.
     """
-    from app.screens.models import FilesScreen  # with the first file that is asked for
+    from app.screens.models import FilesScreen  # with the first file that is chosen
 
-    file = FILES[chooser]
     folders = tuple(dict.fromkeys((now.model_path.absolute().parent, *model_folders())))
-    look: Callable[[], Sequence[ModelEntry]] = partial(scan_models, folders, (file.kind,))
+    used = [path for path in (now.draft and now.draft.model_path, now.mmproj_path) if path]
     if chooser == "draft":
-        look = lambda: drafts_for(planner.model(now.model_path), models)  # noqa: E731
-    chosen = {
-        "draft": () if now.draft is None else (now.draft.model_path,),
-        "projector": () if now.mmproj_path is None else (now.mmproj_path,),
-        "adapter": now.lora_paths,
-    }
-    return FilesScreen(file.name, look, folders, chosen[chooser])
+        look = partial(_drafts, now.model_path, models, planner)
+        return FilesScreen("draft model", look, folders, used)
+    is_projector = chooser == "projector"
+    kind = ModelKind.PROJECTOR if is_projector else ModelKind.ADAPTER
+    noun = "projector" if is_projector else "LoRA adapter"
+    return FilesScreen(
+        noun, partial(scan_models, folders, (kind,)), folders, (*used, *now.lora_paths)
+    )
+
+
+def with_file(chooser: Chooser, setup: Setup, path: Path) -> Setup:
+    """The setup with a file of a kind."""
+    match chooser:
+        case "draft":
+            return with_draft(setup, path)
+        case "projector":
+            return with_projector(setup, path)
+        case _:
+            return with_adapter(setup, path)
+
+
+def _drafts(
+    target: Path, models: Callable[[], Sequence[ModelEntry]], planner: Planner
+) -> list[ModelEntry]:
+    return drafts_for(planner.model(target), models)
 
 
 def drafts_for(target: Model, models: Callable[[], Sequence[ModelEntry]]) -> list[ModelEntry]:
-    """The models found: first those that may draft for a target, the smallest first.
-
-    Those whose header shows another vocabulary have that as their problem.
-    """
+    """Draft models for a target, the smallest first; last, models with another vocabulary."""
     own = vocabulary_facts(target.file)
-    judged = [
-        entry
-        if misfit is None
-        else replace(entry, problem=f"this model cannot be the draft model: {misfit}")
-        for entry in models()
-        for misfit in (entry.vocabulary and facts_difference(own, entry.vocabulary),)
-    ]
-    return sorted(judged, key=lambda entry: (entry.problem is not None, entry.nbytes))
+
+    def checked(entry: ModelEntry) -> ModelEntry:
+        difference = entry.vocabulary and facts_difference(own, entry.vocabulary)
+        if not difference:
+            return entry
+        return replace(entry, problem=f"this model cannot be the draft model: {difference}")
+
+    entries = map(checked, models())
+    return sorted(entries, key=lambda entry: (entry.problem is not None, entry.nbytes))
+
+
+# --- presets, goals, changes ---
 
 
 def save_as_preset(screen: Screen[Any], setup: Setup, presets_dir: Path, name: str) -> None:
-    """Write a setup as a preset, after a question where another one has the name."""
+    """Write a setup as a preset; ask before another one is replaced."""
 
-    def write(*, replace_existing: bool) -> None:
-        try:
-            preset = preset_of_setup(setup, name)
-            path = save_preset(preset, presets_dir, replace_existing=replace_existing)
-        except PresetError as error:
-            report(screen, error)
-        else:
-            screen.notify(f"Saved {path}")
+    def save() -> None:
+        path = save_preset(preset_of_setup(setup, name), presets_dir, replace_existing=True)
+        screen.notify(f"Saved {path}")
 
-    there = named_preset(name, presets_dir)
-    if there is not None and not there.is_builtin:
-        over = partial(write, replace_existing=True)
-        confirm(screen, f"The preset “{there.name}” already exists. Replace it?", over)
+    existing = named_preset(name, presets_dir)
+    if existing is None or existing.is_builtin:
+        save()
     else:
-        write(replace_existing=False)
+        confirm(screen, f"The preset “{existing.name}” already exists. Replace it?", save)
 
 
 def goal_list() -> PickScreen[Goal]:
@@ -135,9 +129,10 @@ def goal_list() -> PickScreen[Goal]:
     return PickScreen(
         "choose a search goal",
         [
-            Row(
+            Row.of(
                 goal,
-                partial(clipped, (Run(f"{goal:<10}", "strong"), Run(GOAL_TEXTS[goal], "muted"))),
+                Run(f"{goal:<10}", "strong"),
+                Run(GOAL_TEXTS[goal], "muted"),
                 words=str(goal),
             )
             for goal in Goal
@@ -150,82 +145,53 @@ def goal_list() -> PickScreen[Goal]:
 
 
 def change_list(changes: Sequence[Change]) -> PickScreen[Setup]:
-    """The changes to take one of, the best first."""
+    """The suggested changes, the best first."""
     return PickScreen(
         "changes",
-        [
-            Row(each.setup, partial(clipped, change_line(each)), words=each.label.lower())
-            for each in changes
-        ],
+        [Row.of(each.setup, *change_line(each), words=each.label.lower()) for each in changes],
         note="effect on memory and on the largest context",
         classes="-short",
     )
 
 
-Cards = tuple[str | int, ...]
-"""GPUs by their cards' names, or by their bytes where any card of that size is meant."""
+# --- GPUs ---
+
 _SIZE = re.compile(r"(?<![\w.])(\d+)\s*g(?:i?b)?(?!\w)")
 
 
-class CardsScreen(PickScreen[Cards]):
-    """Cards to plan for; the result is none for the GPUs of this machine."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("plus", "add", "Add", id="plan-cards-add", priority=True,
-                tooltip="Add one GPU of the highlighted type; press enter to plan for all added "
-                        "GPUs"),
-    ]  # fmt: skip
+class CardsScreen(PickScreen[str]):
+    """GPUs to plan for, as they can be typed: a card, a size, or "" for this machine's GPUs."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
-        """List cards below the GPUs of this machine, which are among its devices."""
+        """List cards below the GPUs among the devices of this machine."""
         found = ", ".join(each.name for each in devices if each.kind == "gpu")
-        found = found or "no GPU: RAM only"
-        here = (Run("this machine  ", "strong"), Run(found, "muted"))
-        self._added: Counter[Cards] = Counter()
-        rows: list[Row[Cards]] = [Row((), partial(clipped, here))]
-        rows += [
-            Row((card.name,), partial(self._card_line, card), words=_card_words(card))
-            for card in all_cards()
-        ]
+        here = Run("this machine  ", "strong"), Run(found or "no GPU: RAM only", "muted")
+        rows: list[Row[str]] = [Row.of("", *here)]
+        rows += [Row(c.name, partial(_card_line, c), words=_card_words(c)) for c in all_cards()]
         super().__init__(
-            "plan for which GPUs?",
+            "plan for which GPU?",
             rows,
             noun="card",
-            hint="enter chooses · + adds a GPU · type a name or a size such as 8 GB · esc closes",
+            hint="enter chooses · type a name or a size such as 8 GB · esc closes\n"
+            "several GPUs: type 2x24GiB or RTX 3060 + 12GiB in the GPUs setting",
         )
-        self._rows = rows
 
-    def found(self, words: Sequence[str]) -> list[Row[Cards]]:
+    def found(self, words: Sequence[str]) -> list[Row[str]]:
         """The cards found by name and by size, below a row for any card of that size."""
         text = " ".join(words)
         rows = super().found(_SIZE.sub(r"=\1gib", text).split())
         if size := _SIZE.fullmatch(text):
-            line = partial(self._line, (int(size[1]) * GIB,), f"any {size[1]} GiB card", ())
-            rows.insert(0, Row((int(size[1]) * GIB,), line))
+            rows.insert(0, Row.of(f"{size[1]}GiB", Run(f"any {size[1]} GiB card", "strong")))
         return rows
 
-    def picked(self, key: Cards) -> None:
-        """Close with what was added, or with the marked card where nothing was."""
-        added = tuple(chain.from_iterable(self._added.elements()))
-        self.dismiss((added or key) if key else ())
 
-    def action_add(self) -> None:
-        if self.marked:
-            self._added[self.marked] += 1
-            self.show_all(self._rows, note="press enter to plan for the added GPUs")
-
-    def _card_line(self, card: Card, width: int) -> Line:
-        kind = "shared" if card.is_unified else ""
-        sizes = (
-            Run(f"{kind:<8}", "muted"),
-            Run(f"{fmt.nbytes(card.memory_bytes):>9}"),
-            Run(f"{card.bandwidth_gbps:>7.0f} GB/s", "muted"),
-        )
-        return self._line((card.name,), card.name, sizes, width)
-
-    def _line(self, key: Cards, name: str, sizes: Line, width: int) -> Line:
-        n = self._added[key]
-        return spread((Run(f"{n} x " if n else "", "accent"), Run(name, "strong")), sizes, width)
+def _card_line(card: Card, width: int) -> Line:
+    sizes = (
+        Run(f"{'shared' if card.is_unified else '':<8}", "muted"),
+        Run(f"{fmt.nbytes(card.memory_bytes):>9}"),
+        Run(f"{card.bandwidth_gbps:>7.0f} GB/s", "muted"),
+    )
+    return spread((Run(card.name, "strong"),), sizes, width)
 
 
 def _card_words(card: Card) -> str:

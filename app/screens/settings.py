@@ -1,4 +1,4 @@
-"""All settings: searched, explained, changed in place; themes with a preview."""
+"""All settings with search and explanations; a list of themes with a preview."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,10 +20,10 @@ from app.widgets.ink import LinesView
 from app.widgets.select_list import Row, SelectList
 
 Place = tuple[str, str]
-"""Table and key of a setting."""
+"""Section and key of a setting."""
 
 LOW = 32
-"""Rows of the terminal below which the list uses the space around it."""
+"""Rows of the terminal below which the dialog has no margins."""
 NEW_PROMPT: Place = ("prompts", "")
 THEME: Place = ("ui", "theme")
 PROMPT_MEANING = "A saved system prompt; select it with ctrl+s in a chat."
@@ -32,7 +32,7 @@ HINT = "enter changes · del restores the default · type to search · esc close
 
 
 class SettingsScreen(PickScreen[Place]):
-    """Every setting in its table, and facts of the marked one."""
+    """Every setting by section, and the facts of the highlighted one."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("delete", "reset", "Default", id="settings-default",
@@ -166,15 +166,9 @@ class SettingsScreen(PickScreen[Place]):
     def _pick(self, place: Place, choices: Sequence[str]) -> None:
         value = self._values[place]
         definition = value.definition
-
         rows = [Row(each, partial(title_line, each), words=each) for each in choices]
-        screen = PickScreen(
-            f"[{place[0]}] {place[1]}",
-            rows,
-            note=definition.meaning,
-            mark=value.text,
-            classes="-short",
-        )
+        title, note = f"[{place[0]}] {place[1]}", definition.meaning
+        screen = PickScreen(title, rows, note=note, mark=value.text, classes="-short")
         ask(self, screen, lambda choice: self._change(place, definition.read(choice)))
 
 
@@ -183,7 +177,7 @@ def _prompt(name: str) -> SettingDefinition:
 
 
 class EditScreen(ModalScreen[str | None]):
-    """Asks for a value and shows what is wrong with it while it is typed."""
+    """Asks for a value and shows its faults while it is typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Cancel", id="edit-cancel", tooltip="Cancel"),
@@ -219,7 +213,7 @@ class EditScreen(ModalScreen[str | None]):
 
     @property
     def text(self) -> str:
-        """What is written."""
+        """The typed text."""
         if self._definition.is_long:
             return self.query_one(TextArea).text
         return self.query_one(Input).value
@@ -240,19 +234,18 @@ class EditScreen(ModalScreen[str | None]):
             self.dismiss(self.text)
 
     def _problem(self) -> str:
-        """Show and return what is wrong with the text."""
+        """Show and return the fault of the text."""
+        problem = ""
         try:
             self._definition.read(self.text)
         except SettingsError as error:
             problem = str(error)
-        else:
-            problem = ""
         self.query_one("#problem", Static).update(visible(problem))
         return problem
 
 
 class ThemeScreen(PickScreen[str]):
-    """The themes; the marked one is shown at once, and undone if none is picked."""
+    """The themes; the highlighted theme is applied at once, and undone by esc."""
 
     def __init__(self, names: Sequence[str], app: App[Any]) -> None:
         self._before = app.theme

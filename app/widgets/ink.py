@@ -39,9 +39,8 @@ def highlighted(strip: Strip, start: int, end: int, style: Style) -> Strip:
 class Ink(Widget):
     """A widget that paints lines in the styles of `inks.tcss`.
 
-    A CSS border only makes room for the frame, which is drawn here. Its styles are no component
-    classes: Textual works all of these out anew whenever the styles of a widget may have changed,
-    for dozens of names here, few of which are painted with before they may change again.
+    A CSS border only reserves the space of the frame, which is drawn here. The styles are no
+    component classes, since Textual would compute all of these at each change of a style.
     """
 
     frame_title: str = ""
@@ -64,7 +63,7 @@ class Ink(Widget):
         """Drop every finished strip: colours or width are others now."""
 
     def set_frame(self, *, title: str | None = None, hint: str | None = None) -> None:
-        """Change what the frame says."""
+        """Change the texts of the frame."""
         title = self.frame_title if title is None else title
         hint = self.frame_hint if hint is None else hint
         if (title, hint) != (self.frame_title, self.frame_hint):
@@ -219,7 +218,7 @@ class LinesView(ScrollView, Ink, can_focus=False):
         Args:
             render: Makes the lines for a width.
             title: Stands in the frame.
-            below: Stands in the frame behind the number of lines below; None leaves both out.
+            below: Text in the frame after the number of lines below; None shows neither.
             follows: Whether new lines scroll into sight while the end is.
             can_focus: Whether its own keys scroll it.
             id: Its name in the style sheets.

@@ -1,17 +1,39 @@
 """The framed panels beside the chat: a snapshot goes in, lines are painted."""
 
-from typing import get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from app.chat.snapshot import CockpitSnapshot
-from app.render.cache import cache_lines
 from app.render.charts import GraphSymbols
 from app.render.lines import Line
-from app.render.speculation import speculation_lines, speculation_title
-from app.render.status import memory_lines, server_lines, throughput_lines
+from app.render.panels import (
+    cache_lines,
+    memory_lines,
+    server_lines,
+    speculation_lines,
+    speculation_title,
+    throughput_lines,
+)
 from app.widgets.ink import InkLines
 from engine.events import PanelName
 
-PANELS: tuple[PanelName, ...] = get_args(PanelName)
+
+@dataclass(frozen=True, slots=True)
+class PanelContent:
+    """The title and the lines of a panel."""
+
+    title: Callable[[CockpitSnapshot], str]
+    lines: Callable[[CockpitSnapshot, int, GraphSymbols], list[Line]]
+
+
+PANELS: Mapping[PanelName, PanelContent] = {
+    "speculation": PanelContent(speculation_title, speculation_lines),
+    "throughput": PanelContent(lambda _: "throughput", throughput_lines),
+    "cache": PanelContent(lambda _: "KV cache", cache_lines),
+    "memory": PanelContent(
+        lambda _: "memory", lambda snapshot, width, _symbols: memory_lines(snapshot, width)
+    ),
+}
 
 
 class Panel(InkLines):
@@ -20,40 +42,20 @@ class Panel(InkLines):
     def __init__(self, name: PanelName) -> None:
         super().__init__(id=name)
         self._panel: PanelName = name
+        self._content = PANELS[name]
         self._snapshot = CockpitSnapshot()
-        self.frame_title = self._title()
+        self.frame_title = self._content.title(self._snapshot)
 
     def present(self, snapshot: CockpitSnapshot) -> None:
+        """Show a snapshot."""
         self._snapshot = snapshot
         width, height = self.size
         if width:
-            above = server_lines(snapshot, self._panel, width)
-            lines = panel_lines(
-                self._panel, snapshot, width, max(height - len(above), 1), self.symbols
-            )
-            self.show([*above, *lines])
-            self.set_frame(title=self._title())
-
-    def _title(self) -> str:
-        if self._panel == "speculation":
-            return speculation_title(self._snapshot)
-        return "KV cache" if self._panel == "cache" else self._panel
+            lines = server_lines(snapshot, self._panel, width)
+            lines += self._content.lines(snapshot, width, self.symbols)
+            self.show(lines[:height])
+            self.set_frame(title=self._content.title(snapshot))
 
     def on_resize(self) -> None:
         super().on_resize()
         self.present(self._snapshot)
-
-
-def panel_lines(
-    panel: PanelName, snapshot: CockpitSnapshot, width: int, height: int, symbols: GraphSymbols
-) -> list[Line]:
-    """The lines of a panel, for a width and a height in cells."""
-    match panel:
-        case "speculation":
-            return speculation_lines(snapshot, width, symbols, height=height)
-        case "throughput":
-            return throughput_lines(snapshot, width, symbols)
-        case "cache":
-            return cache_lines(snapshot, width, symbols, height=height)
-        case "memory":
-            return memory_lines(snapshot, width)

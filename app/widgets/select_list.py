@@ -1,8 +1,9 @@
-"""Rows to choose one from: by keyboard, mouse and wheel; only those in sight are made."""
+"""A list of rows to choose one from; only visible rows are made."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.format import counted
-from app.render.lines import EMPTY, Line, Run
+from app.render.lines import EMPTY, Line, Run, clipped
 from app.widgets.ink import Ink, highlighted
 
 MARKER_WIDTH = 2
@@ -32,14 +33,19 @@ class Row(Generic[Key]):
     """A row of one line or two."""
 
     key: Key
-    """What it stands for; the mark stays with it when other rows are shown."""
+    """What the row stands for; the highlight stays with it when other rows are shown."""
     line: LineOf
     below: LineOf | None = None
     """Its second line."""
     words: str = ""
-    """What a search finds it by, in small letters; empty where none does and no count has it."""
+    """Lower-case text that a search matches; empty for rows that are neither found nor counted."""
     is_enabled: bool = True
-    """Keys and mouse go past a row that is not."""
+    """Whether keys and mouse can highlight it."""
+
+    @classmethod
+    def of(cls, key: Key, *runs: Run, words: str = "") -> "Row[Key]":
+        """A row with one line that is clipped."""
+        return cls(key, partial(clipped, runs), words=words)
 
 
 class SelectList(ScrollView, Ink, can_focus=True):
@@ -163,7 +169,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
     def action_page(self, pages: int) -> None:
         """Go a page up or down."""
         if self.rows:
-            y = self._tops[self.index] + pages * max(self._room - 1, 1)
+            y = self._tops[self.index] + pages * max(self._n_visible - 1, 1)
             self.action_go(self._row_at(min(max(y, 0), self._tops[-1] - 1)) or 0)
 
     def action_go(self, index: int) -> None:
@@ -179,15 +185,19 @@ class SelectList(ScrollView, Ink, can_focus=True):
             self.post_message(self.Picked(self.rows[self.index].key))
 
     def on_click(self, event: events.Click) -> None:
-        y = event.get_content_offset_capture(self).y - self._head_height
-        index = self._row_at(y + self.scroll_offset.y)
-        if y < 0 or index is None or not self.rows[index].is_enabled:
+        index = self.row_under(event)
+        if index is None or not self.rows[index].is_enabled:
             return
         was_marked = index == self.index
         if not was_marked:
             self._go(index)
         if was_marked or self._click_picks:
             self.action_pick()
+
+    def row_under(self, event: events.MouseEvent) -> int | None:
+        """The row under the mouse."""
+        y = event.get_content_offset_capture(self).y - self._head_height
+        return self._row_at(y + self.scroll_offset.y) if y >= 0 else None
 
     def _enabled(self, index: int, step: int) -> int:
         """The first row that can be taken, from the given one on; the marked one without any."""
@@ -211,8 +221,8 @@ class SelectList(ScrollView, Ink, can_focus=True):
         self._count_below()
 
     def content_strip(self, y: int, width: int) -> Strip:
-        room = min(width, self.scrollable_content_region.width)
-        return self._strip(y, room).adjust_cell_length(width, self.ink(""))
+        inner = min(width, self.scrollable_content_region.width)
+        return self._strip(y, inner).adjust_cell_length(width, self.ink(""))
 
     def _strip(self, y: int, width: int) -> Strip:
         if not self.rows:
@@ -244,7 +254,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         return 0 if self._head is None else 1
 
     @property
-    def _room(self) -> int:
+    def _n_visible(self) -> int:
         """Lines for rows."""
         return self.size.height - self._head_height
 
@@ -255,17 +265,17 @@ class SelectList(ScrollView, Ink, can_focus=True):
         self.refresh()
 
     def _count_below(self) -> None:
-        last = self.scroll_offset.y + self._room
+        last = self.scroll_offset.y + self._n_visible
         n_below = len(self.rows) - bisect_right(self._tops, last) + 1
-        below = f"{counted(n_below, 'row')} below" if n_below > 0 and self._room > 0 else ""
+        below = f"{counted(n_below, 'row')} below" if n_below > 0 and self._n_visible > 0 else ""
         self.set_frame(hint=" · ".join(filter(None, (below, self._note if self.rows else ""))))
 
     def _follow(self) -> None:
         """Scroll so far that the marked row is in sight."""
-        if not self.rows or self._room <= 0:
+        if not self.rows or self._n_visible <= 0:
             return
         first, end = self._tops[self.index], self._tops[self.index + 1]
         if first < self.scroll_offset.y:
             self.scroll_to(y=first, animate=False, force=True)
-        elif end > self.scroll_offset.y + self._room:
-            self.scroll_to(y=end - self._room, animate=False, force=True)
+        elif end > self.scroll_offset.y + self._n_visible:
+            self.scroll_to(y=end - self._n_visible, animate=False, force=True)

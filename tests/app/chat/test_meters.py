@@ -4,9 +4,9 @@ import pytest
 
 from app.chat.meters import N_NOTES, Meters
 from app.format import NO_VALUE
-from app.render.cache import cache_lines
 from app.render.lines import plain
-from app.render.status import memory_lines, status_line
+from app.render.panels import cache_lines, memory_lines
+from app.render.status import status_line
 from engine.cache.report import CacheNote, CacheReport
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings
 from engine.events import (

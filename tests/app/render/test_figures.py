@@ -10,12 +10,11 @@ from app.chat.entries import ending_of
 from app.chat.meters import Meters
 from app.cli.run_reply import summary
 from app.format import NO_VALUE
-from app.render.cache import cache_lines
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain
+from app.render.panels import cache_lines, memory_lines, speculation_lines, throughput_lines
 from app.render.reply_stats import reply_stats_text
-from app.render.speculation import speculation_lines
-from app.render.status import memory_lines, status_line, throughput_lines
+from app.render.status import status_line
 from app.store.records import StoredMessage
 from engine.cache.report import CacheCounts, CacheReport
 from engine.events import (

@@ -17,11 +17,12 @@ from app.render.plan import (
     refusal_lines,
     table_section,
 )
-from app.render.plan_changes import OptionState, option_sheet
+from app.render.plan_changes import option_help, option_line
 from engine.configuration import Configuration
 from engine.memory.hardware import Device
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB
+from engine.planning.changes import OptionSteps
 from engine.planning.machine import PlannedMachine
 from engine.planning.options import OPTIONS
 from engine.planning.planner import Plan, Planner, Setup
@@ -94,18 +95,12 @@ def test_every_kind_of_term_has_a_sign_a_colour_and_a_row() -> None:
         assert ("KV cache" if kind is TermKind.KV else str(kind)) in text
 
 
-def test_options_scroll_so_that_the_chosen_one_is_in_sight_with_its_help() -> None:
+def test_an_option_line_has_its_width_and_a_disabled_option_gives_the_reason() -> None:
     found, planner = planned(DENSE, 12)
     facts = planner.facts_of(found.setup)
-    first = 0
-    for selected in (*range(len(OPTIONS)), *reversed(range(len(OPTIONS)))):
-        state = OptionState(selected, first=first)
-        sheet = option_sheet(OPTIONS, found.setup, facts, state, 30, 20)
-        first = sheet.first
-        places = [line.index for line in sheet.lines]
-        assert selected in places
-        assert len(sheet.lines) == 20
-        n_rows = len([place for place in places if place is not None])
-        assert sheet.n_above + n_rows + sheet.n_below == len(OPTIONS)
-        assert max(width_of(line.line) for line in sheet.lines) <= 30
-    assert (sheet.n_above, sheet.first) == (0, 0)
+    for option in OPTIONS:
+        assert width_of(option_line(option, found.setup, facts, 30)) == 30
+        lines = option_help(option, found.setup, facts, OptionSteps(), "", 30)
+        reason = option.disabled_reason(found.setup, facts)
+        assert bool(reason) == ("not used" in " ".join(map(plain, lines)))
+        assert max(map(width_of, lines)) <= 30

@@ -12,14 +12,13 @@ import app as kvchat
 from app.render.lines import plain
 from app.themes import load_themes, theme_variable_defaults
 from app.widgets.ink import LinesView
-from app.widgets.planner import PlanOptions, PlanTable
+from app.widgets.planner import OptionList, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.errors import WorkerError
 from engine.events import BufferSize
 from engine.memory.dry_run import DryRun
 from engine.memory.terms import Target
-from engine.planning.options import OPTIONS
 from tests.support.fakes_app import wait_until
 
 STYLES = Path(kvchat.__file__).parent / "styles"
@@ -68,8 +67,9 @@ def report_of(screen: Screen[Configuration | None], name: str = "") -> str:
 
 
 def shown_options(screen: Screen[Configuration | None]) -> str:
-    """The text of the options."""
-    return "\n".join(plain(line) for line in screen.query_one(PlanOptions).lines)
+    """The text of the options and their help."""
+    texts = (screen.query_one(OptionList).lines, screen.query_one("#plan-help", LinesView).lines)
+    return "\n".join(plain(line) for lines in texts for line in lines)
 
 
 def table_of(screen: Screen[Configuration | None]) -> str:
@@ -77,10 +77,10 @@ def table_of(screen: Screen[Configuration | None]) -> str:
     return "\n".join(plain(line) for line in screen.query_one(PlanTable).lines)
 
 
-def go_to(screen: Screen[Configuration | None], name: str) -> None:
-    """Choose an option by its name."""
-    place = [option.name for option in OPTIONS].index(name)
-    screen.query_one(PlanOptions).action_choose_end(place)
+async def go_to(pilot: Pilot[None], screen: Screen[Configuration | None], name: str) -> None:
+    """Highlight an option by its name."""
+    screen.query_one(OptionList).mark(name)
+    await pilot.pause()
 
 
 async def shows(pilot: Pilot[None], screen: Screen[Configuration | None], text: str) -> None:

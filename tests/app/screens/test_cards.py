@@ -3,16 +3,15 @@
 from pathlib import Path
 
 from app.render.lines import plain
-from app.screens.planner_lists import Cards, CardsScreen
+from app.screens.planner_lists import CardsScreen
 from app.widgets.select_list import SelectList
-from engine.memory.units import GIB
 from tests.support.fakes_app import WIDE, make_app, ready
 
 
 async def test_a_size_finds_the_cards_of_that_size_and_any_card_of_it(
     tmp_path: Path,
 ) -> None:
-    taken: list[Cards | None] = []
+    taken: list[str | None] = []
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
@@ -25,16 +24,4 @@ async def test_a_size_finds_the_cards_of_that_size_and_any_card_of_it(
             assert others
             assert all("8.00 GiB" in line or "8 GiB" in line for line in others if line.strip())
             await pilot.press("enter")
-    assert taken == [(8 * GIB,)] * 3
-
-
-async def test_what_was_added_is_counted_and_taken(tmp_path: Path) -> None:
-    taken: list[Cards | None] = []
-    app, _ = make_app(tmp_path)
-    async with app.run_test(size=WIDE) as pilot:
-        await ready(pilot)
-        screen = CardsScreen([])
-        await app.push_screen(screen, taken.append)
-        await pilot.press(*"3090", "plus", "backspace", "backspace", "backspace", "backspace")
-        await pilot.press(*"4070", "enter")
-    assert taken == [("GeForce RTX 3090",)]
+    assert taken == ["8GiB"] * 3

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from textual.widgets import Input
 
+from app.render.lines import plain
 from app.screens.export import ExportScreen
+from app.widgets.bars import TitleBar
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration
 from engine.planning.planner import Planner, Setup
@@ -19,6 +21,10 @@ def export_screen(path: Path, **changes: object) -> ExportScreen:
     return ExportScreen(Planner().plan(Setup(configuration, "llama-server")))
 
 
+def title_of(screen: ExportScreen) -> str:
+    return "".join(map(plain, screen.query_one(TitleBar).lines))
+
+
 def choose(screen: ExportScreen, name: str) -> None:
     screen.query_one(SelectList).action_go(list(FORMATS).index(name))
 
@@ -28,9 +34,7 @@ async def test_every_format_is_shown_by_arrows(starter_path: Path) -> None:
     app = Host(screen)
     async with app.run_test(size=NARROW) as pilot:
         for name, format_ in FORMATS.items():
-            await wait_until(
-                pilot, lambda title=format_.title: title in str(screen.query_one(".title").render())
-            )
+            await wait_until(pilot, lambda title=format_.title: title in title_of(screen))
             assert report_of(screen), name
             await pilot.press("down")
 
@@ -93,7 +97,8 @@ async def test_lm_studios_defaults_are_joined_with_those_that_are_there(
     async with app.run_test(size=WIDE) as pilot:
         choose(screen, "lm-studio")
         await wait_until(pilot, lambda: "contextLength" in report_of(screen))
-        place = screen._exported.install_path  # type: ignore[union-attr]  # rendered above
+        place = screen.install_path
+        assert place is not None
         place.parent.mkdir(parents=True)
         place.write_text('{"load": {"fields": [{"key": "mine", "value": 1}]}}')
         await pilot.press("i")

@@ -18,7 +18,6 @@ from app.screens.dialogs import AskYes
 from app.screens.downloads import DownloadScreen, HubScreen
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner_lists import drafts_for
-from app.widgets.bars import TabStrip
 from app.widgets.select_list import SelectList
 from engine.configuration import Adapter, DraftConfiguration
 from engine.memory.bandwidth import Bandwidth, Bandwidths
@@ -26,26 +25,13 @@ from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import read_model
 from engine.model.hub import HubModel, HubPart
-from engine.model.library import LibraryScan, ModelEntry, scan
+from engine.model.library import ModelEntry, scan
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
 from tests.support.drafting_models import drafting_model
 from tests.support.fakes_app import NARROW, make_app, make_conversation, ready, services, wait_until
 from tests.support.fakes_client import CONFIGURATION
 from tests.support.hub_server import serving_hub
-
-
-class SlowScan(LibraryScan):
-    """Stops in the middle until it may go on."""
-
-    def __init__(self) -> None:
-        super().__init__([], None)
-        self.go_on = threading.Event()
-
-    def __call__(self) -> list[ModelEntry]:
-        self.n_done, self.n_all = 12, 200
-        self.go_on.wait(10)
-        return []
 
 
 def entries_of(tmp_path: Path, n_models: int) -> list[ModelEntry]:
@@ -85,21 +71,6 @@ async def test_a_server_that_was_used_is_a_row_and_opens(tmp_path: Path) -> None
         await pilot.press("enter")
         await wait_until(pilot, lambda: chosen)
     assert chosen == [address]
-
-
-async def test_a_long_scan_says_how_far_it_is_until_it_ends(tmp_path: Path) -> None:
-    scan = SlowScan()
-    app, _ = make_app(tmp_path)
-    async with app.run_test() as pilot:
-        await ready(pilot)
-        screen = ModelsScreen(scan, [Path("/models")], lambda: None, None, tab=0)
-        app.push_screen(screen)
-        await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
-        await wait_until(pilot, lambda: "looking … 12 of 200 files" in text_of(screen))
-        scan.go_on.set()
-        await wait_until(pilot, lambda: screen.query_one(TabStrip).active == 1)
-        await pilot.pause(0.3)
-        assert "looking" not in text_of(screen)
 
 
 async def test_enter_before_the_models_are_found_takes_the_one_that_was_typed(

@@ -12,7 +12,7 @@ from app.screens.dialogs import AskLine, AskYes
 from app.screens.models import FilesScreen, ModelsScreen
 from app.screens.planner import PlannerScreen
 from app.widgets.ink import LinesView
-from app.widgets.planner import PlanOptions, PlanTable
+from app.widgets.planner import OptionList, PlanTable
 from app.widgets.select_list import SelectList
 from engine.configuration import Configuration, DraftConfiguration, PredictorName
 from engine.events import BufferSize
@@ -141,7 +141,7 @@ async def test_what_does_not_fit_is_loaded_after_a_question_only(
         await shows(pilot, screen, "✓ fits")
         await pilot.press(*"16m", "enter")  # 360 GiB
         await shows(pilot, screen, "✗ does not fit")
-        go_to(screen, "vram")
+        await go_to(pilot, screen, "vram")
         await pilot.press("space", *"1MiB", "enter")
         await shows(pilot, screen, "GPU 0 lacks")
         await pilot.press("left")
@@ -232,7 +232,7 @@ async def test_a_draft_model_is_chosen_with_right_and_taken_away_with_left(
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        go_to(screen, "draft")
+        await go_to(pilot, screen, "draft")
         await pilot.press("right")
         assert isinstance(app.screen, FilesScreen)
         await wait_until(pilot, lambda: "1 draft model · in" in dialog_text(app.screen))
@@ -280,13 +280,12 @@ async def test_it_is_usable_at_every_size(
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=size) as pilot:
         await shows(pilot, screen, "--ctx-size")
-        options = screen.query_one(PlanOptions)
+        options = screen.query_one(OptionList)
         assert " context" in shown_options(screen)
         await pilot.press("end")
         assert " draft model" in shown_options(screen)
         assert screen.query_one(PlanTable).region.bottom <= size[1]
-        for report in screen.query(LinesView):
-            assert report.display == (report.id == "plan-report" or size == HUGE)
+        assert screen.query_one("#plan-side").display == (size == HUGE)
         first = screen.query_one("#plan-report", LinesView)
         sight = "\n".join(plain(line) for line in first.lines[: first.size.height])
         assert "largest context" in sight
@@ -297,14 +296,14 @@ async def test_the_mouse_chooses_and_turns_options(starter_path: Path, tmp_path:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
         await shows(pilot, screen, "✓ fits")
-        options = screen.query_one(PlanOptions)
+        options = screen.query_one(OptionList)
         right = options.size.width + options.gutter.left - 1
-        await pilot.click(PlanOptions, offset=(5, 2))
-        assert options.option.name == "type_k"
-        await pilot.click(PlanOptions, offset=(right, 2))
+        await pilot.click(OptionList, offset=(5, 2))
+        assert options.marked_key == "type_k"
+        await pilot.click(OptionList, offset=(right, 2))
         assert "--cache-type-k bf16" in report_of(screen)
-        await pilot.click(PlanOptions, offset=(right - 7, 2))
+        await pilot.click(OptionList, offset=(options.gutter.left + 14, 2))
         assert "--cache-type-k f16" in report_of(screen)
-        await pilot.click(PlanOptions, offset=(5, 1))
-        await pilot.click(PlanOptions, offset=(right - 4, 1))
-        assert options.is_typing
+        await pilot.click(OptionList, offset=(5, 1))
+        await pilot.click(OptionList, offset=(5, 1))
+        assert screen.query_one(Input).has_focus
