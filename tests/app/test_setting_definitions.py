@@ -1,4 +1,4 @@
-"""Settings as they are listed: none is missing, and each value reads as it is spelled."""
+"""Settings as they are listed: none is missing, and each value reads as it is text_of_ids."""
 
 import re
 from pathlib import Path

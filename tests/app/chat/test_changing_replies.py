@@ -8,7 +8,7 @@ from app.render.lines import plain
 from app.render.transcript import EntryLines
 from engine.events import Thinking
 from tests.app.chat.conftest import Start, contents
-from tests.support.fakes_client import CONFIGURATION, Script, spelled
+from tests.support.fakes_client import CONFIGURATION, Script, text_of_ids
 
 THINKS = "<think>\nfirst this\nthen that\n</think>\n\nThe answer."
 
@@ -26,7 +26,7 @@ def test_a_reply_continues_from_a_changed_text(start: Start) -> None:
     conversation.edit(reply.key, "Red is loud")
     request = client.requests[-1]
     assert request.continues_text == "Red is loud"
-    assert spelled(request.continues) == "Red is nice.", "ids of a like text, to be reused"
+    assert text_of_ids(request.continues) == "Red is nice.", "ids of a like text, to be reused"
     conversation.poll()
     [same, changed] = conversation.entries()
     assert (same.key, changed.n_variants) == (question.key, 2)
@@ -82,7 +82,7 @@ def test_a_fork_of_a_running_reply_can_continue(start: Start) -> None:
     conversation.poll()
     assert conversation.continue_reply()
     assert client.requests[-1].continues_text == live.content
-    assert spelled(client.requests[-1].continues) == live.content
+    assert text_of_ids(client.requests[-1].continues) == live.content
     conversation.open_chat(old.id)
     assert conversation.entries()[-1].content == "word " * 50, "it went on in its own chat"
 

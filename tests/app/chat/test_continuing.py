@@ -9,7 +9,7 @@ from engine.events import FinishReason
 from tests.app.chat.conftest import Clock, Start, contents
 from tests.support.chats import add_chat, add_message
 from tests.support.fakes_app import release_locks
-from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, spelled
+from tests.support.fakes_client import CONFIGURATION, Script, ScriptedClient, text_of_ids
 
 FIRST = "one two three four five six seven eight nine ten"
 SECOND = " and the rest."
@@ -42,7 +42,7 @@ def test_a_stopped_reply_continues_in_its_message(start: Start) -> None:
     assert 0 < len(cut.content) < len(FIRST)
     assert cut.ending.endswith(CONTINUES)
     assert conversation.continue_reply()
-    assert spelled(client.requests[-1].continues) == cut.content
+    assert text_of_ids(client.requests[-1].continues) == cut.content
     assert [m.role for m in client.requests[-1].messages] == ["user"]
     start.clock.now += 0.1
     conversation.poll()
@@ -55,7 +55,7 @@ def test_a_stopped_reply_continues_in_its_message(start: Start) -> None:
     assert not conversation.continue_reply()
     stored = conversation.history.message(whole.key)
     assert stored.finish_reason == FinishReason.END
-    assert spelled(stored.token_ids or ()) == whole.content
+    assert text_of_ids(stored.token_ids or ()) == whole.content
 
 
 def test_the_statistics_of_both_parts_are_added_up(start: Start) -> None:
@@ -127,7 +127,7 @@ def test_a_reply_of_a_killed_kvchat_continues(start: Start) -> None:
     [_, cut] = again.entries()
     assert cut.content
     assert again.continue_reply()
-    assert spelled(client.requests[0].continues) == cut.content
+    assert text_of_ids(client.requests[0].continues) == cut.content
     finished(again, start.clock)
     assert again.entries()[-1].content == cut.content + SECOND
 

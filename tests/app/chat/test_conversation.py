@@ -10,7 +10,7 @@ from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
 from engine.configuration import SamplingSettings
 from tests.app.chat.conftest import Start, contents
-from tests.support.fakes_client import CONFIGURATION, Script, spelled
+from tests.support.fakes_client import CONFIGURATION, Script, text_of_ids
 
 
 def test_a_question_and_its_reply_are_saved_with_their_figures(start: Start) -> None:
@@ -156,7 +156,7 @@ def test_a_failed_decode_saves_the_text_and_the_engine_continues(start: Start) -
     assert reply.content.startswith("word")
     assert FAILED in reply.ending
     stored = conversation.history.message(reply.key)
-    assert (stored.content, spelled(stored.token_ids or ())) == (reply.content, reply.content)
+    assert (stored.content, text_of_ids(stored.token_ids or ())) == (reply.content, reply.content)
     assert aside.content == "Decoding failed: llama_decode returned -3."
     client.script = Script()
     conversation.send("again")

@@ -145,7 +145,7 @@ SCREENS: dict[str, Callable[[Sources], AnyScreen]] = {
     "ChatsScreen": lambda s: ChatsScreen(s.conversation),
     "CompareScreen": compare,
     "ContextFullScreen": lambda s: ContextFullScreen(
-        s.text, ContextFullOptions(64, 2, can_branch=True, can_take_back=True)
+        s.text, ContextFullOptions(64, can_branch=True, can_take_back=True)
     ),
     "EditScreen": edited,
     "EffectsScreen": effects,
