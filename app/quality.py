@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from app import paths
 from engine.configuration import Configuration, KVTypes
@@ -20,6 +20,9 @@ from engine.quality.laboratory import (
 from engine.quality.records import QualityError, Report, read_report, write_report
 from engine.quality.request import LaboratoryRequest
 from engine.quality.texts import Text, own_texts, read_text_file
+
+if TYPE_CHECKING:
+    from engine.process.laboratory import LaboratoryProcess
 
 MAX_CHATS = 200
 MIN_CHAT_LENGTH = 200
@@ -79,21 +82,11 @@ def chat_texts() -> list[Text]:
     return found
 
 
-def start_laboratory(request: LaboratoryRequest, log_path: Path) -> "Measuring":
+def start_laboratory(request: LaboratoryRequest, log_path: Path) -> "LaboratoryProcess":
     """Start the process of a measurement."""
     from engine.process.laboratory import LaboratoryProcess  # imports llama.cpp
 
     return LaboratoryProcess(request, log_path)
-
-
-class Measuring(Protocol):
-    """The events of a measurement in a process of its own."""
-
-    def __iter__(self) -> Iterator[LaboratoryEvent]: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Measurement:
@@ -112,7 +105,7 @@ class Measurement:
         self,
         path: Path,
         note: Callable[[str], None],
-        start: Callable[[LaboratoryRequest, Path], Measuring] | None = None,
+        start: "Callable[[LaboratoryRequest, Path], LaboratoryProcess] | None" = None,
     ) -> None:
         self.path = path
         self.report: Report | None = None
@@ -124,7 +117,7 @@ class Measurement:
         self._note = note
         self._start = start or start_laboratory
         self._lock: FileLock | None = None
-        self._process: Measuring | None = None
+        self._process: LaboratoryProcess | None = None
         self._events: Iterator[LaboratoryEvent] = iter(())
         self._instead: LaboratoryRequest | None = None
         """The request without an earlier report, which may be of another measurement."""

@@ -4,7 +4,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -13,6 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from app.sanitize import one_line, safe_stream, with_signs
+from engine.errors import EngineError
+from engine.files import replace_file
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
@@ -68,12 +73,43 @@ def print_parts(parts: Iterable[RenderableType]) -> None:
         screen.print(part)
 
 
+class PageError(EngineError):
+    """An HTML report that cannot be written."""
+
+    title = "The report cannot be written"
+
+
 def html_page(parts: Iterable[RenderableType]) -> str:
     """What a command prints, as the text of one HTML file without links or scripts."""
     page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
     for part in parts:
         page.print(part)
     return page.export_html(inline_styles=True)
+
+
+def write_page(path: Path, parts: Iterable[RenderableType]) -> None:
+    """Write what a command prints as an HTML file; a link is followed."""
+    with _page_errors(path):
+        replace_file(path.resolve(), [html_page(parts).encode()], is_durable=False)
+
+
+def check_page(path: Path | None) -> None:
+    """Make sure that an HTML file can be written, before anything is measured."""
+    if path is not None:
+        with _page_errors(path):
+            path.resolve().parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=path.resolve().parent):
+                pass
+
+
+@contextmanager
+def _page_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise PageError(
+            f"{path} cannot be written ({error.strerror}): use another file for --html"
+        ) from error
 
 
 def plain_table(

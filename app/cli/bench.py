@@ -11,8 +11,8 @@ from app.config import load_settings
 from app.console import EXIT_FAILED, Progress, note, print_line
 from app.opening import ModelRequest
 from app.render.bench import report
-from app.tables import html_page, print_parts
-from engine.experiment.records import Results, read_results, write_text
+from app.tables import check_page, print_parts, write_page
+from engine.experiment.records import Results, read_results
 
 bench_options = joined(
     opening_options,
@@ -68,6 +68,7 @@ def command(
     MODEL defaults to the default model in the settings, else to the model used last. Ctrl+C stops
     the run and prints the results so far.
     """  # noqa: D301  click wants the backspace character itself
+    check_page(html_path)
     if show_path is not None:
         if json_path is not None or preset_name is not None:
             raise click.UsageError("--show only prints a report: leave out --json and --write")
@@ -98,4 +99,4 @@ def _print_report(results: Results, html_path: Path | None) -> None:
     parts = tuple(report(results))
     print_parts(parts)
     if html_path is not None:
-        write_text(html_path, html_page(parts))
+        write_page(html_path, parts)

@@ -4,7 +4,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from itertools import product, starmap
 from pathlib import Path
 
 import click
+from rich.text import Text
 
 from app.cli.options import (
     FILE,
@@ -32,12 +32,12 @@ from app.planning import save_verdict
 from app.quality import Measurement, Options, unfinished_path
 from app.render.lines import Line
 from app.render.quality import report_lines
+from app.tables import PAGE_WIDTH, PLAIN_WIDTH, check_page, write_page
 from engine.configuration import BackendName, Configuration, KVTypeName, KVTypes
 from engine.errors import EngineError, PresetError
-from engine.files import replace_file
 from engine.policy.choice import checked, has_verdict
 from engine.quality.laboratory import LaboratoryProgress, Note
-from engine.quality.records import QualityError, Report, read_report
+from engine.quality.records import Report, read_report
 
 KIND_NAME = re.compile(r"[a-z0-9_]{1,32}")
 ALL_TYPES: tuple[KVTypeName, ...] = (
@@ -47,8 +47,6 @@ USUAL_TYPES = "q8_0,q8_0/q5_1,q5_1,q8_0/q4_0,q4_0"
 TORCH_TYPES = "q8_0,fp8,q4_1,q4_0,nf4,q3,kivi4,decoupled,q8_0/q4_0,bf16,paged,tiered,means"
 MAX_TOKENS = 32 * 1024
 """Types and tokens that are measured by default."""
-PLAIN_WIDTH, PAGE_WIDTH = 1000, 140
-"""Characters of a line in a pipe, and in an HTML page."""
 
 
 quality_options = joined(
@@ -114,8 +112,7 @@ def command(
     and prints the results so far; the same command resumes the run, also after a crash.
     """  # noqa: D301  click wants the backspace character itself
     settings = load_settings().settings
-    if html_path is not None:
-        _check_writable(html_path)
+    check_page(html_path)
     if show_path is not None:
         if json_path is not None:
             raise click.UsageError("--show only prints a report: leave out --json")
@@ -242,31 +239,9 @@ def _lines(report: Report, settings: Settings, width: int) -> Iterator[Line]:
     yield from report_lines(report, candidates, width)
 
 
-def _check_writable(path: Path) -> None:
-    try:
-        path.resolve().parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.resolve().parent):
-            pass
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
 def _write_page(path: Path, report: Report, settings: Settings) -> None:
-    from rich.text import Text  # only for a page
-
-    from app.tables import html_page
-
-    texts = [
+    texts = (
         Text.assemble(*((run.text, " ".join(style_words(run.style))) for run in line))
         for line in _lines(report, settings, PAGE_WIDTH)
-    ]
-    try:
-        replace_file(path.resolve(), [html_page(texts).encode()], is_durable=False)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> QualityError:
-    return QualityError(
-        f"the HTML report {path} cannot be written ({error.strerror}): use another file for --html"
     )
+    write_page(path, texts)

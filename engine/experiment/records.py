@@ -146,12 +146,8 @@ def _check_row(row: Row, arms: Sequence[str]) -> None:
 
 
 def write_results(path: Path, results: Results) -> None:
-    """Replace the file whole, so that a crash leaves the last complete one."""
-    write_text(path, json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a report's file; a link is followed."""
+    """Replace the file whole, so that a crash leaves the last complete one; a link is followed."""
+    text = json.dumps(dataclasses.asdict(results), ensure_ascii=False) + "\n"
     try:
         replace_file(path.resolve(), [text.encode()], is_durable=False)
     except OSError as error:

@@ -142,6 +142,7 @@ def test_a_results_file_of_impossible_rows_is_refused(row: Row, tmp_path: Path) 
         (("--arm", "lookup:fixed:99"), "from 1 to 16"),
         (("--arm", "plain"), "always measured"),
         (("--write", "balanced"), "is built in"),
+        (("--html", "/dev/null/x.html"), "/dev/null/x.html cannot be written"),
         (("--json", __file__), "cannot be read as benchmark results"),
         (("no-such-model",), "no-such-model"),
         (("x" * 300,), "x" * 300),

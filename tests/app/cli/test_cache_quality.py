@@ -102,7 +102,7 @@ def test_the_page_is_the_report_and_escapes_what_comes_from_outside(tmp_path: Pa
     [
         (["--text", "/nowhere/a.txt"], "cannot be read"),
         (["--kinds", "q3_0"], "not a cache type"),
-        (["--html", "/dev/null/x.html"], "the HTML report /dev/null/x.html cannot be written"),
+        (["--html", "/dev/null/x.html"], "/dev/null/x.html cannot be written"),
     ],
 )
 def test_bad_input_is_reported_before_anything_is_loaded(
