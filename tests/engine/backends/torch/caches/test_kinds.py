@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from app.cli.cache_quality import TORCH_KINDS, read_kinds  # noqa: E402
+from app.cli.cache_quality import TORCH_TYPES, read_types  # noqa: E402
 from engine.backends.torch.caches.base import CacheConfig, LayerShape, held_bytes  # noqa: E402
 from engine.backends.torch.caches.kinds import make_caches  # noqa: E402
 from engine.errors import ModelLoadError  # noqa: E402
@@ -85,7 +85,7 @@ def test_heads_that_are_no_whole_blocks_are_refused_with_what_fits() -> None:
 
 
 def test_the_usual_rows_of_the_laboratory_are_kinds_and_every_whole_one_is_among_them() -> None:
-    usual = read_kinds(TORCH_KINDS, "torch")
+    usual = read_types(TORCH_TYPES, "torch")
     for types in usual:
         kind = kind_named(str(types), "f16", "f16", "f32")
         assert len(make_caches(kind, LAYERS, config(256))) == len(LAYERS)
