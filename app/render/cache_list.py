@@ -13,8 +13,7 @@ from engine.cache.report import CacheEntry, CacheNote
 Titles = Mapping[str, str]
 """Titles of chats by owner, such as `chat:12`."""
 COLUMNS = (
-    ("tokens", 12), ("bytes", 6), ("where", 6), ("pinned", 8), ("uses", 5), ("last use", 10),
-    ("saves", 9),
+    ("tokens", 12), ("bytes", 6), ("where", 6), ("pinned", 8), ("uses", 5), ("last use", 10)
 )  # fmt: skip
 TABLE_WIDTH = sum(width for _, width in COLUMNS)
 MIN_TITLE = 12
@@ -86,8 +85,7 @@ def chat_line(chat: CachedChat, titles: Titles, now: float, width: int) -> Line:
 
 def _use(row: CacheEntry | CachedChat, now: float) -> list[Line]:
     last_use = fmt.ago(now - row.used_at) if row.n_uses else fmt.NO_VALUE
-    saves = fmt.short_seconds(row.recompute_s) if row.recompute_s > 0 else fmt.NO_VALUE
-    return [(Run(text),) for text in (fmt.tokens(row.n_uses), last_use, saves)]
+    return [(Run(fmt.tokens(row.n_uses)),), (Run(last_use),)]
 
 
 def _mark(tier: str, holds: Sequence[bool]) -> Run:
