@@ -72,7 +72,7 @@ def command_of(path: Path, configuration: Configuration, case: Case) -> str:
 
 
 def kind_of(model: Model) -> str:
-    """Tell `experts` and `hybrid` models apart: their graphs are harder to foresee."""
+    """`experts`, `hybrid` or `dense`: graphs of the first two are harder to predict."""
     if model.file.integer(f"{model.file.architecture}.expert_count"):
         return "experts"
     parts = {part for tensor in model.file.tensors for part in tensor.name.split(".")}

@@ -189,7 +189,7 @@ def segments(sequence: Sequence, tokens: list[int], state: bytes, n: int) -> lis
 
 
 def verdict(expected: Rows, found: Rows) -> str:
-    """Say `equal`, or the first row that differs."""
+    """`equal`, or the first row that differs."""
     differ = [n for n in range(len(expected)) if not np.array_equal(expected[n], found[n])]
     return "equal" if not differ else f"row {differ[0]}"
 

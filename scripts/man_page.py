@@ -87,7 +87,7 @@ def man_page() -> str:
             lines += [f'.SS "{_roff(words)}"', *_usage(command, context)]
             lines += [*_meaning(command), *_options(params, context)]
     names = ", ".join(files_and_folders())
-    lines += [".SH FILES", f"Where kvchat keeps its {names} says", '.BR "kvchat where" .']
+    lines += [".SH FILES", f"Folders of {names}:", '.BR "kvchat where" .']
     lines += [".SH ENVIRONMENT", *_entries(ENVIRONMENT)]
     return "\n".join(lines) + "\n"
 
@@ -96,7 +96,7 @@ ENVIRONMENT = (
     ("KVCHAT_MODELS", "Folders that are searched for models before all others, separated by :."),
     ("NO_COLOR", "Where it is set, nothing is coloured, on the screen and in what commands print."),
     ("TEXTUAL_ANIMATIONS", "full, basic or none: how much moves on the screen."),
-    ("XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME, XDG_CACHE_HOME", "Where files are kept."),
+    ("XDG_CONFIG_HOME, XDG_DATA_HOME, XDG_STATE_HOME, XDG_CACHE_HOME", "Folders of the files."),
 )
 
 

@@ -47,7 +47,7 @@ LineType = TypeVar("LineType", bound=JsonLine)
 
 
 class ChatLine(JsonLine):
-    """A chat; its head and first kept message are ids of the file."""
+    """A chat; its head and first message of the context are ids of the file."""
 
     format: str
     version: Int64

@@ -92,7 +92,7 @@ def chat_facts(row: ChatRow) -> Line:
     return (Run(" · ".join(part for part in parts if part), "muted"),)
 
 
-def kept_text(row: ChatRow) -> Line:
+def context_text(row: ChatRow) -> Line:
     """The cached tokens of a chat by tier."""
     cached = row.cached
     if not row.is_cache_known:

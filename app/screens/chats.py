@@ -14,7 +14,7 @@ from textual.screen import ModalScreen, Screen
 from app.cache import CachedChat, cached_chats, owner_of
 from app.chat.conversation import Conversation
 from app.paths import current_folder, typed_path
-from app.render.chat_list import ChatRow, chat_facts, chat_row, kept_text
+from app.render.chat_list import ChatRow, chat_facts, chat_row, context_text
 from app.render.lines import Run
 from app.sanitize import visible
 from app.screens.chat_list import MAX_HITS, ChatList, ChatTarget
@@ -140,7 +140,7 @@ class ChatTable(ChatList):
             self._detail.show([(Run(self.nothing, "muted"),)])
             return
         row = self._row(chat, self._cached())
-        self._detail.show([chat_facts(row), kept_text(row)])
+        self._detail.show([chat_facts(row), context_text(row)])
 
 
 def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:

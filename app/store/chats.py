@@ -227,7 +227,7 @@ class ChatStore:
         They are read one by one in the writer's thread; an error meanwhile adds none.
 
         Raises:
-            StoreError: If a parent, head or first kept message is not a message of its tree.
+            StoreError: a parent, head or first message of the context is missing in its tree.
         """
         return self.writer.run(lambda db: [sql.insert_tree(db, tree) for tree in added])
 

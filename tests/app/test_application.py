@@ -24,7 +24,7 @@ application.open_chat(ModelRequest())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities are set on Linux only")
-def test_the_screen_steps_back_behind_the_engine(tmp_path: Path) -> None:
+def test_the_screen_has_a_lower_priority_than_the_engine(tmp_path: Path) -> None:
     places = {f"XDG_{name}_HOME": str(tmp_path) for name in ("CONFIG", "DATA", "STATE", "CACHE")}
     environment = {**os.environ, **places, "HOME": str(tmp_path)}
     done = subprocess.run(

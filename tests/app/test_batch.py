@@ -69,7 +69,7 @@ class EchoingClient:
         reply_id, request = self._running.pop()
         text = request.messages[-1].content
         if text == "fail":
-            return [OfReply(reply_id, Failed("No room", "the prompt is too long"))]
+            return [OfReply(reply_id, Failed("No space", "the prompt is too long"))]
         return [OfReply(reply_id, finished(text))]
 
 
@@ -166,7 +166,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),
     ],
 )
-def test_a_broken_line_is_told_by_its_number_and_the_others_run(
+def test_a_broken_line_is_reported_by_its_number_and_the_others_run(
     tmp_path: Path, line: object, why: str
 ) -> None:
     first, last = {"id": "first", "prompt": "one"}, {"id": "z", "prompt": "three"}

@@ -1,4 +1,4 @@
-"""What a benchmark leaves behind: a speed, and a recommendation in a preset's file."""
+"""Results of a benchmark: a speed, and a recommendation in a preset's file."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

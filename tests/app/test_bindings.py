@@ -44,7 +44,7 @@ def test_keys_are_read(typed: dict[str, str], keys: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "kept", "named"),
+    ("typed", "valid", "named"),
     [
         ({"chat-stopp": "f8"}, {}, "chat-stop?"),
         ({"zzz": "f8"}, {}, "help screen"),
@@ -58,10 +58,10 @@ def test_keys_are_read(typed: dict[str, str], keys: dict[str, str]) -> None:
     ],
 )
 def test_what_is_wrong_with_keys_is_named_once(
-    typed: dict[str, str], kept: dict[str, str], named: str
+    typed: dict[str, str], valid: dict[str, str], named: str
 ) -> None:
     keymap = read_keymap(typed, ACTIONS)
-    assert keymap.keys == kept
+    assert keymap.keys == valid
     [problem] = keymap.problems
     assert named in problem
 
@@ -79,7 +79,7 @@ def test_every_key_of_the_application_is_one_that_can_be_typed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keymap", "said"),
+    ("keymap", "shown"),
     [
         ({}, "esc, f2, / and E"),
         ({"reply-stop": "f8,f9", "message-find": "left_square_bracket"}, "f8, f2, [ and E"),
@@ -87,9 +87,9 @@ def test_every_key_of_the_application_is_one_that_can_be_typed() -> None:
         ({"presets-load": "f2"}, "esc, f2, / and E"),
     ],
 )
-def test_a_hint_names_the_keys_of_now_or_the_command(keymap: dict[str, str], said: str) -> None:
+def test_a_hint_names_the_keys_of_now_or_the_command(keymap: dict[str, str], shown: str) -> None:
     hint = "{reply-stop}, {model-plan}, {message-find} and {message-edit-reply}"
-    assert with_keys(hint, SimpleNamespace(keymap=keymap)) == said
+    assert with_keys(hint, SimpleNamespace(keymap=keymap)) == shown
     assert with_keys("{no-action} {} {stop}", SimpleNamespace(keymap=keymap)) == (
         "{no-action} {} {stop}"
     )

@@ -1,4 +1,4 @@
-"""What `docs/cache.md` says of settings and commands is so."""
+"""Settings and commands of `docs/cache.md` exist."""
 
 import re
 import tomllib

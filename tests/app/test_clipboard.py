@@ -23,7 +23,7 @@ def program(folder: Path, name: str, body: str) -> None:
 
 
 async def copied(text: str) -> tuple[str, str, str]:
-    """What the terminal was told, and the notice with its severity."""
+    """Text sent to the terminal, and the notice with its severity."""
     app: App[None] = App()
     async with app.run_test() as pilot:
         copy(app, text)
@@ -33,7 +33,7 @@ async def copied(text: str) -> tuple[str, str, str]:
         return app.clipboard, notice.message, notice.severity
 
 
-async def test_the_terminal_is_told_and_the_user_too() -> None:
+async def test_the_terminal_gets_the_text_and_the_user_a_notice() -> None:
     text, message, severity = await copied("hello")
     assert (text, message, severity) == ("hello", "Copied 5 characters.", "information")
 
@@ -78,11 +78,11 @@ HOSTILE = "AAA\x1b[31mBBB\rCCC\x1b\x07\x1b[2\x1b[20"
 @pytest.mark.parametrize("n_letters", [1, 2, 3, 5, 7, 1000])
 def test_escapes_in_a_paste_press_no_keys(n_letters: int) -> None:
     typed = f"a\x1b[A\x1b[200~{HOSTILE}\x1b[201~b\x1b[200~second\x1b[201~\x1b[200~\x1b[201~c"
-    parser, told = HarmlessPastes(), []
+    parser, received = HarmlessPastes(), []
     for start in range(0, len(typed), n_letters):
-        told += list(parser.feed(typed[start : start + n_letters]))
-    keys = [event.key for event in told if isinstance(event, events.Key)]
-    pastes = [event.text for event in told if isinstance(event, events.Paste)]
+        received += list(parser.feed(typed[start : start + n_letters]))
+    keys = [event.key for event in received if isinstance(event, events.Key)]
+    pastes = [event.text for event in received if isinstance(event, events.Paste)]
     assert keys == ["a", "up", "b", "c"]
     assert pastes[:2] == [HOSTILE.replace("\x1b", "\u241b"), "second"]
 
@@ -90,16 +90,16 @@ def test_escapes_in_a_paste_press_no_keys(n_letters: int) -> None:
 @pytest.mark.parametrize("n_letters", [1, 7, 4096])
 def test_what_is_typed_stays_keys_and_many_letters_at_once_are_a_paste(n_letters: int) -> None:
     typed = f"{'a' * 200}\r\x1b[A\x1b[200~{'b' * 200}\x1b[201~{'c' * 30}"
-    parser, told = HarmlessPastes(), []
+    parser, received = HarmlessPastes(), []
     for start in range(0, len(typed), n_letters):
-        told += list(parser.feed(typed[start : start + n_letters]))
+        received += list(parser.feed(typed[start : start + n_letters]))
     written = "".join(
         event.text if isinstance(event, events.Paste) else event.character or event.key
-        for event in told
+        for event in received
         if isinstance(event, events.Paste | events.Key)
     )
     assert written == f"{'a' * 200}\rup{'b' * 200}{'c' * 30}"
-    n_keys = sum(isinstance(event, events.Key) for event in told)
+    n_keys = sum(isinstance(event, events.Key) for event in received)
     assert n_keys == (232 if n_letters < 100 else 32)
 
 

@@ -102,13 +102,13 @@ def test_saving_makes_a_private_file(path: Path) -> None:
 
 
 def test_saving_follows_a_link(path: Path, tmp_path: Path) -> None:
-    kept = tmp_path / "dotfiles.toml"
-    kept.write_text("")
+    target = tmp_path / "dotfiles.toml"
+    target.write_text("")
     path.parent.mkdir()
-    path.symlink_to(kept)
+    path.symlink_to(target)
     save_setting("ui", "theme", "nord", path)
     assert path.is_symlink()
-    assert 'theme = "nord"' in kept.read_text()
+    assert 'theme = "nord"' in target.read_text()
 
 
 def test_a_file_that_cannot_be_written_is_named(path: Path) -> None:

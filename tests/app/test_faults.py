@@ -60,7 +60,7 @@ def notices(app: KvchatApp) -> list[str]:
 
 
 class Broken(ModalScreen[None]):
-    """A dialog that fails where it is told to."""
+    """A dialog that fails at a given place."""
 
     def __init__(self, where: str) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ PLACES: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-async def test_the_chat_goes_on_after_a_fault_and_says_where_it_was(
+async def test_the_chat_goes_on_after_a_fault_and_shows_where_it_was(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app, _ = make_app(tmp_path, Script(replies=("the answer",)))
@@ -262,9 +262,9 @@ async def test_a_chat_that_cannot_be_laid_out_ends_after_everything_is_saved(
             await asyncio.sleep(0.1)
         await seen(lambda: not app._running)
     assert app.return_code == 1
-    said = capsys.readouterr().err
-    assert str(reports()[0].name) in said.replace("\n", "")
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert str(reports()[0].name) in printed.replace("\n", "")
+    assert "Traceback" not in printed
     app.conversation.history.store.close()
     with ChatStore(tmp_path / "chats.db") as store:
         assert [unsent.text for unsent in store.unsent_texts().values()] == ["not sent yet"]
@@ -318,18 +318,18 @@ async def test_a_screen_that_is_answered_twice_or_under_another_is_the_one_that_
     async with app.run_test(size=WIDE) as pilot:
         await ready(pilot)
         below, dialog, over = (AskLine(name, name) for name in ("below", "dialog", "over"))
-        told: list[object] = []
+        results: list[object] = []
         for screen in (below, dialog, over):
-            await app.push_screen(screen, told.append)
+            await app.push_screen(screen, results.append)
         dialog.dismiss("yes")
         dialog.dismiss("yes again")
         await pilot.pause()
-        assert told == ["yes"]
+        assert results == ["yes"]
         assert app.screen is below
         below.dismiss("yes")
         below.dismiss("yes again")
         await pilot.pause()
-        assert told == ["yes", "yes"]
+        assert results == ["yes", "yes"]
         assert app.screen is app.chat
 
 

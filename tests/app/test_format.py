@@ -60,7 +60,7 @@ def test_how_long_ago_keeps_to_six_cells() -> None:
     assert shown == ["now", "now", "12 s", "3 min", "60 min", "6 h", "104 d"]
 
 
-def test_a_part_of_a_size_says_its_unit_once() -> None:
+def test_a_part_of_a_size_has_its_unit_once() -> None:
     assert fmt.nbytes_of(27 << 20, 180 << 20) == "27 of 180 MiB"
     assert fmt.nbytes_of(27 << 20, 1 << 30) == "27 MiB of 1 GiB"
 

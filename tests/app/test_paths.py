@@ -63,7 +63,7 @@ def test_caches_of_other_programs_are_scanned_where_they_were_moved_to(
     assert home / "Library" / "Caches" / "llama.cpp" in paths.model_folders(())
 
 
-def test_the_folder_that_lm_studio_was_told_of_is_scanned(home: Path) -> None:
+def test_the_folder_that_lm_studio_was_set_to_is_scanned(home: Path) -> None:
     settings = home / ".lmstudio" / "settings.json"
     settings.parent.mkdir(parents=True)
     for text, is_read in (

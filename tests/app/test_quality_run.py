@@ -64,7 +64,7 @@ class ScriptedProcess:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "kept" / "report.json"
+    return tmp_path / "saved" / "report.json"
 
 
 def ignore(_: str) -> None:

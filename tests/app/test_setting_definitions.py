@@ -24,7 +24,7 @@ def test_every_setting_is_listed_with_a_meaning() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_default_reads_as_it_is_spelled(name: str) -> None:
+def test_a_default_reads_as_it_is_written(name: str) -> None:
     each = ALL[name]
     assert each.effect
     value = each.read(each.format(each.default))
@@ -62,7 +62,7 @@ def test_what_is_typed_becomes_a_value_of_the_file(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "says"),
+    ("name", "text", "message"),
     [
         ("chat.temperature", "warm", "0.0 to 10.0"),
         ("chat.temperature", "nan", "0.0 to 10.0"),
@@ -75,12 +75,14 @@ def test_what_is_typed_becomes_a_value_of_the_file(
         ("engine.n_ctx", "3", "auto, or 16 or more"),
     ],
 )
-def test_what_cannot_be_says_what_can(name: str, text: str, says: str) -> None:
-    with pytest.raises(SettingsError, match=re.escape(says)):
+def test_an_invalid_value_is_refused_with_the_valid_ones(
+    name: str, text: str, message: str
+) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
         ALL[name].read(text)
 
 
-def test_sizes_are_spelled_with_their_unit() -> None:
+def test_sizes_are_written_with_their_unit() -> None:
     assert ALL["cache.cold"].format(8 * GIB) == "8GiB"
 
 

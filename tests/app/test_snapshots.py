@@ -1,6 +1,6 @@
 """Every main screen as text, at three sizes: what changes on a screen shows in a diff.
 
-KVCHAT_WRITE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/app/test_snapshots.py   writes them anew.
+KVCHAT_WRITE_SNAPSHOTS=1 .venv/bin/python -m pytest tests/app/test_snapshots.py   writes them again.
 """
 
 import os
@@ -22,7 +22,7 @@ WIDEST = (200, 60)
 MEASURED = "plan +0.3%"
 """Stands in the memory panel once all of it is known; narrow screens show another panel."""
 HOME = Path("/home/user/kvchat")
-"""Where the screens say that files are; nothing is there."""
+"""The shown folder of files; nothing is there."""
 NOW = 1_700_000_000.0
 REPLY = """Three steps:
 

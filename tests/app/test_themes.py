@@ -38,9 +38,9 @@ def test_there_are_dark_and_light_themes_one_of_high_contrast_and_one_of_sixteen
 @pytest.mark.parametrize("ground", ["background", "surface", "panel"])
 def test_every_colour_of_high_contrast_is_far_from_its_ground(ground: str) -> None:
     colors = OWN["kvchat-contrast"].to_color_system().generate()
-    behind = Color.parse(colors[ground])
+    ground_color = Color.parse(colors[ground])
     names = ("foreground", "primary", "secondary", "accent", "success", "warning", "error")
-    assert all(contrast(Color.parse(colors[name]), behind) >= 7.5 for name in names)
+    assert all(contrast(Color.parse(colors[name]), ground_color) >= 7.5 for name in names)
 
 
 def test_sixteen_colours_are_the_terminals_own() -> None:
@@ -54,14 +54,14 @@ def test_sixteen_colours_are_the_terminals_own() -> None:
 @pytest.mark.parametrize("ground", ["background", "surface"])
 def test_text_of_every_colour_can_be_read(name: str, ground: str) -> None:
     colors = OWN[name].to_color_system().generate()
-    behind = Color.parse(colors[ground])
-    assert contrast(Color.parse(colors["foreground"]), behind) >= 10
+    ground_color = Color.parse(colors[ground])
+    assert contrast(Color.parse(colors["foreground"]), ground_color) >= 10
     for role in ("primary", "secondary", "accent", "success", "warning", "error"):
-        assert contrast(Color.parse(colors[f"text-{role}"]), behind) >= 7, role
-        assert contrast(Color.parse(colors[role]), behind) >= 4, role
+        assert contrast(Color.parse(colors[f"text-{role}"]), ground_color) >= 7, role
+        assert contrast(Color.parse(colors[role]), ground_color) >= 4, role
     for variable, value in OWN[name].variables.items():
         least = 1.5 if variable.endswith("-free") else 4.5
-        assert contrast(Color.parse(value), behind) >= least, variable
+        assert contrast(Color.parse(value), ground_color) >= least, variable
 
 
 class Painted(App[None]):
@@ -78,7 +78,7 @@ class Painted(App[None]):
 
 
 @pytest.mark.parametrize("flag", ["true", "false"])
-async def test_a_theme_that_says_the_least_can_be_shown(flag: str, tmp_path: Path) -> None:
+async def test_a_minimal_theme_can_be_shown(flag: str, tmp_path: Path) -> None:
     least = f'name = "least"\nansi = {flag}\n[colors]\nprimary = "ansi_red"\n'
     theme = read_theme(user_theme(tmp_path, "least.toml", least))
     app = Painted()

@@ -1,4 +1,4 @@
-"""What `kvchat tune` writes, keeps and tells, on a machine whose speeds are known."""
+"""What `kvchat tune` writes, saves and prints, on a machine whose speeds are known."""
 
 import json
 from collections.abc import Callable

@@ -103,7 +103,7 @@ def test_thinking_is_shown_live_and_folded_at_the_end(start: Start) -> None:
     assert "1,200 tokens" in text_of(lines)
 
 
-def test_a_reply_of_another_model_says_which(start: Start) -> None:
+def test_a_reply_of_another_model_names_it(start: Start) -> None:
     conversation, _ = start()
     conversation.send("hello")
     conversation.poll()

@@ -75,7 +75,7 @@ def test_without_a_system_prompt_the_summary_goes_before_the_first_question() ->
     assert messages[0].content == f"{SUMMARY_BEGINS}\nThey met.\n\nx"
 
 
-def test_on_a_branch_without_the_first_kept_message_everything_is_seen() -> None:
+def test_on_a_branch_without_the_first_message_of_the_context_everything_is_seen() -> None:
     path = turns(2)
     assert index_of(99, path) == 0
     messages = prompt_messages("", path, kept_from=99, summary="of another branch")

@@ -192,7 +192,7 @@ def test_a_question_longer_than_the_context_returns(
 def test_a_reply_that_fills_the_context_continues_after_a_drop(start: Start) -> None:
     conversation, client = chat_of(start)
     client.play(Script(replies=("first half", " second half"), fills_after=2))
-    conversation.send("tell me")
+    conversation.send("go on")
     assert conversation.poll().context_full == "all 8,192 cells of the KV cache are used"
     cut = conversation.entries()[-1]
     assert conversation.history.message(cut.key).finish_reason == FinishReason.CONTEXT

@@ -13,7 +13,7 @@ def reply(reason: str | None, stats: dict[str, object] | None = None) -> StoredM
     return StoredMessage(1, 1, None, "assistant", "x", None, None, None, None, reason, stats, 0.0)
 
 
-def test_a_note_says_how_a_reply_ended_and_how_fast_it_was() -> None:
+def test_a_note_has_the_end_and_the_speed_of_a_reply() -> None:
     stats: dict[str, object] = {
         "n_emitted": 1412, "decode_tps": 74.2, "n_verified": 100, "n_accepted": 71,
         "first_token_s": 0.31, "speedup": 1.42, "saved_s": 8.0, "saved_error_s": 0.5,
@@ -54,7 +54,7 @@ def test_a_reply_without_an_end_was_cut() -> None:
     assert "kvchat ended" in ending_of(reply(None))
 
 
-def test_a_title_is_the_first_line_that_says_something() -> None:
+def test_a_title_is_the_first_line_with_content() -> None:
     assert title_of("\n  \n Hello there \nmore") == "Hello there"
     assert len(title_of("x" * 500)) == MAX_TITLE_CHARS
     assert title_of("\n") == "New chat"

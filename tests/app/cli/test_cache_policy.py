@@ -1,4 +1,4 @@
-"""`--kv auto` from a kept measurement to what runs and what is exported; a real model, small."""
+"""`--kv auto` from a saved measurement to what runs and what is exported; a real model, small."""
 
 import json
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_without_a_measurement_it_is_marked_as_a_guess(starter_path: Path) -> No
     assert "quality on your text guessed" in text_of("plan", str(starter_path))
 
 
-def test_a_budget_is_kept_to_the_byte_by_figures_and_by_guess(
+def test_a_budget_holds_to_the_byte_by_figures_and_by_guess(
     starter_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = 30 * 8192 * 2 * 192 * 2  # layers, tokens, K and V, elements, bytes

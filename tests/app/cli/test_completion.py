@@ -1,4 +1,4 @@
-"""What a shell is told when a command line is half written."""
+"""Completions of a command line in a shell."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whatever files, servers, logs and models say, no command lets a terminal obey it."""
+"""No content of files, servers, logs and models controls the terminal."""
 
 import json
 import os
@@ -36,7 +36,7 @@ from tests.support.gguf_files import header, llama_values, write
 from tests.support.gguf_server import running
 
 QUOTED = json.dumps(HOSTILE)
-"""The hostile text as JSON and TOML spell it."""
+"""The hostile text as JSON and TOML write it."""
 LINES = f"{HOSTILE}\nsecond\tline\r\n{HOSTILE}"
 STATE = state_of(range(300), owners=("chat:1",))
 
@@ -159,7 +159,7 @@ def hostile_install(_: Path, report: Callable[[str], None]) -> None:
 class HostileHandler(BaseHTTPRequestHandler):
     """Answers with hostile status lines, addresses and bodies."""
 
-    def log_message(self, *_: object) -> None:  # type: ignore[override]  says nothing
+    def log_message(self, *_: object) -> None:  # type: ignore[override]  silent
         pass
 
     def do_GET(self) -> None:
@@ -237,7 +237,7 @@ def files_of_kvchat(folder: Path) -> dict[str, Path]:
     return found
 
 
-def kept_chats_and_states() -> None:
+def saved_chats_and_states() -> None:
     with ChatStore(paths.database_path()) as store:
         chat = add_chat(
             store,
@@ -273,7 +273,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str,
     monkeypatch.setattr(app.application.KvchatApp, "run", lambda _: None)
     files = models_in(folder) | files_of_kvchat(folder)
     settings_of_others(folder)
-    kept_chats_and_states()
+    saved_chats_and_states()
     with running(HostileHandler) as url:
         yield {
             **{name: str(path) for name, path in files.items()},

@@ -17,7 +17,7 @@ def test_the_largest_context_of_a_model_on_a_card_is_one_command() -> None:
     text = text_of("fit", "qwen2.5-14b", "--goal", "context", "--card", "RTX 3060")
     assert "found for context" in text
     assert "GPU 0 · GeForce RTX 3060" in text
-    assert re.search(r"speed at most \d+ tok/s.* 360 GB/s nominal", text), "as kvchat plan says"
+    assert re.search(r"speed at most \d+ tok/s.* 360 GB/s nominal", text), "as in kvchat plan"
     assert re.search(r"kv types +q4_0 +\+[\d,]+ +f16", text)
     assert "llama-server \\\n  --model qwen2.5-14b" in text
 

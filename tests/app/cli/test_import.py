@@ -37,7 +37,7 @@ def test_a_saved_preset_can_be_exported_again(
     assert (
         run(["export", "--preset", "back", "--format", "shell", "--name", starter_path.stem]) == 0
     )
-    # The server has look-up for suffixes: that was said once, and came back as look-up.
+    # The server has look-up for suffixes: that was reported once, and came back as look-up.
     left = "# the predictor is suffix: llama-server uses its n-gram lookup instead\n"
     assert script.read_text().count(left) == 1
     assert capsys.readouterr().out == script.read_text().replace(left, "")

@@ -172,7 +172,7 @@ def test_what_is_typed_is_settled_with_the_rest(model: str, typed: dict[str, obj
     assert setup.configuration == opened
 
 
-def test_adapters_take_their_room_before_layers_and_context_do(model: str) -> None:
+def test_adapters_take_memory_before_layers_and_context(model: str) -> None:
     settings = load_settings().settings
     without, with_adapter = (
         open_model(ModelRequest(model, preset=name), settings).configuration

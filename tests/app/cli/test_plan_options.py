@@ -135,7 +135,7 @@ def test_a_file_of_another_kind_is_no_projector_and_no_adapter(
     )
 
 
-def test_main_memory_and_cards_are_planned_for_together() -> None:
+def test_ram_and_cards_are_planned_for_together() -> None:
     found = json_of("plan", "qwen3-4b", "--card", "RTX 3060", "--ram", "64GiB")
     devices = found["devices"]
     assert "RTX 3060" in devices[0]["name"]

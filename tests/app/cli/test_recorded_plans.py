@@ -1,7 +1,7 @@
 """Plans, searches and exports give the recorded numbers.
 
 `.venv/bin/python -m tests.app.cli.test_recorded_plans` records them again; a commit that does so
-says which numbers moved and why.
+explains which numbers moved.
 """
 
 import io
@@ -224,7 +224,7 @@ def write_lines(path: Path, found: dict[str, object]) -> None:
 
 
 def record() -> None:
-    """Write both files anew."""
+    """Write both files again."""
     plans: dict[str, object] = {}
     for model, machine in product(MODELS, MACHINES):
         plans[f"plan {model}, {machine}"] = planned(model, machine)

@@ -38,7 +38,7 @@ def test_json_has_the_text_and_every_count(starter_path: Path, environment: dict
 def test_a_draft_model_drafts(starter_path: Path, environment: dict[str, str]) -> None:
     arguments = ["Hello.", "--model", str(starter_path), "--draft", str(starter_path)]
     arguments += ["--temperature", "0", "--max-tokens", "16", "--json"]
-    # The rule finds out that this draft costs as much as its target: it is told to draft.
+    # The rule finds out that this draft costs as much as its target: the option forces drafts.
     arguments += ["--controller", "fixed", "--n-draft", "2"]
     reply = json.loads(run_process(arguments, environment).stdout)
     assert reply["by_source"]["draft"]["n_accepted"] > 0
@@ -73,7 +73,7 @@ def test_interrupting_keeps_what_was_reported(
 ) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
-    # A command behind `&` inherits that interrupts are ignored.
+    # A command started with `&` inherits that interrupts are ignored.
     process = subprocess.Popen(
         command,
         env=environment,

@@ -33,7 +33,7 @@ def run(
 
 
 @pytest.mark.parametrize("predictor", ["off", "suffix"])
-def test_a_reply_fits_its_schema_whoever_drafts(
+def test_a_reply_fits_its_schema_with_any_predictor(
     starter_path: Path, environment: dict[str, str], schema: Path, predictor: str
 ) -> None:
     rule = ["--json-schema", str(schema), "--predictor", predictor, "--max-tokens", "90"]
@@ -79,14 +79,14 @@ def test_token_ids_are_a_prompt_and_a_stop_token_ends_the_reply(
     reply = json.loads(whole.stdout)
     assert reply["n_prompt"] == 3
     stop = reply["token_ids"][2]
-    n_kept = reply["token_ids"].index(stop)
+    n_before = reply["token_ids"].index(stop)
     cut = run(
         starter_path, environment, "--tokens", "504,2365,282", "--max-tokens", "8",
         "--stop-token", str(stop),
     )  # fmt: skip
     ended = json.loads(cut.stdout)
     assert ended["finish_reason"] == "stop token"
-    assert ended["token_ids"] == reply["token_ids"][:n_kept]
+    assert ended["token_ids"] == reply["token_ids"][:n_before]
     ids.write_text("1 two 3")
     wrong = run(starter_path, environment, "--tokens", str(ids))
     assert wrong.returncode == 2
@@ -101,7 +101,7 @@ def test_an_adapter_works_with_its_scale_and_another_models_is_refused(
 ) -> None:
     strong = write_adapter(tmp_path / "strong.gguf", scale=1.0)
     foreign = write_adapter(tmp_path / "foreign.gguf", scale=1.0, architecture="gemma3")
-    usual = ["--max-tokens", "8", "Say something."]
+    usual = ["--max-tokens", "8", "Write something."]
 
     def tokens(*arguments: str) -> list[int]:
         done = run(starter_path, environment, *arguments, *usual)

@@ -170,7 +170,7 @@ def test_a_real_run_comes_out_again_token_for_token(
         return run_process(["--manifest", str(path)], environment)
 
     path = tmp_path / "run.toml"
-    typed = ["Once upon a time there was a fox who said", "--raw", "--model", str(starter_path)]
+    typed = ["Once upon a time there was a fox who thought", "--raw", "--model", str(starter_path)]
     typed += ["--draft", str(starter_path)] if predictor == "draft" else []
     typed += ["--predictor", predictor, "--temperature", "0.8", "--max-tokens", "48"]
     first = run_process([*typed, "--write-manifest", str(path)], environment)

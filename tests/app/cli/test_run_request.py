@@ -1,4 +1,4 @@
-"""What command line, preset and settings say of a reply reaches the engine."""
+"""Values of command line, preset and settings reach the engine."""
 
 import io
 import sys

@@ -24,7 +24,7 @@ def text(lines: list[Line]) -> str:
     return "\n".join(plain(line) for line in lines)
 
 
-def test_a_shared_state_is_in_every_chat_and_its_bytes_are_told_apart() -> None:
+def test_a_shared_state_is_in_every_chat_and_its_bytes_are_separate() -> None:
     one, two = sorted(cached_chats((STATE, SHARED, OTHER)), key=lambda chat: chat.owner)
     assert (one.owner, two.owner) == ("chat:1", "chat:2")
     assert one.n_tokens == 1104

@@ -87,13 +87,13 @@ class Chat:
         done = [self._round(saved, drafted) for drafted in rounds]
         for each in done:
             self.meters.feed(each)
-        told = stats.with_rounds(done)
-        self.finished = Finished(reason, "text", (1,) * told.n_emitted, "v", 1, told)
+        summed = stats.with_rounds(done)
+        self.finished = Finished(reason, "text", (1,) * summed.n_emitted, "v", 1, summed)
         self.meters.feed(self.finished)
         return self
 
     def restore(self, counts: CacheCounts, *, n_warm: int = 0, n_cold: int = 0) -> "Chat":
-        """Tell where the prompt of the reply came from."""
+        """Report where the prompt of the reply came from."""
         self.meters.feed(CacheChanged(90, 8192, 180 << 20))
         self._found = replace(self._found, n_hot=0, n_warm=n_warm, n_cold=n_cold, restore_s=0.04)
         self.meters.feed(TiersChanged(CacheReport(counts=counts)))
@@ -175,8 +175,8 @@ def panels(chat: Chat) -> str:
 def of_the_reply(chat: Chat) -> str:
     if chat.finished is None:
         return ""
-    kept = message(chat.finished)
-    return f"{ending_of(kept)}\n{reply_stats_text(kept)}"
+    saved = message(chat.finished)
+    return f"{ending_of(saved)}\n{reply_stats_text(saved)}"
 
 
 def rows(text: str, label: str) -> list[str]:
@@ -186,37 +186,37 @@ def rows(text: str, label: str) -> list[str]:
 @pytest.mark.parametrize("name", STATES)
 def test_no_figure_claims_what_is_not_known(name: str) -> None:
     chat = STATES[name]()
-    shown, said = panels(chat), of_the_reply(chat)
+    shown, of_reply = panels(chat), of_the_reply(chat)
     reply = chat.meters.snapshot().reply
 
     assert all(re.search(rf"{NO_VALUE} +{NO_VALUE}", row) for row in rows(shown, "time saved"))
-    assert not re.search(r"\d(\.\d+)?x\b", shown + said), "no speed-up of so few drafts"
-    assert " lost" not in shown + said
+    assert not re.search(r"\d(\.\d+)?x\b", shown + of_reply), "no speed-up of so few drafts"
+    assert " lost" not in shown + of_reply
     if not reply.n_verified:
-        assert not re.search(r"accept +\d|\d+/\d+ \d+%", shown + said)
+        assert not re.search(r"accept +\d|\d+/\d+ \d+%", shown + of_reply)
     few = reply.n_verified and reply.n_verified < 20
     assert not (few and re.search(r"accept +\d+%|\d/\d+ +\d+%", shown)), "few tokens are a count"
-    assert not re.search(r"(?<!varies by )\b\d+%(?! of \d)", said), "a percentage has its count"
+    assert not re.search(r"(?<!varies by )\b\d+%(?! of \d)", of_reply), "a percentage has its count"
     if not reply.n_rounds:
         assert not re.search(r"(validated|refuted|tokens/round|decode|first token) +0", shown)
-        assert "0.00 s" not in shown + said
-    assert "nan" not in (shown + said).lower()
+        assert "0.00 s" not in shown + of_reply
+    assert "nan" not in (shown + of_reply).lower()
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_json_says_null_where_nothing_was_compared(name: str) -> None:
+def test_json_has_null_where_nothing_was_compared(name: str) -> None:
     finished = STATES[name]().finished
     if finished is None:
         return
-    told = summary(finished, None)
-    saved_s, error_s, speedup = (told[key] for key in ("saved_s", "saved_error_s", "speedup"))
-    if not told["n_verified"] or told["plain_spread"] is None:
+    summed = summary(finished, None)
+    saved_s, error_s, speedup = (summed[key] for key in ("saved_s", "saved_error_s", "speedup"))
+    if not summed["n_verified"] or summed["plain_spread"] is None:
         assert (saved_s, error_s, speedup) == (None, None, None)
         return
     assert isinstance(saved_s, float)
     assert isinstance(error_s, float)
     assert abs(saved_s) <= error_s, "one draft is no gain and no loss"
-    assert speedup <= told["tokens_per_round"]  # type: ignore[operator]
+    assert speedup <= summed["tokens_per_round"]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -225,11 +225,11 @@ def test_no_verdict_is_for_or_against_drafts_that_were_hardly_made(name: str) ->
     if chat.finished is None or not chat.finished.stats.n_emitted:
         return
     comparison = beside_plain(chat.finished)
-    said = " ".join(map(plain, verdict_lines(comparison, 200)))
+    of_reply = " ".join(map(plain, verdict_lines(comparison, 200)))
     assert comparison.gain is not None
     assert comparison.gain.median <= (chat.finished.stats.tokens_per_round or 1.0) + 0.01
     if not chat.finished.stats.n_verified:
-        assert "neither side drafted" in said
+        assert "neither side drafted" in of_reply
 
 
 def beside_plain(finished: Finished) -> Comparison:
@@ -249,21 +249,21 @@ def beside_plain(finished: Finished) -> Comparison:
 
 def test_what_is_known_is_shown_without_a_doubt() -> None:
     chat = known()
-    shown, said = panels(chat), of_the_reply(chat)
+    shown, of_reply = panels(chat), of_the_reply(chat)
     assert all("+9.0 s" in row for row in rows(shown, "time saved"))
     assert "2.5x · accept 100%" in shown
-    assert "2.5x against 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in said
+    assert "2.5x against 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in of_reply
     assert "noisy" not in shown
-    assert "~" not in shown + said
+    assert "~" not in shown + of_reply
 
 
 def test_the_same_on_a_noisy_machine_is_marked() -> None:
     chat = Chat([0.1, 0.11, 0.07, 0.13, 0.1] * 3).load().answer(MANY)
-    shown, said = panels(chat), of_the_reply(chat)
+    shown, of_reply = panels(chat), of_the_reply(chat)
     assert all("~+9.0 s" in row for row in rows(shown, "time saved"))
     assert "noisy ±30%" in shown
     assert "~2.5x · accept 100%" in shown
-    assert "which varies by 30%" in said
+    assert "which varies by 30%" in of_reply
 
 
 def test_a_session_counts_what_replies_with_drafts_saved() -> None:

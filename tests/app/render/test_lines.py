@@ -42,7 +42,7 @@ def test_words_break_at_spaces() -> None:
     assert [plain(part) for part in wrapped(line("one two three"), 8)] == ["one two", "three"]
 
 
-def test_a_clipped_line_says_that_something_is_missing() -> None:
+def test_a_clipped_line_ends_with_a_sign() -> None:
     assert plain(clipped(line("abcdef"), 4)) == "abc…"
 
 

@@ -143,9 +143,9 @@ def test_the_reason_is_readable_in_full_in_the_smallest_panel(width: int) -> Non
 
 
 def test_a_fault_stands_in_the_place_of_the_reason() -> None:
-    broken = replace(FULL, fault="the draft predictor failed and is off: no room")
+    broken = replace(FULL, fault="the draft predictor failed and is off: no space")
     lines = speculation_lines(broken, 60)
-    assert "failed and is off: no room" in text(lines)
+    assert "failed and is off: no space" in text(lines)
     assert OFF_REASON[:20] not in text(lines)
     assert any(run.style == "warn" for runs in lines for run in runs)
 
@@ -167,8 +167,8 @@ def test_pages_of_repacked_weights_are_reclaimable_and_no_fault_of_the_plan() ->
 
 def test_that_the_engine_has_stopped_is_never_cut_from_the_status_line() -> None:
     stopped = replace(BUSY, phase=Phase.STOPPED)
-    said = plain(status_line(stopped, 60)).strip()
-    assert said == "SmolLM2-135M-Instruct · stopped · Q4_1 · lookup"
+    shown = plain(status_line(stopped, 60)).strip()
+    assert shown == "SmolLM2-135M-Instruct · stopped · Q4_1 · lookup"
 
 
 def test_the_name_of_a_hostile_file_is_only_text() -> None:
@@ -177,7 +177,7 @@ def test_the_name_of_a_hostile_file_is_only_text() -> None:
     assert "\n" not in plain(status_line(named, 80))
 
 
-def test_the_status_line_tells_slots_only_where_there_are_several() -> None:
+def test_the_status_line_shows_slots_only_if_there_are_several() -> None:
     report = CacheReport((TierUse("hot", 2, 1200, 27 * MIB, 180 * MIB, 8192),))
     assert "slots" not in plain(status_line(replace(BUSY, tiers=report), 120))
     several = replace(BUSY, n_slots=4)

@@ -1,4 +1,4 @@
-"""Colours that say where tokens came from."""
+"""Colours by the origin of tokens."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,7 +13,7 @@ def test_a_question_is_literal_text() -> None:
     assert shown(EntryLines(Entry(1, Speaker.USER, "# [b]x\x1b"))) == ["# [b]x␛", ""]
 
 
-def test_a_pasted_book_is_cut_with_a_line_that_says_so() -> None:
+def test_a_pasted_book_is_cut_with_a_note() -> None:
     lines = question_lines("word " * 20_000, 50)
     assert len(lines) == MAX_QUESTION_LINES + 1
     assert "more characters not shown" in plain(lines[-1])

@@ -1,4 +1,4 @@
-"""The screen of kept states, around a scripted engine and a real chat database."""
+"""The screen of saved states, around a scripted engine and a real chat database."""
 
 import time
 from pathlib import Path
@@ -62,9 +62,9 @@ def add_chats(tmp_path: Path, *titles: str) -> None:
             add_chat(store, title)
 
 
-async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) -> CacheScreen:
+async def opened(pilot: Pilot[None], client: ScriptedClient, report: CacheReport) -> CacheScreen:
     screen = await ready(pilot)
-    client.emit(TiersChanged(told))
+    client.emit(TiersChanged(report))
     await wait_until(pilot, lambda: screen.conversation.snapshot().tiers is not None)
     await pilot.press("f6")
     await wait_until(pilot, lambda: isinstance(pilot.app.screen, CacheScreen))
@@ -75,8 +75,8 @@ async def opened(pilot: Pilot[None], client: ScriptedClient, told: CacheReport) 
 
 
 def rows(screen: CacheScreen) -> list[str]:
-    kept = screen.query_one(SelectList)
-    return [kept.content_strip(y, kept.size.width).text.rstrip() for y in range(kept.size.height)]
+    rows = screen.query_one(SelectList)
+    return [rows.content_strip(y, rows.size.width).text.rstrip() for y in range(rows.size.height)]
 
 
 def panel(screen: CacheScreen, name: str) -> str:
@@ -158,7 +158,7 @@ async def test_what_a_check_found_is_seen_on_a_small_terminal(tmp_path: Path) ->
         assert screen.query_one(SelectList).size.height >= 3
 
 
-async def test_without_a_model_the_screen_says_what_to_do(tmp_path: Path) -> None:
+async def test_without_a_model_the_screen_shows_what_to_do(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=WIDE) as pilot:
         await pilot.pause()

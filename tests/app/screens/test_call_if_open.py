@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE_S
 
 
 class Gate:
-    """Holds a thread until it may go on, and tells whether it did."""
+    """Holds a thread until it may go on, and records whether it did."""
 
     def __init__(self) -> None:
         self.is_reached = threading.Event()
@@ -37,10 +37,10 @@ class Gate:
         self.wait()
         return Path("found.gguf")
 
-    def install(self, say: Callable[[str], None]) -> Path:
+    def install(self, report: Callable[[str], None]) -> Path:
         self.wait()
         try:
-            say("half of it")
+            report("half of it")
         except InstallError:
             self.was_ended.set()
             raise

@@ -58,7 +58,7 @@ async def test_enter_sends_and_ctrl_j_begins_a_line(tmp_path: Path) -> None:
         assert screen.composer.text == ""
 
 
-async def test_the_last_reply_says_which_keys_apply_to_it(tmp_path: Path) -> None:
+async def test_the_last_reply_shows_its_keys(tmp_path: Path) -> None:
     async with opened(tmp_path) as (app, _, pilot, screen):
         await answered(pilot, screen, "first")
         await answered(pilot, screen, "second")
@@ -269,7 +269,7 @@ async def test_thinking_is_folded_and_t_opens_it(tmp_path: Path) -> None:
         assert "</think>" not in screen.transcript.text
 
 
-async def test_ctrl_t_colours_tokens_and_the_choice_is_kept(tmp_path: Path) -> None:
+async def test_ctrl_t_colours_tokens_and_the_choice_is_saved(tmp_path: Path) -> None:
     app, _ = make_app(tmp_path, Script(("The *red* fox ran home.",)))
     saved = app.services.settings
     async with app.run_test(size=WIDE) as pilot:

@@ -151,7 +151,7 @@ async def test_chats_go_into_the_archive_and_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["md", "jsonl"])
 async def test_an_export_asks_before_it_replaces_a_file(tmp_path: Path, ending: str) -> None:
     app, _ = make_app(tmp_path)
-    add_chat(app.conversation.history.store, "to keep", "kept answer")
+    add_chat(app.conversation.history.store, "to keep", "saved answer")
     path = tmp_path / f"chat.{ending}"
     path.write_text("precious")
     async with app.run_test(size=WIDE) as pilot:
@@ -170,7 +170,7 @@ async def test_an_export_asks_before_it_replaces_a_file(tmp_path: Path, ending: 
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, AskYes))
         await pilot.press("y")
-        await wait_until(pilot, lambda: "kept answer" in path.read_text())
+        await wait_until(pilot, lambda: "saved answer" in path.read_text())
     if ending == "jsonl":
         assert all(json.loads(line) for line in path.read_text().splitlines())
 

@@ -111,7 +111,7 @@ async def test_pastes_and_files_of_the_prompt_go_to_both_arms_as_the_chat_would_
         assert "a note" in first
 
 
-async def test_without_a_question_or_while_a_reply_runs_it_says_why(tmp_path: Path) -> None:
+async def test_without_a_question_or_while_a_reply_runs_it_gives_the_reason(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, Script(tps=1.0))
     async with app.run_test(size=WIDE) as pilot:
         chat = await ready(pilot)

@@ -123,7 +123,9 @@ async def test_another_model_is_loaded_from_the_list(tmp_path: Path) -> None:
         assert client.loads[1].model_path == good.path
 
 
-async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(tmp_path: Path) -> None:
+async def test_the_first_run_shows_where_it_looked_and_installs_with_one_key(
+    tmp_path: Path,
+) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=WIDE) as pilot:
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
@@ -134,7 +136,7 @@ async def test_the_first_run_says_where_it_looked_and_installs_with_one_key(tmp_
         assert client.loads[0].model_path == tmp_path / "starter.gguf"
 
 
-async def test_a_chat_without_a_model_says_what_can_be_done_and_leads_back(tmp_path: Path) -> None:
+async def test_a_chat_without_a_model_shows_what_can_be_done_and_leads_back(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=NARROW) as pilot:
         await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
@@ -163,7 +165,7 @@ async def test_who_drafts_and_by_which_rule_is_remembered(tmp_path: Path) -> Non
     assert (saved.predictor, saved.controller, saved.n_draft) == ("off", "fixed", 4)
 
 
-async def test_a_failed_install_is_told_and_can_be_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_install_is_reported_and_can_be_tried_again(tmp_path: Path) -> None:
     calls = []
 
     def fail(_: object) -> Path:
@@ -191,7 +193,7 @@ async def test_every_binding_has_an_id_a_description_and_a_tooltip(tmp_path: Pat
     assert all(b.id and b.description and b.tooltip for b in bindings)
 
 
-async def test_how_drafts_are_judged_is_a_setting_that_takes_effect_at_once(tmp_path: Path) -> None:
+async def test_verification_is_a_setting_that_takes_effect_at_once(tmp_path: Path) -> None:
     async with opened(tmp_path) as (app, client, pilot, screen):
         before = screen.conversation.speculation
         await pilot.press("ctrl+s", "ctrl+s")

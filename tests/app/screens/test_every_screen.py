@@ -84,8 +84,8 @@ class Sources:
             ModelEntry(path=self.file, name=self.text, nbytes=1, problem=self.text),
         )
 
-    def install(self, tell: Callable[[str], None]) -> Path:
-        tell(self.text)
+    def install(self, report: Callable[[str], None]) -> Path:
+        report(self.text)
         return self.file
 
     def configured(self) -> Configuration:
@@ -117,8 +117,8 @@ def effects(sources: Sources) -> AnyScreen:
 
 
 def plan_models(sources: Sources) -> AnyScreen:
-    judged_by = partial(fit_context, None, Planner())
-    return ModelsScreen(sources.entries, (sources.file,), judged_by, sources.file)
+    context = partial(fit_context, None, Planner())
+    return ModelsScreen(sources.entries, (sources.file,), context, sources.file)
 
 
 def download_screen(sources: Sources) -> AnyScreen:
@@ -209,7 +209,7 @@ class SlowClient(ScriptedClient):
         return self.is_closed and self.may_end
 
 
-async def test_leaving_says_that_it_saves_until_all_is_saved(
+async def test_leaving_shows_that_it_saves_until_all_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = SlowClient(Script(replies=("word " * 50,), tps=10))
@@ -305,7 +305,7 @@ BLOCKS = set("█▓▒▚▞▤▥▧░▁▂▃▄▅▆▇")
 
 
 @pytest.mark.slow
-async def test_gauges_are_letters_on_every_screen_where_the_settings_say_so(
+async def test_gauges_are_letters_on_every_screen_if_the_settings_ask_for_it(
     tmp_path: Path, starter_path: Path
 ) -> None:
     application, _ = make_app(tmp_path)

@@ -71,7 +71,7 @@ async def test_a_script_is_saved_so_that_it_can_be_run(starter_path: Path, tmp_p
         assert path.read_text().startswith("#!/bin/sh")
 
 
-async def test_a_path_that_a_format_cannot_hold_is_said_where_the_text_would_be(
+async def test_a_path_that_a_format_cannot_hold_is_reported_in_place_of_the_text(
     starter_path: Path, tmp_path: Path
 ) -> None:
     odd = tmp_path / "a;b.gguf"

@@ -1,4 +1,4 @@
-"""The list of models: while folders are looked through, with verdicts, and the hub behind it."""
+"""The list of models: while folders are looked through, with verdicts, and of the hub."""
 
 import threading
 from collections.abc import Callable
@@ -99,8 +99,8 @@ async def test_enter_before_the_models_are_found_takes_the_one_that_was_typed(
 async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
     here = (Device("CPU", "cpu", 8 * GIB, 8 * GIB),)
     planner = Planner(here=here, bandwidths=lambda _: Bandwidth(2e10, "measured here"))
-    judged_by = partial(fit_context, None, planner)
-    screen = ModelsScreen(list, [], judged_by, None, purpose="load", tab=1)
+    context = partial(fit_context, None, planner)
+    screen = ModelsScreen(list, [], context, None, purpose="load", tab=1)
     app, _ = make_app(tmp_path)
     async with app.run_test(size=(120, 36)) as pilot:
         await ready(pilot)
@@ -186,7 +186,7 @@ async def test_a_model_is_marked_found_and_deleted(
         assert entries[0].path.exists(), "the loaded one stays"
 
 
-async def test_a_model_of_the_hub_is_judged_asked_for_downloaded_and_loaded(
+async def test_a_model_of_the_hub_is_rated_asked_for_downloaded_and_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.paths.models_dir", lambda: tmp_path / "models")
@@ -247,7 +247,9 @@ async def test_a_download_shows_how_far_it_is_and_ends_where_it_is_stopped(
         await wait_until(pilot, lambda: results == [None])
 
 
-async def test_a_hub_that_refuses_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refusal_of_the_hub_is_shown_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with serving_hub() as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         screen = HubScreen("hf:nobody/nothing")

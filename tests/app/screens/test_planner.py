@@ -100,7 +100,7 @@ async def test_a_typed_value_counts_and_nonsense_is_answered_beside_its_option(
         assert "--ctx-size 2048" in report_of(screen)
 
 
-async def test_what_llama_cpp_refuses_is_said_in_the_place_of_the_bar(
+async def test_what_llama_cpp_refuses_is_shown_in_place_of_the_bar(
     starter_path: Path, tmp_path: Path
 ) -> None:
     screen = planner(starter_path, tmp_path)

@@ -116,7 +116,7 @@ async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
         assert len(app._notifications) == 1
 
 
-async def test_an_idle_option_says_why_and_stays(starter_path: Path, tmp_path: Path) -> None:
+async def test_a_disabled_option_shows_why_and_stays(starter_path: Path, tmp_path: Path) -> None:
     screen = planner(starter_path, tmp_path)
     async with Host(screen).run_test(size=WIDE) as pilot:
         await ready(pilot, screen)
@@ -216,9 +216,7 @@ async def test_changes_are_taken_back_one_by_one(starter_path: Path, tmp_path: P
         assert notice.message == "There is no change to undo."
 
 
-async def test_a_change_under_what_if_is_taken_with_a_key(
-    starter_path: Path, tmp_path: Path
-) -> None:
+async def test_an_alternative_is_applied_with_a_key(starter_path: Path, tmp_path: Path) -> None:
     screen = with_model(starter_path, tmp_path)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
@@ -236,7 +234,7 @@ CARDS = ("GeForce RTX 4070", "GeForce RTX 3060", "GeForce RTX 4090", "M4 Pro 24G
 
 
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b:Q4_K_M", "gemma-3-12b:Q8_0"])
-async def test_the_planner_and_kvchat_plan_say_the_same_of_a_model_on_a_card(
+async def test_the_planner_and_kvchat_plan_show_the_same_of_a_model_on_a_card(
     name: str, starter_path: Path, tmp_path: Path
 ) -> None:
     screen = with_model(starter_path, tmp_path)

@@ -131,7 +131,7 @@ async def test_a_preset_of_the_user_is_renamed_and_deleted(
         assert "Mine too" not in "".join(names(screen))
 
 
-async def test_a_preset_that_comes_with_kvchat_stays_and_says_why(
+async def test_a_preset_that_comes_with_kvchat_stays_with_the_reason(
     folder: Path, starter_path: Path
 ) -> None:
     before = sorted(builtin_dir().iterdir())

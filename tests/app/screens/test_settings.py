@@ -1,4 +1,4 @@
-"""The settings screen: what it says of each setting, and that a change counts where it says so."""
+"""The settings screen: the facts of each setting, and when a change takes effect."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ def problem(app: KvchatApp) -> str:
     return str(app.screen.query_one("#problem", Static).content)
 
 
-async def test_each_value_says_where_it_comes_from_and_what_is_wrong(tmp_path: Path) -> None:
+async def test_each_value_is_shown_with_its_source_and_fault(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(COMMENTED)
     app, _ = make_app(tmp_path)
     for size in (WIDE, NARROW):
@@ -60,7 +60,7 @@ async def test_each_value_says_where_it_comes_from_and_what_is_wrong(tmp_path: P
         app, _ = make_app(tmp_path)
 
 
-async def test_a_number_is_corrected_in_place_and_written_with_the_comments_kept(
+async def test_a_number_is_corrected_in_place_and_written_without_loss_of_comments(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "config.toml").write_text(COMMENTED)
@@ -200,7 +200,9 @@ async def test_a_prompt_of_the_library_is_written_taken_into_a_chat_and_deleted(
     assert app.services.settings.settings.prompts == {}
 
 
-async def test_a_file_that_cannot_be_written_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_written_is_reported_and_nothing_is_lost(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "config.toml").write_text("[chat\n")
     app, _ = make_app(tmp_path)
     async with app.run_test(size=WIDE) as pilot:

@@ -1,4 +1,4 @@
-"""A database that a disk has damaged is kept, and the daily backup takes its place."""
+"""A database that a disk has damaged is preserved, and the daily backup takes its place."""
 
 import os
 import random

@@ -30,15 +30,15 @@ def test_renaming_a_chat_keeps_its_place_and_what_was_not_named(store: ChatStore
 
 
 def test_deleting_a_chat_takes_its_messages_however_deep_they_are(store: ChatStore) -> None:
-    chat, kept = new_chat(store), new_chat(store, "kept")
-    question = ask(store, kept, None, "stays")
+    chat, other = new_chat(store), new_chat(store, "other")
+    question = ask(store, other, None, "stays")
     message = None
     for n in range(1200):
         message = ask(store, chat, message, str(n))
     assert message is not None
     assert len(store.path_to(message.id)) == 1200
     store.delete_chat(chat.id)
-    assert [chat.id for chat in store.list_chats()] == [kept.id]
+    assert [chat.id for chat in store.list_chats()] == [other.id]
     with pytest.raises(StoreError, match="another kvchat process may have deleted it"):
         store.message(message.id)
     assert store.message(question.id).content == "stays"
@@ -81,7 +81,7 @@ def test_the_end_of_a_reply_wins_over_partials_that_are_still_waiting(store: Cha
     assert ended.finish_reason == "end"
 
 
-def test_closing_writes_what_was_kept_back(path: Path) -> None:
+def test_closing_writes_all_pending_changes(path: Path) -> None:
     with ChatStore(path) as store:
         chat = new_chat(store)
         answer = reply(store, chat, ask(store, chat, None, "q"))
@@ -117,19 +117,19 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
         lambda store: store.show_message(99),
     ],
 )
-def test_what_is_gone_is_said_to_be_gone(store: ChatStore, action) -> None:
+def test_missing_rows_are_reported_as_missing(store: ChatStore, action) -> None:
     with pytest.raises(ChatGoneError, match="99 no longer exists"):
         action(store)
 
 
-def test_a_text_that_was_not_sent_is_kept_for_its_chat_and_goes_with_it(store: ChatStore) -> None:
+def test_a_text_that_was_not_sent_is_saved_for_its_chat_and_goes_with_it(store: ChatStore) -> None:
     chat, other = new_chat(store), new_chat(store)
     texts = {chat.id: UnsentText("a", 7, "b"), other.id: UnsentText("c"), None: UnsentText("new")}
     store.save_unsent(texts)
     store.save_unsent(
         {other.id: UnsentText(), None: UnsentText("newer"), 999: UnsentText("of nobody")}
     )
-    store.update_chat(other.id, archived_at=1.0)  # a write that is waited for comes behind them
+    store.update_chat(other.id, archived_at=1.0)  # a write that is waited for comes after them
     assert store.unsent_texts() == {chat.id: UnsentText("a", 7, "b"), None: UnsentText("newer")}
     store.delete_chat(chat.id)
     assert store.unsent_texts() == {None: UnsentText("newer")}
@@ -147,15 +147,15 @@ def test_each_open_kvchat_has_a_text_of_its_own_for_the_new_chat(tmp_path: Path)
         assert third.unsent_texts() == {}
         store.save_unsent({None: UnsentText()})
     with ChatStore(path) as store:
-        assert store.unsent_texts() == {None: UnsentText("of the second")}, "no text is left behind"
+        assert store.unsent_texts() == {None: UnsentText("of the second")}, "no text is left"
 
 
 def test_speeds_of_chats_are_medians_of_the_newest_replies_by_model(store: ChatStore) -> None:
     chat = new_chat(store)
-    kept = [("a", {"plain_step_s": 0.5})] + [("a", {"plain_step_s": 0.01})] * RECENT_REPLIES
-    kept += [("b", {"plain_step_s": 0.1}), ("b", {"plain_step_s": None}), ("b", None)]
-    kept += [("c", {"plain_step_s": bad}) for bad in (0, -1, "0.1", 1e9)]
-    for model, stats in kept:
+    other = [("a", {"plain_step_s": 0.5})] + [("a", {"plain_step_s": 0.01})] * RECENT_REPLIES
+    other += [("b", {"plain_step_s": 0.1}), ("b", {"plain_step_s": None}), ("b", None)]
+    other += [("c", {"plain_step_s": bad}) for bad in (0, -1, "0.1", 1e9)]
+    for model, stats in other:
         question = ask(store, chat, None, "?")
         new = StoredMessage(0, chat.id, question.id, "assistant", "!", model_name=model)
         added = add_stored(store, new)

@@ -1,4 +1,4 @@
-"""What goes wrong with files and disks, and what the user is told."""
+"""Faults of files and disks, and their messages."""
 
 import errno
 import os
@@ -45,7 +45,7 @@ def test_files_are_for_their_owner_only(store: ChatStore, path: Path) -> None:
 
 def test_a_full_disk_is_named_and_nothing_is_lost(store: ChatStore) -> None:
     chat = new_chat(store)
-    question = ask(store, chat, None, "kept")
+    question = ask(store, chat, None, "saved")
     fill_disk(store)
     with pytest.raises(StoreError, match="no space is left"):
         ask(store, chat, question, "x" * 100_000)
@@ -95,37 +95,37 @@ def test_the_end_of_a_reply_is_written_when_a_busy_database_is_free(
     assert (ended.content, ended.finish_reason) == ("whole", "end")
 
 
-def test_a_reply_that_waits_long_to_be_written_is_told_and_written_all_the_same(
+def test_a_reply_that_waits_long_to_be_written_is_reported_and_still_written(
     busy: tuple[ChatStore, sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "BUSY_S", 0.0)
     store, other = busy
-    told: queue.SimpleQueue[StoreError] = queue.SimpleQueue()
-    store.writer.on_error = told.put
+    reported: queue.SimpleQueue[StoreError] = queue.SimpleQueue()
+    store.writer.on_error = reported.put
     [chat] = store.list_chats()
     assert chat.head_id is not None
     finish(store, store.message(chat.head_id), "whole")
-    assert "is busy" in str(told.get(timeout=10))
+    assert "is busy" in str(reported.get(timeout=10))
     other.execute("ROLLBACK")
     store.writer.patience_s = 10.0
-    store.update_chat(chat.id, title="behind it")
+    store.update_chat(chat.id, title="after it")
     assert store.message(chat.head_id).content == "whole"
-    assert told.empty(), "once is enough"
+    assert reported.empty(), "once is enough"
 
 
-def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
+def test_a_partial_that_cannot_be_written_is_reported_once_until_it_can_again(
     store: ChatStore,
 ) -> None:
-    told: list[StoreError] = []
-    store.writer.on_error = told.append
+    reported: list[StoreError] = []
+    store.writer.on_error = reported.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"))
     fill_disk(store)
     for size in (100_000, 200_000):
         store.write_partial(answer.id, "x" * size, ())
         store.flush()
-    assert [str(error) for error in told] == [str(told[0])]
-    assert "no space is left" in str(told[0])
+    assert [str(error) for error in reported] == [str(reported[0])]
+    assert "no space is left" in str(reported[0])
     free_disk(store)
     store.write_partial(answer.id, "y", ())
     store.flush()
@@ -133,7 +133,7 @@ def test_a_partial_that_cannot_be_written_is_told_once_until_it_can_again(
     fill_disk(store)
     store.write_partial(answer.id, "x" * 300_000, ())
     store.flush()
-    assert [str(error) for error in told] == [str(told[0])] * 2
+    assert [str(error) for error in reported] == [str(reported[0])] * 2
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_store_whose_file_was_taken_away_closes_all_the_same(path: Path) -> No
         assert again.list_chats() == []
 
 
-def test_a_second_damaged_database_keeps_the_first_one_kept(path: Path) -> None:
+def test_a_second_damaged_database_leaves_the_first_one(path: Path) -> None:
     path.parent.mkdir()
     for text in (b"first" * 1000, b"second" * 1000):
         path.write_bytes(text)
@@ -256,8 +256,8 @@ def test_a_full_disk_is_a_matter_of_space_and_not_of_rights(
 
 
 def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: ChatStore) -> None:
-    told: list[StoreError] = []
-    store.writer.on_error = told.append
+    reported: list[StoreError] = []
+    store.writer.on_error = reported.append
     chat = new_chat(store)
     answer = reply(store, chat, ask(store, chat, None, "q"), "half")
     store.save_unsent({chat.id: UnsentText("na\udcff.txt")})
@@ -267,5 +267,5 @@ def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: Chat
     store.write_partial(answer.id, "half \udcff", [])
     store.flush()
     assert ask(store, chat, answer, "goes on").content == "goes on"
-    assert any("U+DCFF" in str(error) for error in told)
-    assert any("ZeroDivisionError" in str(error) for error in told)
+    assert any("U+DCFF" in str(error) for error in reported)
+    assert any("ZeroDivisionError" in str(error) for error in reported)

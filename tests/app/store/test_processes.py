@@ -88,7 +88,7 @@ def test_a_chat_that_another_process_writes_is_locked_until_that_one_dies(
     mine.close()
 
 
-def test_a_lock_is_held_once_and_leaves_no_file_behind(store: ChatStore, path: Path) -> None:
+def test_a_lock_is_held_once_and_leaves_no_file(store: ChatStore, path: Path) -> None:
     chat = new_chat(store)
     lock = store.lock_chat(chat.id)
     assert lock is not None

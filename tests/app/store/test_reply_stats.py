@@ -1,4 +1,4 @@
-"""What is kept of a reply's statistics."""
+"""The saved statistics of a reply."""
 
 from dataclasses import asdict, replace
 
@@ -33,7 +33,7 @@ MEASURED = GenerationStats(
 )
 
 
-def kept(store: ChatStore, stats: GenerationStats) -> StoredMessage:
+def saved(store: ChatStore, stats: GenerationStats) -> StoredMessage:
     chat = new_chat(store)
     message = reply(store, chat, ask(store, chat, None, "q"))
     names = {"predictor": stats.predictor, "controller": stats.controller}
@@ -42,7 +42,7 @@ def kept(store: ChatStore, stats: GenerationStats) -> StoredMessage:
 
 
 def test_the_whole_statistics_of_a_reply_come_back(store: ChatStore) -> None:
-    message = store.message(kept(store, MEASURED).id)
+    message = store.message(saved(store, MEASURED).id)
     assert stats_of(message) == MEASURED
     assert (message.predictor, message.controller, message.seed) == ("combined", "auto", 7)
 

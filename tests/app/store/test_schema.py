@@ -59,7 +59,7 @@ def test_another_version_is_refused_and_its_chats_stay(path: Path, version: int)
 
 def test_chats_that_a_tool_of_sqlite_wrote_without_their_version_are_opened(path: Path) -> None:
     with ChatStore(path) as store:
-        ask(store, new_chat(store, "kept"), None, "q")
+        ask(store, new_chat(store, "old"), None, "q")
     copied = path.with_name("copied.db")
     source, copy = sqlite3.connect(path), sqlite3.connect(copied)
     copy.executescript("\n".join(source.iterdump()))
@@ -67,7 +67,7 @@ def test_chats_that_a_tool_of_sqlite_wrote_without_their_version_are_opened(path
     copy.close()
     for _ in range(2):
         with ChatStore(copied) as store:
-            assert [chat.title for chat in store.list_chats()] == ["kept"]
+            assert [chat.title for chat in store.list_chats()] == ["old"]
 
 
 def test_what_keeps_the_chats_from_being_opened_is_found_without_changing_them(path: Path) -> None:

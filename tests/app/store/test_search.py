@@ -36,7 +36,7 @@ def texts(store: ChatStore, *contents: str) -> None:
         ("ÄPFEL", "drei äpfel"),
         ("100%", "up to 100%"),
         ('"kv cache"', "a KV\n  cache"),
-        ('say "kv cache', "say kv cache"),
+        ('read "kv cache', "read kv cache"),
         ('"模型"', "本地模型缓存"),
         ('"a b"', "so A\r\n\tB"),
         ('"模型\u3000缓存"', "模型 缓存"),
@@ -80,7 +80,7 @@ def test_what_does_not_hold_every_word_is_not_found(
      ";", "'", "%", "_", "\0", "a\0b", "\\", "😀", "\ud7ff", "\U0010ffff", "{x y}:z", "+"],
 )  # fmt: skip
 def test_no_text_is_an_error(store: ChatStore, words: str) -> None:
-    texts(store, f"before {words} behind")
+    texts(store, f"before {words} after")
     assert all(words.strip('" \0').split("\0")[0] in text for text in found(store, words))
 
 
@@ -125,7 +125,7 @@ def test_a_hit_shows_one_line_around_what_was_found_and_marks_it(store: ChatStor
     assert len(hit.snippet) <= 162
 
 
-def test_a_hit_says_whether_its_branch_is_the_shown_one_and_is_jumped_to(store: ChatStore) -> None:
+def test_a_hit_knows_whether_its_branch_is_shown_and_is_jumped_to(store: ChatStore) -> None:
     chat = new_chat(store, "t")
     question = ask(store, chat, None, "which cache")
     hidden = finish(store, reply(store, chat, question), "the hidden cache")
@@ -157,7 +157,7 @@ def test_a_reply_is_found_while_it_is_written_and_as_it_ended(store: ChatStore) 
     assert found(store, "latest") == []
 
 
-def test_an_archived_chat_is_found_and_said_to_be_archived(store: ChatStore) -> None:
+def test_an_archived_chat_is_found_and_marked_as_archived(store: ChatStore) -> None:
     chat = new_chat(store, "caches")
     ask(store, chat, None, "the cache")
     store.update_chat(chat.id, archived_at=1.0)

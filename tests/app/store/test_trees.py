@@ -1,4 +1,4 @@
-"""Archive, kept context, branches and whole chats."""
+"""Archive, shortened context, branches and whole chats."""
 
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ def test_of_several_trees_all_are_added_or_none(store: ChatStore) -> None:
     assert len(store.search("one")) == 1
 
 
-def test_a_fork_is_told_from_its_chat_by_its_title(store: ChatStore) -> None:
+def test_a_fork_is_distinguished_from_its_chat_by_its_title(store: ChatStore) -> None:
     chat, path = dialogue(store)
     first = store.fork_chat(path[1].id)
     second = store.fork_chat(path[1].id)

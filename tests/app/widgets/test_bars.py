@@ -1,4 +1,4 @@
-"""The line of keys: what has no room is not cut without a sign."""
+"""The line of keys: keys without space are not cut without a sign."""
 
 from pathlib import Path
 
@@ -52,7 +52,7 @@ SCREENS = {
     [80, pytest.param(100, marks=pytest.mark.slow), pytest.param(120, marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("name", SCREENS)
-async def test_on_every_screen_the_help_is_offered_for_keys_without_room(
+async def test_on_every_screen_the_help_is_offered_for_keys_without_space(
     tmp_path: Path, starter_path: Path, name: str, width: int
 ) -> None:
     app, _ = make_app(tmp_path)

@@ -77,7 +77,7 @@ async def test_a_click_marks_and_the_next_one_takes_the_row() -> None:
         assert app.picked == ["b"], "there is no row"
 
 
-async def test_a_click_takes_a_row_at_once_where_the_list_says_so() -> None:
+async def test_a_click_takes_a_row_at_once_if_the_list_is_set_so() -> None:
     app = Lists(click_picks=True)
     async with app.run_test(size=(30, 10)) as pilot:
         app.list.show_rows([row("a", below="more"), row("b", below="more")])

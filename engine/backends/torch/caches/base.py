@@ -41,9 +41,6 @@ class CacheConfig:
     """Whether layers with a sliding window store all tokens, so that they can be cropped."""
 
 
-CacheRoom = CacheConfig  # its former name
-
-
 @dataclass(frozen=True, slots=True)
 class KVState:
     """Entries for attention; `mask` returns which query sees which entry."""
