@@ -95,6 +95,7 @@ def test_a_reply_cut_without_event_counts_its_tokens(start: Start, how: str) -> 
     cut = conversation.history.message(conversation.entries()[-1].key)
     assert cut.stats is not None
     assert cut.stats["n_emitted"] == len(cut.token_ids or ()) > 0
+    assert cut.stats["n_prompt"]
     assert conversation.continue_reply()
     finished(conversation, start.clock)
     whole = conversation.history.message(cut.id)

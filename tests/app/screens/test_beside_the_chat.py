@@ -58,9 +58,13 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         for text in ("first", "second", "third"):
             await pilot.press("ctrl+n")
             await answered(pilot, screen, text)
-        for command in ("/folder  my   work", "/folder .", "/folder work", "/rename the third"):
-            screen.composer.put(command)
+        chats = screen.conversation.history
+        for typed, folder in (("my   work", "my work"), (".", ""), ("work", "work")):
+            screen.composer.put(f"/folder {typed}")
             await pilot.press("enter")
+            await wait_until(pilot, lambda name=folder: chats.chat and chats.chat.folder == name)
+        screen.composer.put("/rename the third")
+        await pilot.press("enter")
         await wait_until(pilot, lambda: "the third" in " ".join(listed(screen)))
         assert screen.transcript.frame_title == "the third"
         screen.sidebar.chats.focus()
