@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from app.render.lines import EMPTY, Line, Run, folded, padded, width_of, wrapped
@@ -306,22 +307,11 @@ def table_lines(node: "SyntaxTreeNode", width: int) -> list[Line]:
 
 
 def column_widths(natural: list[int], n_cells: int) -> list[int]:
-    """Widths that sum to at most `n_cells` if possible; the widest columns shrink first.
-
-    Args:
-        natural: Cells that each column would like.
-        n_cells: Cells available, without separators.
-    """
-    widths = [max(w, 1) for w in natural]
+    """Widths that sum to at most `n_cells` if possible; the widest columns shrink first."""
+    widths = [min(max(width, 1), n_cells) for width in natural]
     floor = max(1, min(_MIN_COLUMN, n_cells // len(widths)))
-    while sum(widths) > n_cells:
-        widest = max(widths)
-        if widest <= floor:
-            break
-        second = max((w for w in widths if w < widest), default=floor)
-        n_widest = widths.count(widest)
-        cut = min(widest - max(second, floor), -(-(sum(widths) - n_cells) // n_widest))
-        widths = [w - max(cut, 1) if w == widest else w for w in widths]
+    while sum(widths) > n_cells and max(widths) > floor:
+        widths[widths.index(max(widths))] -= 1
     return widths
 
 
@@ -335,16 +325,11 @@ def _row_lines(row: list[Cell], widths: list[int]) -> list[Line]:
         [part for line in cell for part in wrapped(line, width)]
         for cell, width in zip(row, widths, strict=True)
     ]
-    height = max(len(column) for column in columns)
-    return [
-        tuple(run for runs in _with_gaps(columns, widths, i) for run in runs) for i in range(height)
-    ]
-
-
-def _with_gaps(columns: list[list[Line]], widths: list[int], i: int) -> list[Line]:
-    parts: list[Line] = []
-    for column, width in zip(columns, widths, strict=True):
-        if parts:
-            parts.append((Run(_GAP, "rule"),))
-        parts.append(padded(column[i] if i < len(column) else EMPTY, width))
-    return parts
+    lines = []
+    for cells in zip_longest(*columns, fillvalue=EMPTY):
+        runs: list[Run] = []
+        for cell, width in zip(cells, widths, strict=True):
+            runs += [Run(_GAP, "rule")] if runs else []
+            runs += padded(cell, width)
+        lines.append(tuple(runs))
+    return lines
