@@ -89,7 +89,7 @@ def start_laboratory(request: LaboratoryRequest, log_path: Path) -> "LaboratoryP
     return LaboratoryProcess(request, log_path)
 
 
-class Measurement:
+class MeasurementRun:
     """Iterator over the events of a measurement, whose report is written after every change.
 
     A stop, a kill or an error leaves the report so far. The file is locked from entering to

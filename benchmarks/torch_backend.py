@@ -222,7 +222,7 @@ def write_f32(model: Path, path: Path) -> None:
 
 
 def token_windows(model: Path, n_positions: int, log: NativeLog) -> list[list[int]]:
-    """Windows of texts, each of at most `WINDOW` tokens, that have so many positions together."""
+    """Windows of texts, each of at most `WINDOW` tokens, with this total of positions."""
     backend = LlamaCppBackend(Configuration(model, n_ctx=256), log)
     windows: list[list[int]] = []
     for text in own_texts():

@@ -29,7 +29,7 @@ from app.console import EXIT_FAILED, EXIT_INTERRUPTED, Progress, note, print_lin
 from app.format import counted
 from app.opening import ModelRequest, open_here
 from app.planning import save_verdict
-from app.quality import Measurement, Options, unfinished_path
+from app.quality import MeasurementRun, Options, unfinished_path
 from app.render.lines import Line
 from app.render.quality import report_lines
 from app.tables import PAGE_WIDTH, PLAIN_WIDTH, check_page, write_page
@@ -128,7 +128,7 @@ def command(
             "token counts, no text"
         )
     path = json_path or unfinished_path(request, takes_chats=options.takes_chats)
-    with Progress() as progress, Measurement(path, progress.note) as measurement:
+    with Progress() as progress, MeasurementRun(path, progress.note) as measurement:
         measurement.begin(request, replaces=json_path is None)
         exit_code = _follow(measurement, progress)
     report = measurement.report
@@ -177,7 +177,7 @@ def _read_pair(name: str, backend: BackendName | None) -> KVTypes:
     return KVTypes(k, v or k)
 
 
-def _follow(measurement: Measurement, progress: Progress) -> int:
+def _follow(measurement: MeasurementRun, progress: Progress) -> int:
     """The exit code, after the last event; a second Ctrl+C does not wait for it."""
     was_stopped = False
     try:
@@ -200,7 +200,7 @@ def _follow(measurement: Measurement, progress: Progress) -> int:
     return EXIT_INTERRUPTED if is_stopped else EXIT_FAILED
 
 
-def _show_events(measurement: Measurement, progress: Progress) -> None:
+def _show_events(measurement: MeasurementRun, progress: Progress) -> None:
     for event in measurement:
         if isinstance(event, LaboratoryProgress):
             share = event.n_done / event.n_total if event.n_total else None

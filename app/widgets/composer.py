@@ -40,7 +40,7 @@ class Composer(TextArea):
             highlight_cursor_line=False,
         )
         self.recall: Callable[[int], bool] = lambda _: False
-        """Shows the question so many steps earlier, or later; False without any."""
+        """Moves by that many questions of the chat; False if there is none."""
         self.move_in_list: Callable[[int], bool] = lambda _: False
         """Moves the mark in a list of completions; False without a list."""
         self.complete: Callable[[], bool] = lambda: False

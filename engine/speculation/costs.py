@@ -157,8 +157,7 @@ class RowCosts:
     def _curve(self) -> list[float]:
         points = [(1, 1.0)]
         for n_rows, ratios in sorted(self._ratios.items()):
-            typical = median(ratios) if len(ratios) > FEW else min(ratios)
-            points.append((n_rows, max(typical, 1.0)))
+            points.append((n_rows, max(_typical(ratios, FEW), 1.0)))
         curve = [1.0]
         for (left, low), (right, high) in pairwise(points):
             slope = (high - low) / (right - left)
@@ -196,10 +195,10 @@ class DraftCost:
             self._drafts.append((n_drafted, n_steps))
         else:
             self._silent.append(n_steps)
-            self.ask = _typical(self._silent)
+            self.ask = _typical(self._silent, FEW_DRAFTS)
         if self._drafts:
             steps = [max(t - self.ask, 0.0) / n for n, t in self._drafts]
-            self.step = _typical(steps)
+            self.step = _typical(steps, FEW_DRAFTS)
 
     @property
     def is_known(self) -> bool:
@@ -216,5 +215,5 @@ class DraftCost:
         return self.ask + self.step * n_drafted if n_drafted else 0.0
 
 
-def _typical(steps: Sequence[float]) -> float:
-    return median(steps) if len(steps) > FEW_DRAFTS else min(steps)
+def _typical(steps: Sequence[float], n_few: int) -> float:
+    return median(steps) if len(steps) > n_few else min(steps)

@@ -9,7 +9,7 @@ import pytest
 
 from app import paths
 from app.planning import save_verdict
-from app.quality import Measurement, unfinished_path
+from app.quality import MeasurementRun, unfinished_path
 from engine.configuration import Configuration
 from engine.errors import EngineError, WorkerError
 from engine.policy.gates import PolicySettings
@@ -71,8 +71,8 @@ def ignore(_: str) -> None:
     pass
 
 
-def measured(path: Path, process: ScriptedProcess) -> tuple[Measurement, list[LaboratoryEvent]]:
-    with Measurement(path, ignore, process) as run:
+def measured(path: Path, process: ScriptedProcess) -> tuple[MeasurementRun, list[LaboratoryEvent]]:
+    with MeasurementRun(path, ignore, process) as run:
         run.begin(REQUEST, replaces=True)
         return run, list(run)
 
@@ -84,7 +84,7 @@ def keep(path: Path, report: Report) -> None:
 
 def test_the_report_grows_in_its_file(path: Path) -> None:
     process = ScriptedProcess((ReportChanged(HALF), LaboratoryFinished(WHOLE, is_complete=True)))
-    with Measurement(path, ignore, process) as run:
+    with MeasurementRun(path, ignore, process) as run:
         run.begin(REQUEST, replaces=True)
         next(run)
         assert read_report(path) == HALF
@@ -96,14 +96,14 @@ def test_the_report_grows_in_its_file(path: Path) -> None:
 
 
 def test_nobody_else_writes_the_report_of_a_run(path: Path) -> None:
-    with Measurement(path, ignore, ScriptedProcess()):
+    with MeasurementRun(path, ignore, ScriptedProcess()):
         with pytest.raises(
             QualityError, match=r"another run of kvchat is writing .*report\.json: wait"
         ):
-            Measurement(path, ignore, ScriptedProcess()).__enter__()
-        with Measurement(path.with_name("other.json"), ignore, ScriptedProcess()):
+            MeasurementRun(path, ignore, ScriptedProcess()).__enter__()
+        with MeasurementRun(path.with_name("other.json"), ignore, ScriptedProcess()):
             pass
-    with Measurement(path, ignore, ScriptedProcess()):
+    with MeasurementRun(path, ignore, ScriptedProcess()):
         pass
     assert not list(path.parent.iterdir())
 
@@ -139,7 +139,7 @@ def test_a_process_that_dies_leaves_what_there_was(path: Path) -> None:
     with pytest.raises(WorkerError):
         measured(path, ScriptedProcess((ReportChanged(HALF), WorkerError("killed by signal 9"))))
     assert read_report(path) == HALF
-    with Measurement(path, ignore, ScriptedProcess()):
+    with MeasurementRun(path, ignore, ScriptedProcess()):
         pass
 
 
@@ -155,7 +155,7 @@ def test_a_damaged_report_is_moved_aside(path: Path) -> None:
 
 def test_a_report_that_the_user_named_is_never_replaced(path: Path) -> None:
     keep(path, HALF)
-    with Measurement(path, ignore, ScriptedProcess(refuses_earlier=True)) as run:
+    with MeasurementRun(path, ignore, ScriptedProcess(refuses_earlier=True)) as run:
         run.begin(REQUEST, replaces=False)
         with pytest.raises(QualityError, match="another measurement"):
             next(run)
@@ -165,7 +165,7 @@ def test_a_report_that_the_user_named_is_never_replaced(path: Path) -> None:
 def test_a_damaged_report_that_the_user_named_is_refused(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"schema": 1')
-    with Measurement(path, ignore, ScriptedProcess()) as run, pytest.raises(QualityError):
+    with MeasurementRun(path, ignore, ScriptedProcess()) as run, pytest.raises(QualityError):
         run.begin(REQUEST, replaces=False)
     assert path.read_text() == '{"schema": 1'
 
