@@ -67,8 +67,9 @@ def test_no_line_is_wider_than_asked(width: int) -> None:
         ("roses\nviolets", "roses/violets"),
         ("9. nine\n10. ten\n    - deep", " 9. nine/10. ten/    ◦ deep"),
         ("see [a][1]\n\n[1]: x.example", "see [a][1]//[1]: x.example"),
+        ("> one\n>\n> two", "▎ one/▎/▎ two"),
     ],
-    ids=["table", "markup", "html", "address", "escape", "newline", "list", "link"],
+    ids=["table", "markup", "html", "address", "escape", "newline", "list", "link", "quote"],
 )
 def test_nothing_of_a_reply_vanishes_and_markup_of_others_is_text(source: str, shown: str) -> None:
     assert lines(source) == ([shown] if "[/]" in shown else shown.split("/"))

@@ -56,6 +56,26 @@ def test_cuda_kernels_need_groups_of_query_heads(
     assert (not without_cuda_kernel(replace(llama, layers={0: layer}))) == is_there
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "like"),
+    [
+        ("llama-3.1-8b", {}, "on"),
+        ("llama-3.1-8b", {"type_k": "iq4_nl"}, "off"),
+        ("minicpm3-4b", {}, "off"),
+    ],
+)
+def test_auto_uses_flash_attention_where_cuda_has_a_kernel(
+    name: str, changes: dict[str, object], like: str
+) -> None:
+    changes |= {"n_gpu_layers": 99}
+    auto, on, off = (
+        compute(planned(name, GPU, flash_attention=mode, **changes), GPU)
+        for mode in ("auto", "on", "off")
+    )
+    assert on != off
+    assert auto == {"on": on, "off": off}[like]
+
+
 def test_layers_of_an_mtp_head_compute_nothing() -> None:
     model = shape_named("glm-4.5-air").model()
     assert model.architecture.n_blocks == model.architecture.n_layers + 1
