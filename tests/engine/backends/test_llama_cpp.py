@@ -68,6 +68,7 @@ class TestDenseModel(OnALineOfText, BackendContract):
         assert vocabulary.is_end(parsed[0])
         assert vocabulary.piece(parsed[0]) == b""
         assert vocabulary.piece(parsed[0], special=True) == b"<|im_end|>"
+        assert vocabulary.piece(0, special=True) == b"<|endoftext|>"
 
 
 class TestSeparateStreams(OnALineOfText, BatchContract):

@@ -12,6 +12,7 @@ pytest.importorskip("gguf")
 from engine.backends.llama_cpp.log import NativeLog  # noqa: E402
 from engine.backends.torch.backend import TorchBackend  # noqa: E402
 from engine.backends.torch.fixed_steps import FixedSteps  # noqa: E402
+from engine.backends.torch.model import rotate  # noqa: E402
 from engine.errors import ModelLoadError  # noqa: E402
 from tests.engine.backends.torch_models import settings  # noqa: E402
 from tests.support.filled_models import filled_model  # noqa: E402
@@ -38,6 +39,14 @@ def step_of(backend: TorchBackend) -> FixedSteps:
     step = backend.fixed
     assert step is not None
     return step
+
+
+def test_rotations_are_the_same_in_a_compiled_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads, angles = torch.randn(1, 3, 2, 8), torch.rand(3, 1, 4)
+    cos_sin = torch.stack((angles.cos(), angles.sin()), -1)
+    expected = rotate(heads, cos_sin)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert torch.allclose(rotate(heads, cos_sin), expected, atol=1e-6)
 
 
 @pytest.mark.slow
