@@ -238,7 +238,7 @@ class FakeSequence(Sequence):
         if not 0 <= start < len(self.cells):
             raise StateError(f"{len(self.cells)} tokens are held: none from {start} on")
         if start and not self._backend.can_slice:
-            raise StateError("states of this model cannot be cut")
+            raise StateError("a saved state of this model cannot be split")
         self._backend.n_saved += 1
         return fake_state(start, [cell.token for cell in self.cells[start:]])
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from app import format as fmt
+from app.matching import is_meant
 from app.paths import typed_path
 from app.sanitize import visible
 from engine.errors import EngineError
@@ -305,16 +306,17 @@ def _is_offered(entry: os.DirEntry[str]) -> bool:
 
 
 def matching(names: Sequence[str], typed: str) -> list[str]:
-    """The names that contain what was typed, file names that begin with it first."""
+    """The names that contain what was typed, or its letters in order; the nearest first."""
     wanted = typed.casefold()
 
-    def rank(name: str) -> int:
-        folded_name = name.casefold()
-        if folded_name.rsplit("/", 1)[-1].startswith(wanted):
-            return 0
-        return 1 if folded_name.startswith(wanted) else 2
+    def rank(name: str) -> int | None:
+        path = name.casefold()
+        last = path.rsplit("/", 1)[-1]
+        ranked = (last.startswith(wanted), path.startswith(wanted), wanted in path)
+        return next((i for i, fits in enumerate((*ranked, is_meant(last, wanted))) if fits), None)
 
-    return sorted((name for name in names if wanted in name.casefold()), key=rank)
+    ranks = {name: rank(name) for name in names}
+    return sorted((name for name in names if ranks[name] is not None), key=lambda n: ranks[n] or 0)
 
 
 def mention(name: str) -> str:

@@ -81,7 +81,10 @@ class ContextFull:
             owner=owner_of(chat.id),
         )
         if n_left_out:
-            self._warn(f"The summary leaves out the oldest {n_left_out:,} messages, too long here.")
+            self._warn(
+                f"The oldest {n_left_out:,} messages do not fit in the context: the summary leaves "
+                "them out."
+            )
         done = partial(self._use_summary, chat.id, trim)
         conversation.task = Summary(conversation.client, chat.id, request, done)
 

@@ -77,7 +77,7 @@ def _message(message: StoredMessage) -> str:
 
 def _note(parent: StoredMessage | None) -> str:
     if parent is None:
-        text = "Another branch from the start"
+        text = "Another branch that begins at the first message"
     else:
         line = " ".join(parent.content.split())
         short = line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"

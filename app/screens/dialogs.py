@@ -244,9 +244,11 @@ class PickScreen(ModalScreen[Key | None]):
         self.query_one(SelectList).action_go(0)
 
     def _narrow(self, mark: Key | None) -> None:
-        self._shown = self.found(self._search.lower().split())
+        words = self._search.lower().split()
+        self._shown = self.found(words)
         if not self._shown and (typed := self.typed_row(self._search.strip())) is not None:
             self._shown = [typed]
+        self._shown = self._shown or [row for row in self._all if row.is_meant(words)]
         self.query_one(SelectList).show_rows(self._shown, mark)
         self._show_below()
         if self._takes_next and self._shown:

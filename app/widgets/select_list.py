@@ -1,7 +1,7 @@
 """A list of rows to choose one from; only visible rows are made."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -17,6 +17,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from app.format import counted
+from app.matching import is_meant
 from app.render.lines import EMPTY, Line, Run, clipped
 from app.widgets.ink import Ink, highlighted
 
@@ -41,6 +42,11 @@ class Row(Generic[Key]):
     """Lower-case text that a search matches; empty for rows that are neither found nor counted."""
     is_enabled: bool = True
     """Whether keys and mouse can highlight it."""
+
+    def is_meant(self, typed: Iterable[str]) -> bool:
+        """Whether each typed word, or its letters in order, is in one of the row's words."""
+        own = self.words.split()
+        return all(any(is_meant(word, each) for word in own) for each in typed)
 
     @classmethod
     def of(cls, key: Key, *runs: Run, words: str = "") -> "Row[Key]":

@@ -390,8 +390,10 @@ class _Given:
     def imported(self, name: str | None, source: str) -> Imported:
         """The preset that resolves to what a llama-server was started with."""
         if not self.texts:
-            listed = ", ".join(self.left_out) or "it is empty"
-            raise ImportedFileError(f"{source} contains no setting for a preset: {listed}")
+            listed = ", ".join(self.left_out) or "nothing"
+            raise ImportedFileError(
+                f"{source} contains no setting that a preset can hold; found: {listed}"
+            )
         written = {key: " ".join(_BY_KEY[key].words(text)) for key, text in self.texts.items()}
         name = name or fields.file_stem(self.texts.get("model", PROGRAM)) or PROGRAM
         found: Fields = {"name": name, **_DEFAULTS, **self._combined(), **self._drafting()}

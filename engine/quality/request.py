@@ -175,7 +175,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
         "flash attention": configuration.flash_attention,
         "sliding window": window,
         "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
-        "rotation of quantised caches": "on" if rotation else "off",
+        "Hadamard rotation of quantised K and V": "on" if rotation else "off",
         CONTROL: "the other attention",
     }
     n_layers = configuration.n_gpu_layers

@@ -28,7 +28,7 @@ Role = Literal["target", "draft"]
 TRIAL_TOKENS = 8
 DECODED, NO_CELLS, ABORTED = 0, 1, 2
 ROTATION_OFF = "LLAMA_ATTN_ROT_DISABLE"
-"""Environment variable of llama.cpp that turns off the rotation of quantised caches."""
+"""Environment variable of llama.cpp that turns off the Hadamard rotation of quantised K and V."""
 
 
 class AbortFlag:

@@ -146,6 +146,8 @@ def test_names_match_anywhere_without_links_and_hidden_folders(
     names = file_names(folder)
     assert names == ["loops/b.txt", "src/loop.py"]
     assert matching(names, "LOOP") == ["src/loop.py", "loops/b.txt"]
+    assert matching(names, "lpy") == ["src/loop.py"]
+    assert matching(names, "lt") == matching(names, "pyl") == []
     assert file_names(folder, limit=1) == ["loops/b.txt"]
     assert mention("a b.txt") == '@"a b.txt"'
     assert mention("src/loop.py") == "@src/loop.py"

@@ -115,6 +115,9 @@ async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
         assert float(lines[0].split("≤")[1].split()[0]) >= 5
         await pilot.press(*"llama-3.3")
         await wait_until(pilot, lambda: "llama-3.3-70b" in text_of(screen))
+        await pilot.press(*["backspace"] * 9, *"phmini")
+        await wait_until(pilot, lambda: "phi-4-mini" in rows_of(screen))
+        assert "llama" not in rows_of(screen)
 
 
 async def test_no_file_that_is_loaded_is_deleted(tmp_path: Path) -> None:
