@@ -240,13 +240,13 @@ class ChatStore:
         """
         path = self.path_to(message_id)
         chat = self.chat(path[-1].chat_id)
-        is_seen = chat.context_from in {message.id for message in path}
+        is_seen = chat.kept_from in {message.id for message in path}
         now = time.time()
         forked = replace(
             chat,
             title=self._title_of_fork(chat.title),
             head_id=message_id,
-            context_from=chat.context_from if is_seen else None,
+            kept_from=chat.kept_from if is_seen else None,
             summary=chat.summary if is_seen else None,
             archived_at=None,
             created_at=now,

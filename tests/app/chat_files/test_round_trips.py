@@ -65,7 +65,7 @@ def trees(draw: st.DrawFn) -> ChatTree:
         sampling=draw(SAMPLING),
         head_id=draw(places),
         archived_at=draw(st.none() | TIMES),
-        context_from=draw(places),
+        kept_from=draw(places),
         summary=draw(st.none() | TEXT),
     )
     return ChatTree(chat, tuple(messages))
@@ -80,8 +80,7 @@ def numbered(tree: ChatTree) -> ChatTree:
     )
     chat = tree.chat
     return ChatTree(
-        replace(chat, id=0, head_id=ids[chat.head_id], context_from=ids[chat.context_from]),
-        messages,
+        replace(chat, id=0, head_id=ids[chat.head_id], kept_from=ids[chat.kept_from]), messages
     )
 
 
