@@ -53,7 +53,7 @@ def explain(known: Known, pair: KVTypes) -> str:
 
 
 def _why_whole(known: Known, pair: KVTypes) -> str:
-    """Why smaller types fail, or the speeds of those that pass."""
+    """Why smaller types fail, or which ones would pass too."""
     smaller = [each for each in known.candidates.values() if not is_whole(each.pair)]
     passing = [each.pair for each in smaller if not each.objections]
     if passing:

@@ -1,6 +1,7 @@
 """Models of a hub: listed, found by name, and downloaded past what goes wrong on the way."""
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -210,12 +211,6 @@ def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -
             repository_models(REPO)
 
 
-def test_nobody_at_the_address_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DownloadError, match=r"a/b: no connection to http://127\.0\.0\.1:9"):
-        repository_models("a/b")
-
-
 def test_a_listing_of_several_pages_is_read_to_its_end(hub: Hub) -> None:
     hub.page_size = 1
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
@@ -228,10 +223,11 @@ def test_a_next_page_that_is_no_address_is_reported(hub: Hub, url: str) -> None:
         repository_models(REPO)
 
 
-def test_an_endpoint_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", "http://[x")
-    with pytest.raises(DownloadError, match=r"http://\[x"):
-        repository_models(REPO)
+@pytest.mark.parametrize("url", ["http://[x", "http://127.0.0.1:9"])
+def test_an_endpoint_without_a_hub_is_reported(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    with pytest.raises(DownloadError, match=re.escape(url)):
+        repository_models("a/b")
 
 
 def test_files_on_another_host_are_read_without_the_token(
