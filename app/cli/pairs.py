@@ -114,7 +114,7 @@ def _draft_as_json(draft: DraftOption) -> dict[str, object]:
 
 
 def _advice_as_json(advice: Advice) -> dict[str, object]:
-    gains = {"low": advice.low, "high": advice.high, "ceiling": advice.ceiling}
+    gains = {"low": advice.low, "high": advice.high}
     return {
         "verdict": str(advice.worth),
         "reason": advice.reason,
@@ -125,7 +125,7 @@ def _advice_as_json(advice: Advice) -> dict[str, object]:
 
 N_DRAFTS, N_UNSUITABLE = 20, 12
 """Models that are printed of those that can draft, and of those that cannot; JSON has all."""
-STYLES = {Worth.USE: "green", Worth.DEPENDS: "", Worth.HARDLY: "yellow", Worth.NEVER: "red"}
+STYLES = {Worth.USE: "green", Worth.DEPENDS: "", Worth.NEVER: "red"}
 
 
 def _print_pairs(found: DraftOptions) -> None:

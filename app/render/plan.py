@@ -300,7 +300,7 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
     ]
     sent, gbps = traffic(plan.model, plan.estimate), machine.net_gbps
     if sent is not None:
-        token_s, prompt_bytes = sent.token_s(gbps), 1000 * sent.prompt_bytes
+        token_s, prompt_bytes = seconds_of(sent.token_bytes, gbps), 1000 * sent.prompt_bytes
         text = (
             f"traffic: {fmt.nbytes(sent.token_bytes)} per decoded token ({1000 * token_s:.2g} ms "
             f"at {gbps:g} Gbit/s, plus {fmt.counted(sent.n_waits, 'network delay')}, so at most "

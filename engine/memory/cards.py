@@ -29,8 +29,7 @@ FAMILY = re.compile(r"^(rtx|gtx|rx|arc)(?=[a-z]?\d)")
 MAX_GPUS = 16  # `GGML_CUDA_MAX_DEVICES` of llama.cpp 0c1e57098
 DEFAULT_PORT = 50052  # of `ggml-rpc-server`
 MAX_GIB = 1024  # the largest number alone that is a size and not the name of a card
-SEPARATOR = re.compile(r"[;+]|\sand\s|(?<!\d),|,(?!\d)")
-GROUPED = re.compile(r"(\d+\s*[x×]\s*)?[1-9]\d{0,2}(,\d{3})+(\.\d+)?\s*[a-zA-Z]+")  # noqa: RUF001
+SEPARATOR = re.compile(r"[;+]|\sand\s|,")
 GPUS = re.compile(
     r"(?:(?P<host>[^:\s]+)(?::(?P<port>\d{1,5}))?:\s*)?"
     r"(?:(?P<count>\d{1,3})\s*[x×]\s*)?(?P<named>[^:\s][^:]*)"  # noqa: RUF001  as people type it
@@ -113,16 +112,14 @@ def _by_key() -> dict[str, tuple[Card, ...]]:
     found: dict[str, tuple[Card, ...]] = {}
     for card in all_cards():
         for name in (card.name, *card.aliases):
-            for key in _keys(name):
+            whole, bare = (
+                _key(name),
+                _key(SIZE.sub("", name)),
+            )  # a family and a size may be left out
+            for key in {whole, bare, FAMILY.sub("", whole), FAMILY.sub("", bare)}:
                 found[key] = (*found.get(key, ()), card)
     full = {_key(name): card for card in all_cards() for name in (card.name, *card.aliases)}
     return found | {key: (card,) for key, card in full.items()}
-
-
-def _keys(name: str) -> set[str]:
-    """The keys of a name: with and without its family, with and without its size."""
-    whole, bare = _key(name), _key(SIZE.sub("", name))
-    return {whole, bare, FAMILY.sub("", whole), FAMILY.sub("", bare)}
 
 
 def _key(name: str) -> str:
@@ -162,28 +159,19 @@ class TypedGpu:
 def parse_devices(text: str) -> tuple[TypedGpu, ...]:
     """Parse GPUs separated by commas, semicolons, plus signs or `and`.
 
-    A number without a unit is GiB. A comma between two digits groups thousands, as in `1,024MiB`,
-    or stands between a number with a unit or a card and the next one, as in `8GiB,24`.
+    A number without a unit is GiB.
 
     Raises:
         HardwareError: one of them is no size and no card, or there are more than llama.cpp takes.
     """
-    parts = [part for each in SEPARATOR.split(text) for part in _at_digits(each)]
-    found = tuple(gpu for part in parts for gpu in _gpus(part.strip()))
-    if len(found) > MAX_GPUS:
-        raise HardwareError(f"{len(found)} GPUs exceed llama.cpp's limit of {MAX_GPUS}")
-    return found
-
-
-def _at_digits(text: str) -> list[str]:
-    first, *others = re.split(r"(?<=\d),(?=\d)", text)
-    if not others or GROUPED.fullmatch(text.strip()):
-        return [text]
-    if re.fullmatch(r"[\d.x× ]+", first):  # noqa: RUF001  as people type it
+    if re.search(r"\d,\d", text):
         raise HardwareError(
             f"{shown(text.strip())} is ambiguous: write 7.5GB for one GPU, or 7GiB + 5GiB for two"
         )
-    return [first, *_at_digits(",".join(others))]
+    found = tuple(gpu for part in SEPARATOR.split(text) for gpu in _gpus(part.strip()))
+    if len(found) > MAX_GPUS:
+        raise HardwareError(f"{len(found)} GPUs exceed llama.cpp's limit of {MAX_GPUS}")
+    return found
 
 
 def _gpus(text: str) -> Iterator[TypedGpu]:
@@ -193,19 +181,17 @@ def _gpus(text: str) -> Iterator[TypedGpu]:
             f"{shown(text)} is not the name or size of a GPU: write, for example, 24GiB, 2x24GiB, "
             "RTX 3060 or host1:24GiB"
         )
-    endpoint = _endpoint(match["host"], match["port"]) if match["host"] else None
+    endpoint = None
+    if match["host"]:
+        port = int(match["port"] or DEFAULT_PORT)
+        endpoint = f"{match['host']}:{port}"
+        if re.fullmatch(WORKER, endpoint) is None or not 0 < port < 65536:
+            raise HardwareError(f"{endpoint!r} is not the address of a worker: write host:port")
     named = match["named"].strip()
     is_size = _is_size(named)
     nbytes = parse_bytes(named) if is_size else None
     gpu = TypedGpu(nbytes, None if is_size else find_card(named).name, endpoint)
     yield from [gpu] * int(match["count"] or 1)
-
-
-def _endpoint(host: str, port: str | None) -> str:
-    endpoint = f"{host}:{port or DEFAULT_PORT}"
-    if re.fullmatch(WORKER, endpoint) is None or not 0 < int(port or DEFAULT_PORT) < 65536:
-        raise HardwareError(f"{endpoint!r} is not the address of a worker: write host:port")
-    return endpoint
 
 
 def _is_size(text: str) -> bool:

@@ -139,7 +139,11 @@ def architecture_of(file: GgufFile) -> Architecture:
     family = keys.family
     n_blocks, n_layers = layer_counts(keys)
     d_hidden = keys.positive("embedding_length")
-    heads, kv_heads = _heads(keys, n_blocks)
+    n_named = n_blocks - family.has_router_layer  # a router's layer has one head of each
+    routers = [1] * (n_blocks - n_named)
+    named_heads = keys.per_layer("attention.head_count", n_named, default=[0] * n_named)
+    heads = named_heads + routers
+    kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=named_heads) + routers
     spans, doubts = windows(keys, n_blocks)
     head_dim = d_hidden // heads[0] if heads[0] else 0
     dims, dense_dims = (head_dims(keys, head_dim, each) for each in (spans, [None] * n_blocks))
@@ -226,15 +230,6 @@ def layer_counts(keys: HeaderKeys) -> tuple[int, int]:
             "the model file"
         )
     return n_blocks, n_layers
-
-
-def _heads(keys: HeaderKeys, n_blocks: int) -> tuple[list[int], list[int]]:
-    """Heads and key-value heads of each layer; a router's layer has one of each."""
-    n_named = n_blocks - keys.family.has_router_layer
-    heads = keys.per_layer("attention.head_count", n_named, default=[0] * n_named)
-    kv_heads = keys.per_layer("attention.head_count_kv", n_named, default=heads)
-    routers = [1] * (n_blocks - n_named)
-    return [*heads, *routers], [*kv_heads, *routers]
 
 
 def _n_streams(keys: HeaderKeys) -> int:

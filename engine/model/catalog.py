@@ -153,14 +153,10 @@ def unpack(data: bytes) -> dict[str, CatalogEntry]:
     return {name: CatalogEntry(name, **each) for name, each in found.items()}
 
 
-@cache
-def _by_name() -> Mapping[str, CatalogEntry]:
-    return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
-
-
 def find_entry(name: str) -> CatalogEntry:
     """The model of a name or an alias; `ModelFileError` names similar ones for any other name."""
-    wanted, named = name.strip().lower(), _by_name()
+    wanted = name.strip().lower()
+    named = {key.lower(): each for each in entries() for key in (each.name, *each.aliases)}
     if wanted in named:
         return named[wanted]
     near = nearest(wanted, named, n=3, cutoff=0.5)

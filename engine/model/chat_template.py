@@ -63,7 +63,10 @@ class ChatTemplate:
         `variables` are further ones of the template. Raises `TemplateError` if it refuses the
         messages, fails, or is stopped by the sandbox or a limit.
         """
-        values = [_values(message) for message in messages]
+        values: list[dict[str, object]] = []
+        for each in messages:
+            thoughts = dict.fromkeys(THOUGHT_FIELDS, each.thought) if each.thought else {}
+            values.append({"role": each.role, "content": each.content, **thoughts})
         if self._needs_parts:
             values = [{**each, "content": _parts(each["content"])} for each in values]
         return self._rendered(values, **variables)
@@ -119,11 +122,6 @@ def _parts(content: object) -> list[dict[str, object]]:
     return [{"type": "text", "text": content}]
 
 
-def _values(message: Message) -> dict[str, object]:
-    values: dict[str, object] = {"role": message.role, "content": message.content}
-    return values | dict.fromkeys(THOUGHT_FIELDS, message.thought) if message.thought else values
-
-
 class _Environment(ImmutableSandboxedEnvironment):
     """The sandbox with bounded repetition and powers."""
 
@@ -137,8 +135,13 @@ class _Environment(ImmutableSandboxedEnvironment):
             optimized=False,
             finalize=_unchanged,
         )
-        self.filters["tojson"] = _to_json
-        self.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
+        self.filters["tojson"] = lambda value, indent=None: json.dumps(
+            value, ensure_ascii=False, indent=indent
+        )
+        self.globals.update(
+            raise_exception=_raise_exception,
+            strftime_now=lambda pattern: datetime.now().astimezone().strftime(pattern),
+        )
 
     def call_binop(self, context: Context, operator: str, left: object, right: object) -> object:
         sizes = [len(side) for side in (left, right) if isinstance(side, str | list | tuple)]
@@ -155,13 +158,5 @@ def _unchanged(context: Context, value: object) -> object:
     return value
 
 
-def _to_json(value: object, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
 def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(f"the model's chat template refuses these messages: {message}")
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().astimezone().strftime(pattern)

@@ -256,7 +256,10 @@ class HeaderReader:
         else:
             self._values[key] = self._value(number, f"the value of {key!r}")
         if key == "general.alignment":
-            self._check_alignment(start, number)
+            value = self._values.get(key, "an array")
+            is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
+            if not is_power or number != 4:
+                raise self._error(start, f"the alignment is {value!r}, not a 32-bit power of two")
 
     def _value(self, number: int, what: str) -> Scalar:
         if number != STRING:
@@ -282,7 +285,13 @@ class HeaderReader:
             self._values[key] = tuple(self._value(number, what) for _ in range(length))
         elif is_text:
             self._add(start, "strings in arrays", length, MAX_STRINGS)
-            self._skip_strings(length)
+            data, size, unpack_from = self.data, U64.size, U64.unpack_from
+            end = start
+            for _ in range(length):
+                if end + size > len(data):
+                    self._reach(end + size, start)
+                end += size + unpack_from(data, end)[0]
+            self.at = end
         else:
             self.at += length * form.size
         self._check_end(self.at, at)
@@ -295,15 +304,6 @@ class HeaderReader:
             raise self._error(
                 at, f"it has {self._totals[what]} {what} in total; the limit is {limit}"
             )
-
-    def _skip_strings(self, count: int) -> None:
-        start = at = self.at
-        data, size, unpack_from = self.data, U64.size, U64.unpack_from
-        for _ in range(count):
-            if at + size > len(data):
-                self._reach(at + size, start)
-            at += size + unpack_from(data, at)[0]
-        self.at = at
 
     def _tensor(self, start: int) -> TensorInfo:
         name = self._string("the name of a tensor", MAX_TENSOR_NAME_BYTES)
@@ -324,12 +324,6 @@ class HeaderReader:
                 f"{kind.block_size}",
             )
         return TensorInfo(name, shape, kind, offset, kind.row_bytes(n_elements))
-
-    def _check_alignment(self, at: int, number: int) -> None:
-        value = self._values.get("general.alignment", "an array")
-        is_power = type(value) is int and 0 < value <= MAX_ALIGNMENT and not value & (value - 1)
-        if not is_power or number != 4:
-            raise self._error(at, f"the alignment is {value!r}, not a 32-bit power of two")
 
     def _form(self, number: int, what: str) -> struct.Struct:
         if number not in FORMS:

@@ -127,13 +127,8 @@ def kind_of(file: GgufFile) -> ModelKind:
         return ModelKind.DRAFT
     if not file.tensors and "tokenizer.ggml.tokens" in file.array_lengths:
         return ModelKind.VOCABULARY
-    return ModelKind.EMBEDDING if _is_embedding(file) else ModelKind.MODEL
-
-
-def _is_embedding(file: GgufFile) -> bool:
-    name, family = file.architecture, family_of(file.architecture)
-    if (file.integer(f"{name}.pooling_type") or 0) > 0:
-        return True
     is_causal = file.values.get(f"{name}.attention.causal", not family.gives_vectors)
     is_diffusion = not family.has_cache and not family.gives_vectors
-    return is_causal is False and not is_diffusion
+    pools = (file.integer(f"{name}.pooling_type") or 0) > 0
+    gives_vectors = pools or (is_causal is False and not is_diffusion)
+    return ModelKind.EMBEDDING if gives_vectors else ModelKind.MODEL

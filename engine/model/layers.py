@@ -7,7 +7,6 @@ in `create_memory` of `src/llama-model.cpp`.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.model.architectures import WindowRule
 from engine.model.gguf import HeaderKeys
 
 GLM_5_2_CONTEXT = 1_048_576
@@ -102,16 +101,12 @@ def windows(keys: HeaderKeys, n_blocks: int) -> tuple[list[int | None], tuple[st
     if flags is None and rule.period is None:
         return dense, (NO_PATTERN,)
     if flags is None:
-        flags = _periodic(rule, rule.period or 0, keys, n_blocks)
+        named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
+        period = (rule.period or 0) if named is None else max(0, named)
+        dense_at = 0 if rule.dense_first else period - 1
+        flags = [period == 0 or index % period != dense_at for index in range(n_blocks)]
     spans = [window if flag else None for flag in flags]
     return spans, () if any(flags) else (NONE_SLIDES,)
-
-
-def _periodic(rule: WindowRule, period: int, keys: HeaderKeys, n_blocks: int) -> list[bool]:
-    named = keys.file.integer(f"{keys.name}.attention.sliding_window_pattern")
-    period = period if named is None else max(0, named)
-    dense_at = 0 if rule.dense_first else period - 1
-    return [period == 0 or index % period != dense_at for index in range(n_blocks)]
 
 
 def has_indexer(keys: HeaderKeys) -> bool:

@@ -58,7 +58,9 @@ def changes(plan: Plan, planner: Planner, facts: Facts) -> Iterator[Change | Non
         if configuration == plan.setup.configuration or has_failed:
             continue
         found = _change(label, plan.setup.with_configuration(configuration), plan, planner)
-        yield found if found and _helps(found, plan) else None
+        frees = found is not None and (found.delta_bytes < 0 or found.delta_n_ctx > 0)
+        is_upgrade = plan.fits and found is not None and found.verdict is FitVerdict.FITS
+        yield found if frees or (found and is_upgrade and found.delta_bytes > 0) else None
 
 
 def best_changes(found: Iterable[Change | None]) -> tuple[Change, ...]:
@@ -159,9 +161,3 @@ def _delta(new: Estimate, old: Estimate) -> int:
         for found in (new, old)
     )
     return after - before if after or before else new.total_bytes - old.total_bytes
-
-
-def _helps(change: Change, plan: Plan) -> bool:
-    """Whether a change frees memory, adds context, or is an upgrade that still fits."""
-    is_upgrade = change.verdict is FitVerdict.FITS and change.delta_bytes > 0 and plan.fits
-    return is_upgrade or change.delta_bytes < 0 or change.delta_n_ctx > 0

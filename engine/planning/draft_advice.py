@@ -34,34 +34,11 @@ class StepCosts:
     """Verifying batches of 1 to `MAX_DRAFT + 1` rows; the first is 1."""
 
 
-CostRange = tuple[StepCosts, StepCosts]
-"""Costs at best and at worst."""
-
-
 def share_of(draft: TokenReads, target: TokenReads) -> float:
     """Bytes read by a draft step, divided by those of a target step."""
     return draft.nbytes() / max(1, target.nbytes())
 
 
-def _expected_costs(
-    target: TokenReads, draft: TokenReads | None, machine: MachineKind
-) -> CostRange:
-    """Expected costs of a draft model, or of lookup without one."""
-    share = 0.0 if draft is None else share_of(draft, target)
-    worst_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
-    low, high = ROW_STEPS[machine]
-    return StepCosts(share, _batch(target, low)), StepCosts(worst_share, _batch(target, high))
-
-
-def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
-    one = max(1, target.nbytes())
-    return tuple(
-        target.nbytes(n_rows) / one + row_steps * (n_rows - 1) for n_rows in range(1, MAX_DRAFT + 2)
-    )
-
-
-CEILING_ACCEPTANCE = 0.95
-"""Higher than any drafter reaches on text that is not copied."""
 MIN_GAIN = 1.05
 """A smaller gain is not worth the memory and the risk of a loss."""
 DRAFT_ACCEPTANCE = (0.5, 0.85)
@@ -77,10 +54,8 @@ class Worth(StrEnum):
     USE = "use it"
     """Gains on all expected texts."""
     DEPENDS = "depends on the text"
-    HARDLY = "hardly ever pays"
-    """Gains only on text that it guesses almost completely."""
     NEVER = "never load it"
-    """Cannot gain, even with perfect guesses."""
+    """Does not gain, even on text that it guesses well."""
     MISFIT = "cannot draft"
 
 
@@ -102,8 +77,7 @@ class Advice:
     low: Gain | None = None
     """With the lowest expected acceptance and the highest costs; None if the draft is unusable."""
     high: Gain | None = None
-    ceiling: Gain | None = None
-    """With `CEILING_ACCEPTANCE` and the lowest costs."""
+    """With the highest expected acceptance and the lowest costs."""
 
     @property
     def n_draft(self) -> int:
@@ -127,13 +101,29 @@ def should_use_speculation(
     """
     if misfit is not None:
         return Advice(Worth.MISFIT, misfit)
-    best, worst = _expected_costs(target, draft, machine)
+    share = 0.0 if draft is None else share_of(draft, target)
+    slow_share = 0.0 if draft is None else DRAFT_SLOWER * share + DRAFT_OVERHEAD
+    fast, slow = (_batch(target, row_steps) for row_steps in ROW_STEPS[machine])
+    costs = StepCosts(share, fast), StepCosts(slow_share, slow)
     low_share, high_share = DRAFT_ACCEPTANCE if draft else READER_ACCEPTANCE
-    low, high = best_gain(low_share, worst), best_gain(high_share, best)
-    ceiling = best_gain(CEILING_ACCEPTANCE, best)
-    worth = _worth(low, high, ceiling)
-    reason = _size(target, draft) + _reason(worth, (best, worst), (low, high, ceiling))
-    return Advice(worth, reason, low, high, ceiling)
+    low, high = best_gain(low_share, costs[1]), best_gain(high_share, costs[0])
+    times = [f"{each.draft + each.batch[1] - each.batch[0]:.2f}" for each in costs]
+    cost = f"a drafted token takes {' to '.join(dict.fromkeys(times))} of the time of a decode step"
+    if share >= 1:
+        much = "as much" if f"{share:.1f}" == "1.0" else f"{share:.1f} times as much"
+        cost = f"the draft model reads {much} per token as the target; {cost}"
+    if high.factor < MIN_GAIN:
+        gain = f"a speedup of {high.factor:.2f}x" if high.n_draft else "no speedup"
+        return Advice(Worth.NEVER, f"{cost}: {gain} at {high_share:.0%} acceptance", low, high)
+    worth = Worth.USE if low.factor >= MIN_GAIN else Worth.DEPENDS
+    return Advice(worth, f"{cost}: speedup {low.factor:.2f}x to {high.factor:.2f}x", low, high)
+
+
+def _batch(target: TokenReads, row_steps: float) -> tuple[float, ...]:
+    one = max(1, target.nbytes())
+    return tuple(
+        target.nbytes(n_rows) / one + row_steps * (n_rows - 1) for n_rows in range(1, MAX_DRAFT + 2)
+    )
 
 
 def best_gain(acceptance: float, costs: StepCosts) -> Gain:
@@ -151,40 +141,6 @@ def best_gain(acceptance: float, costs: StepCosts) -> Gain:
         if factor > best.factor:
             best = Gain(factor, n_draft)
     return best
-
-
-def _worth(low: Gain, high: Gain, ceiling: Gain) -> Worth:
-    if ceiling.factor < MIN_GAIN:
-        return Worth.NEVER
-    if high.factor < MIN_GAIN:
-        return Worth.HARDLY
-    return Worth.USE if low.factor >= MIN_GAIN else Worth.DEPENDS
-
-
-def _reason(worth: Worth, costs: CostRange, gains: tuple[Gain, Gain, Gain]) -> str:
-    times = [f"{each.draft + each.batch[1] - each.batch[0]:.2f}" for each in costs]
-    cost = f"a drafted token takes {' to '.join(dict.fromkeys(times))} of the time of a decode step"
-    low, high, most = (f"{each.factor:.2f}x" for each in gains)
-    match worth:
-        case Worth.NEVER:
-            gain = f"a speedup of {most}" if gains[-1].n_draft else "no speedup"
-            return f"{cost}: even {CEILING_ACCEPTANCE:.0%} acceptance gives {gain}"
-        case Worth.HARDLY:
-            usual = f"at most {high} on usual text"
-            return f"{cost}: {usual}, {most} at {CEILING_ACCEPTANCE:.0%} acceptance"
-        case Worth.DEPENDS:
-            condition = "depending on how many drafted tokens are accepted"
-            return f"{cost}: speedup {low} to {high}, {condition}"
-        case _:
-            return f"{cost}: speedup {low} to {high}"
-
-
-def _size(target: TokenReads, draft: TokenReads | None) -> str:
-    if draft is None or draft.nbytes() < target.nbytes():
-        return ""
-    times = f"{share_of(draft, target):.1f}"
-    much = "as much" if times == "1.0" else f"{times} times as much"
-    return f"the draft model reads {much} per token as the target; "
 
 
 def check_draft(configuration: Configuration) -> str | None:

@@ -114,7 +114,12 @@ def explained(
 ) -> SearchResult:
     """Add the gain of each setting over the `split` of the start, and the alternatives."""
     now, settings = result.configuration, _chosen_settings(result, split, model)
-    others, quality = tuple(_alternatives(result, model)), known.standing(now.kv_types)
+    space, quality = result.space, known.standing(now.kv_types)
+    others = tuple(
+        Alternative(f"{label}: {space.tokens(other.steps):,} tokens", space.estimate(*other))
+        for label, other in _others(space, model, result.best)
+        if other != result.best
+    )
     return SearchResult(goal, now, result.estimate, settings, others, quality)
 
 
@@ -155,15 +160,6 @@ def _level_text(space: Space, choice: Variant, model: Model) -> str:
 def _gained(space: Space, steps: int, other: Variant) -> int | None:
     had = space.largest(other)
     return None if had is None else (steps - had) * PAD
-
-
-def _alternatives(result: Optimum, model: Model) -> Iterator[Alternative]:
-    """The candidates that differ in K/V types, draft model or offload level."""
-    space, best = result
-    for label, other in _others(space, model, best):
-        if other != best:
-            text = f"{label}: {space.tokens(other.steps):,} tokens"
-            yield Alternative(text, space.estimate(*other))
 
 
 def _others(space: Space, model: Model, best: Point) -> Iterator[tuple[str, Point]]:

@@ -171,21 +171,16 @@ def _rank(option: ModelOption) -> tuple[int, int]:
     n_parameters = option.n_parameters
     match option.verdict:
         case FitVerdict.FITS:
-            return (0 if _is_fast(option.bound) else 1, -n_parameters)
+            tps, bound = MIN_TPS, option.bound
+            if bound is not None:
+                tps = bound.tps or TYPICAL.bytes_per_s / bound.weight_bytes
+            return (0 if tps >= MIN_TPS else 1, -n_parameters)
         case FitVerdict.TIGHT:
             return 2, -n_parameters
         case FitVerdict.NO:
             return (3, -n_parameters) if option.spills else (4, n_parameters)
         case None:
             return 5, 0
-
-
-def _is_fast(bound: SpeedBound | None) -> bool:
-    """Whether a model may write as fast as a person reads."""
-    if bound is None:
-        return True
-    tps = bound.tps
-    return (TYPICAL.bytes_per_s / bound.weight_bytes if tps is None else tps) >= MIN_TPS
 
 
 def with_verdict(option: ModelOption, model: Model, context: FitContext) -> ModelOption:

@@ -247,10 +247,6 @@ def _step_split(setup: Setup, facts: Facts, step: int) -> Setup:
     return setup.with_values(tensor_split=(float(wanted), *map(float, shares)))
 
 
-def _format_split(setup: Setup) -> str:
-    return ":".join(f"{share:g}" for share in setup.configuration.tensor_split) or "auto"
-
-
 def with_machine(setup: Setup, machine: PlannedMachine) -> Setup:
     """The setup for another machine; a split or main GPU that it does not have is reset."""
     now, n_gpus = setup.configuration, machine.n_gpus
@@ -335,7 +331,8 @@ OPTIONS: tuple[PlanOption, ...] = (
     choice("split_mode", "split", "Split layers over all GPUs, or put all layers on the main GPU.",
            disabled=_ONE_GPU),
     PlanOption("tensor_split", "GPU shares", "Share of the layers on each GPU. Type 3:1 or auto.",
-         _format_split, _step_split,
+         lambda setup: ":".join(f"{n:g}" for n in setup.configuration.tensor_split) or "auto",
+         _step_split,
          lambda setup, text: setup.with_values(tensor_split=parse_shares(text)),
          ((lambda setup, facts: setup.configuration.split_mode == "none" and len(facts.gpus) > 1,
            "split is none, so only one GPU is used"), *_ONE_GPU)),

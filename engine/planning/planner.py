@@ -202,7 +202,10 @@ class Planner:
         speed = self._speed_of(path) if is_here else None
         bound = speed_bound(model, found, self.bandwidths(machine), speed)
         known = self.known(path, machine)
-        unused = self._unused_gpus(setup)
+        unused: tuple[str, ...] = ()
+        if setup.target == "kvchat" and machine.has_own_gpus:
+            usable, here = self.devices(machine, "kvchat"), self.devices(machine, "llama-server")
+            unused = tuple(each.name for each in here if each.kind == "gpu" and each not in usable)
         return Plan(setup, model, found, largest, draft, known, speed, bound, unused)
 
     def bandwidths(self, machine: PlannedMachine) -> Callable[[Device], Bandwidth | None]:
@@ -338,14 +341,6 @@ class Planner:
         if target == "kvchat" and all(device.kind == "cpu" for device in found):
             return machine
         return replace(machine, vram_bytes=(round(vram_gib * GIB),))
-
-    def _unused_gpus(self, setup: Setup) -> tuple[str, ...]:
-        """The GPUs of this machine that kvchat's build of llama.cpp cannot use."""
-        if setup.target != "kvchat" or not setup.machine.has_own_gpus:
-            return ()
-        usable = self.devices(setup.machine, "kvchat")
-        found = self.devices(setup.machine, "llama-server")
-        return tuple(each.name for each in found if each.kind == "gpu" and each not in usable)
 
 
 def with_unique_names(found: tuple[Device, ...]) -> tuple[Device, ...]:

@@ -11,7 +11,7 @@ from engine.planning.planner import Plan, Planner, warnings_of
 from engine.planning.speed import SpeedBound
 from engine.planning.table import CostTable, cost_table
 from engine.planning.verdict import FitVerdict, device_verdict
-from engine.planning.workers import traffic
+from engine.planning.workers import seconds_of, traffic
 from engine.policy.known import Standing
 from engine.presets.export import DEFAULT_PORT, ExportRequest
 
@@ -179,7 +179,7 @@ def _workers(plan: Plan) -> dict[str, object] | None:
     if sent is None:
         return None
     commands = {each.endpoint: each.command() for each in machine.workers}
-    token_s = sent.token_s(machine.net_gbps)
+    token_s = seconds_of(sent.token_bytes, machine.net_gbps)
     return {"commands": commands, "net_gbps": machine.net_gbps, "token_s": token_s, **asdict(sent)}
 
 

@@ -201,7 +201,13 @@ class _Question:
             PresetError: the preset also fixes layers; `DoesNotFitError` where nothing fits.
         """
         rules = self.rules
-        _check(rules)
+        fixed = ["n_gpu_layers"] * (isinstance(rules.n_gpu_layers, int) and rules.n_gpu_layers > 0)
+        fixed += ["n_cpu_moe"] * (rules.n_cpu_moe != 0)
+        if fixed:
+            raise PresetError(
+                f"the goal {goal} chooses the offloaded layers: remove {' and '.join(fixed)}, or "
+                "the goal"
+            )
         try:
             chosen = self._searched(start, goal, draft, None)
         except DoesNotFitError:
@@ -216,7 +222,6 @@ class _Question:
     def _searched(
         self, start: Configuration, goal: Goal, draft: Model | None, least: int | None
     ) -> Configuration:
-        limits = _limits(self.rules, least, self.known, has_draft=draft is not None)
         return search(
             self.model,
             self.devices,
@@ -225,7 +230,7 @@ class _Question:
             cost=self.cost,
             draft=draft,
             base=start,
-            limits=limits,
+            limits=_limits(self.rules, least, self.known, has_draft=draft is not None),
             known=self.known,
         ).configuration
 
@@ -340,22 +345,6 @@ def _draft(rules: Preset, path: Path) -> DraftConfiguration:
         type_k=rules.draft.type_k,
         type_v=rules.draft.type_v,
     )
-
-
-def _check(rules: Preset) -> None:
-    fixed = [
-        name
-        for name, is_fixed in (
-            ("n_gpu_layers", isinstance(rules.n_gpu_layers, int) and rules.n_gpu_layers > 0),
-            ("n_cpu_moe", rules.n_cpu_moe != 0),
-        )
-        if is_fixed
-    ]
-    if fixed:
-        raise PresetError(
-            f"the goal {rules.goal} chooses the offloaded layers: remove "
-            f"{' and '.join(fixed)}, or the goal"
-        )
 
 
 def _devices(rules: Preset, devices: tuple[Device, ...]) -> tuple[Device, ...]:

@@ -451,6 +451,8 @@ def search(
     if draft is not None:
         check_headers(model.file, draft.file)
     limits, known = limits or SearchLimits(), known or Known()
+    if draft is None and limits.must_draft:
+        raise PresetError("a draft model is required, but none is set: add --draft MODEL")
     start = base or Configuration(model_path=model.file.path, n_ctx=PAD)
     if draft is not None and start.draft is None:
         start = replace(start, draft=DraftConfiguration(draft.file.path, PAD))
@@ -465,7 +467,7 @@ def search(
         levels=offload_levels(model, devices, limits.offload),
         pairs=pairs,
         ubatches=(start.n_ubatch, *smaller),
-        drafts=_drafts(draft, limits),
+        drafts=(False,) if draft is None else (True,) if limits.must_draft else (True, False),
         margin_bytes=margin_bytes,
         n_ctx_range=_n_ctx_range(model, goal, limits, start.n_slots),
         pair_costs=known.costs(pairs),
@@ -488,14 +490,6 @@ def _pairs(
         return (whole, *FAST_PAIRS[1:])
     measured = [pair for pair in known.allowed_types() if not has_gpu or pair in FAST_PAIRS]
     return (whole, *(pair for pair in measured if not is_whole(pair)))
-
-
-def _drafts(draft: Model | None, limits: SearchLimits) -> tuple[bool, ...]:
-    if draft is None and limits.must_draft:
-        raise PresetError("a draft model is required, but none is set: add --draft MODEL")
-    if draft is None:
-        return (False,)
-    return (True,) if limits.must_draft else (True, False)
 
 
 def _n_ctx_range(model: Model, goal: Goal, limits: SearchLimits, n_slots: int) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from one worker to another crosses its network twice.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -14,8 +14,7 @@ from engine.configuration import Configuration
 from engine.memory.cards import TypedGpu, planned_devices
 from engine.memory.estimate import Estimate, shape_for
 from engine.memory.hardware import Device
-from engine.memory.kv_cache import CacheShape
-from engine.memory.placement import Placement, place
+from engine.memory.placement import place
 from engine.memory.terms import TermKind
 from engine.memory.units import FLOAT_BYTES, HALF_BYTES
 from engine.model.architecture import Model
@@ -113,10 +112,6 @@ class Traffic:
     n_waits: int
     """Round trips that a token waits for, each with the network's latency."""
 
-    def token_s(self, gbps: float) -> float:
-        """Transfer time of a token at `gbps` 10^9 bits per second, without latency."""
-        return seconds_of(self.token_bytes, gbps)
-
 
 def seconds_of(nbytes: int, gbps: float) -> float:
     """Transfer time of bytes at `gbps` 10^9 bits per second."""
@@ -132,11 +127,18 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
         return None
     where = place(model.file, now, devices)
     shape = shape_for(model.architecture, now, cost.target, devices)
-    crossings = list(_crossings(where))
-    n_passes = sum(_times(before, after) for before, after in crossings)
+    path = (where.cpu, *where.layer_devices, where.output_device)
+    crossings = [(before, after) for before, after in pairwise(path) if before != after]
+    n_passes = sum(  # a worker copies among its own GPUs
+        bool(before.worker) + bool(after.worker)
+        for before, after in crossings
+        if before.worker != after.worker
+    )
     crossed = n_passes * model.architecture.d_hidden * FLOAT_BYTES
     n_far = sum(bool(device.worker) for device in where.layers_of)
-    row = n_far * _input_bytes(shape, now)
+    mask = HALF_BYTES if now.flash_attention != "off" else FLOAT_BYTES
+    # A token's row of the mask at a full context, and its positions.
+    row = n_far * (shape.n_cells * mask + FLOAT_BYTES + 2 * PLACE_BYTES)
     described = MESSAGE_BYTES * (N_INPUTS * n_far + n_passes)
     answers = bool(where.output_device.worker)
     logits = answers * (model.architecture.n_vocab * FLOAT_BYTES + MESSAGE_BYTES)
@@ -146,22 +148,3 @@ def traffic(model: Model, cost: Estimate) -> Traffic | None:
         crossed + row + described // max(shape.n_graph_tokens, 1),
         sum(bool(before.worker) for before, _ in crossings) + answers,
     )
-
-
-def _crossings(where: Placement) -> Iterator[tuple[Device, Device]]:
-    """Pairs of devices between which hidden states are sent."""
-    path = (where.cpu, *where.layer_devices, where.output_device)
-    return ((before, after) for before, after in pairwise(path) if before != after)
-
-
-def _times(before: Device, after: Device) -> int:
-    """How often data from one device to another crosses the network."""
-    if before.worker == after.worker:
-        return 0  # a worker copies among its own GPUs
-    return bool(before.worker) + bool(after.worker)
-
-
-def _input_bytes(shape: CacheShape, now: Configuration) -> int:
-    """A token's inputs to one device: its row of the mask at a full context, and its positions."""
-    mask = HALF_BYTES if now.flash_attention != "off" else FLOAT_BYTES
-    return shape.n_cells * mask + FLOAT_BYTES + 2 * PLACE_BYTES

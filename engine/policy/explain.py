@@ -1,7 +1,5 @@
 """Why a cache has its K/V types and what they cost, in one sentence."""
 
-from collections.abc import Sequence
-
 from engine.configuration import KVTypes
 from engine.memory.kv_cache import bits_of, is_whole
 from engine.policy.choice import Basis
@@ -27,7 +25,10 @@ def sentence(report: Report, kind: KVTypes) -> str:
         return f"{name} was not measured"
     if found.role == "reference":
         return f"{name}: the reference"
-    same_top = f"same top token {_percent(found.scores.same_top.value)}"
+    percent = f"{100 * found.scores.same_top.value:.1f} %"
+    if found.scores.same_top.value < 1 and percent == "100.0 %":
+        percent = "99.9 %"
+    same_top = f"same top token {percent}"
     parts = [_size(found, report), same_top, *_losses(found, report)]
     before = n_right(report.reference.needle)[0] if report.reference else 0
     right, asked = n_right(found.needle)
@@ -52,25 +53,16 @@ def explain(known: Known, pair: KVTypes) -> str:
 
 
 def _why_whole(known: Known, pair: KVTypes) -> str:
-    """Why smaller types fail, or the speeds of those that pass."""
+    """Why smaller types fail, or which ones would pass too."""
     smaller = [each for each in known.candidates.values() if not is_whole(each.pair)]
     passing = [each.pair for each in smaller if not each.objections]
     if passing:
-        would, rates = " and ".join(map(str, passing)), _rates(known, pair, passing)
-        return f"{pair}, although {would} would pass the quality limits too{rates}"
+        return (
+            f"{pair}, although {' and '.join(map(str, passing))} would pass the quality limits too"
+        )
     failed = [f"{each.pair}: {each.objections[0]}" for each in smaller if each.objections]
     why = f" ({'; '.join(failed[:2])})" if failed else ""
     return f"{pair}, because no smaller type passes the quality limits{why}"
-
-
-def _rates(known: Known, pair: KVTypes, passing: Sequence[KVTypes]) -> str:
-    """The speeds of a pair and of those that pass, if measured on this machine."""
-    found = [known.candidates.get(each) for each in (pair, *passing)]
-    costs = [each.measured.cost for each in found if each and each.measured]
-    tps = [f"{cost.deep_tps:.3g}" for cost in costs if cost is not None]
-    if not known.has_rates or len(tps) < len(found):
-        return ""
-    return f": {tps[0]} tokens/s, {' and '.join(tps[1:])} with {' and '.join(map(str, passing))}"
 
 
 def _size(found: Measurement, report: Report) -> str:
@@ -95,17 +87,16 @@ def _losses(found: Measurement, report: Report) -> list[str]:
     parts = [(part.name, part.scores.nll_delta) for part in found.by_text]
     if len(parts) < 2:
         parts = [("", found.scores.nll_delta)]
-    lost = [(name, loss) for name, loss in parts if _is_measurable(loss, noise.get(name, 0.0))]
+    lost = [  # above 0, above the noise of the control, and above rounding
+        (name, loss)
+        for name, loss in parts
+        if min(loss.value, loss.value if loss.low is None else loss.low) > 0
+        and loss.value > max(noise.get(name, 0.0), ROUNDED_AWAY)
+    ]
     lossless = [name for name, loss in parts if (name, loss) not in lost]
     first = [f"no measurable loss{_on(lossless)}"] if lossless else []
     ordered = sorted(lost, key=lambda each: each[1].value)
     return first + [f"{loss.value:.3f} nats{_on([name])}" for name, loss in ordered]
-
-
-def _is_measurable(loss: Figure, noise: float) -> bool:
-    """Whether a loss is above 0, above the noise of the control, and above rounding."""
-    low = loss.value if loss.low is None else loss.low
-    return low > 0 and loss.value > max(noise, ROUNDED_AWAY)
 
 
 def _largest(figure: Figure) -> float:
@@ -118,9 +109,3 @@ def _on(names: list[str]) -> str:
         return ""
     *others, last = known
     return f" on {', '.join(others)} and {last}" if others else f" on {last}"
-
-
-def _percent(share: float) -> str:
-    """A share with one decimal, and never 100 % if one token differs."""
-    text = f"{100 * share:.1f} %"
-    return "99.9 %" if share < 1 and text == "100.0 %" else text

@@ -50,7 +50,9 @@ class PlanStore:
             PlanError: the file cannot be written.
         """
         path, before = self._place(report.subject)
-        plan = _finished(report if before is None else _joined(before, report))
+        plan = report if before is None else _joined(before, report)
+        rows = (each for each in plan.measurements if each.is_complete or each.role != "candidate")
+        plan = replace(plan, measurements=tuple(rows))
         try:
             replace_file(path, [report_json(plan).encode()], is_durable=True)
         except OSError as error:
@@ -63,7 +65,8 @@ class PlanStore:
     def find(self, model_identity: str, build: str) -> FoundPlans:
         """The plans of a model for a build of llama.cpp; plans of other builds are a problem."""
         plans, problems, others = [], [], []
-        for path in self._paths(model_identity):
+        paths = sorted(self.folder.glob(f"{model_identity[:IDENTITY_DIGITS]}-*.json"))
+        for path in paths[:MAX_PLANS]:
             try:
                 plan = read_plan(path)
             except PlanError as error:
@@ -82,10 +85,6 @@ class PlanStore:
             )
         plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))
-
-    def _paths(self, model_identity: str) -> list[Path]:
-        pattern = f"{model_identity[:IDENTITY_DIGITS]}-*.json"
-        return sorted(self.folder.glob(pattern))[:MAX_PLANS] if self.folder.is_dir() else []
 
     def _place(self, subject: Subject) -> tuple[Path, Report | None]:
         """The path for the plan of a subject, and the plan that it replaces.
@@ -170,9 +169,3 @@ def _joined(before: Report, fresh: Report) -> Report:
         elif newer.cost is None:
             found[each.role, each.kind] = replace(newer, cost=each.cost)
     return replace(fresh, measurements=tuple(found.values()), started=started)
-
-
-def _finished(report: Report) -> Report:
-    """A report without the candidates that were not measured completely."""
-    rows = (each for each in report.measurements if each.is_complete or each.role != "candidate")
-    return replace(report, measurements=tuple(rows))

@@ -131,7 +131,11 @@ def imported(
             return Imported(preset, source, tuple(all_left_out), tuple(notes))
         except ValidationError as error:
             faults = list(explain(error, Preset))
-        refused = {name: reason for where, reason in faults for name in _at(data, where)}
+        refused: dict[str, str] = {}
+        for where, reason in faults:
+            exact = data.keys() & {".".join(where[:2]), where[0]} - {"name"}
+            within = (name for name in data if name.startswith(f"{where[0]}."))
+            refused |= dict.fromkeys(exact or within, reason)
         if not refused:
             raise ImportedFileError(f"{source} is not a preset: {explain_faults(faults)}")
         for name, reason in refused.items():
@@ -273,12 +277,6 @@ def _drafting(configuration: Configuration, after: Fields, program: str) -> Iter
             f"{program} drafts up to {length} tokens in every round (the preset has the controller "
             f"{speculation.controller} with n_draft {speculation.n_draft})"
         )
-
-
-def _at(data: Fields, where: tuple[str, ...]) -> list[str]:
-    names = [name for name in data if name != "name"]
-    exact = [name for name in names if name in (".".join(where[:2]), where[0])]
-    return exact or [name for name in names if name.startswith(f"{where[0]}.")]
 
 
 def _layers(n_layers: int) -> int | str:

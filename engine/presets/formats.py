@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from engine.parsing import parse_json
 from engine.presets import koboldcpp, llama_cpp_python, lm_studio, ollama, wrappers
@@ -64,7 +65,12 @@ def read_text(
     text = text.removeprefix("\ufeff")
     if not text.strip():
         raise ImportedFileError("there is nothing to import: the text is empty")
-    data = _json(text) if text.lstrip().startswith("{") else None
+    data: Any = None
+    if text.lstrip().startswith("{"):
+        try:
+            data = parse_json(text)
+        except ValueError as error:
+            raise ImportedFileError(f"this is not valid JSON: {error}") from error
     request = ImportRequest(text, data or {}, entry, n_layers)
     # From the end on: a Modelfile may hold any text, a unit or a compose file too.
     formats = [each for each in reversed(FORMATS.values()) if each.has_comments is (data is None)]
@@ -79,12 +85,3 @@ def read_text(
     if model is not None and found.preset.model is None:
         changes["model"] = model
     return replace(found, preset=found.preset.model_copy(update=changes)) if changes else found
-
-
-def _json(text: str) -> dict[str, object]:
-    try:
-        data = parse_json(text)
-    except ValueError as error:
-        raise ImportedFileError(f"this is not valid JSON: {error}") from error
-    assert isinstance(data, dict)  # it starts with a brace
-    return data

@@ -4,9 +4,9 @@ Checked with the options of 1.117.1; names from before 1.102 are left out.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from engine.configuration import Configuration, TensorOverride
+from engine.configuration import Configuration
 from engine.parsing import parse_json
 from engine.presets import export, fields
 from engine.presets.export import Exported, ExportRequest, Imported, ImportRequest
@@ -25,22 +25,11 @@ def _positive(value: object) -> int:
     return count
 
 
-def _batch(n_ubatch: int) -> int:
-    return max((size for size in BATCHES if size <= n_ubatch), default=BATCHES[0])
-
-
-def _kv_type(value: object) -> str:
-    return next((name for name, number in QUANT_KV.items() if number == value), str(value))
-
-
-def _overrides(rules: Iterable[TensorOverride]) -> str:
-    return export.writable(",".join(map(fields.override_text, rules)))
-
-
 ROWS = (
     FieldRow("model", "model_param", export.writable),
     FieldRow("n_ctx", "contextsize", read=_positive),
-    FieldRow("n_ubatch", "batchsize", _batch, _positive),
+    FieldRow("n_ubatch", "batchsize",
+        lambda n: max((size for size in BATCHES if size <= n), default=BATCHES[0]), _positive),
     FieldRow("swa_full", "noswa", read=bool),
     FieldRow("offload_kqv", "lowvram", lambda value: not value, lambda value: not value),
     FieldRow("flash_attention", "noflashattention", lambda value: value == "off",
@@ -50,10 +39,13 @@ ROWS = (
     FieldRow("tensor_split", "tensor_split", list),
     FieldRow("n_cpu_moe", "moecpu", fields.layers_number,
         lambda value: fields.layers_from(max(value, 0))),
-    FieldRow("tensor_overrides", "overridetensors", _overrides, fields.overrides_from),
+    FieldRow("tensor_overrides", "overridetensors",
+        lambda rules: export.writable(",".join(map(fields.override_text, rules))),
+        fields.overrides_from),
     FieldRow("n_threads", "threads", read=_positive),
     FieldRow("mmproj", "mmproj", export.writable),
-    FieldRow("type_k", "quantkv", lambda _: None, _kv_type),
+    FieldRow("type_k", "quantkv", lambda _: None,
+        lambda value: next((k for k, n in QUANT_KV.items() if n == value), str(value))),
     FieldRow("lora", "lora", list, lambda value: value if isinstance(value, list) else [value]),
 )  # fmt: skip
 DRAFTS = (

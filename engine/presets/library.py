@@ -38,11 +38,17 @@ def builtin_dir() -> Path:
 
 def list_presets(user_dir: Path) -> list[PresetEntry]:
     """The user's presets, then the built-in ones; broken files are listed with the reason."""
-    return [
-        _entry(path, is_builtin=folder != user_dir)
-        for folder in (user_dir, builtin_dir())
-        for path in sorted(folder.glob("*.toml"), key=lambda path: natural_key(path.stem))
-    ]
+    entries = []
+    for folder in (user_dir, builtin_dir()):
+        for path in sorted(folder.glob("*.toml"), key=lambda path: natural_key(path.stem)):
+            name, text, is_builtin, preset, problem = path.stem, "", folder != user_dir, None, None
+            try:
+                preset = read_preset(path)
+                name, text = preset.name, preset.description
+            except PresetError as error:
+                problem = str(error)
+            entries.append(PresetEntry(path, name, text, is_builtin, problem, preset))
+    return entries
 
 
 def find_preset(name: str, user_dir: Path) -> Preset:
@@ -127,14 +133,6 @@ def preset_of(configuration: Configuration, name: str) -> Preset:
     """The preset of a configuration, with its values other than the defaults."""
     full = made_preset({**nested(settings_of(configuration)), "name": name})
     return made_preset({"name": name, **full.model_dump(exclude_defaults=True)})
-
-
-def _entry(path: Path, *, is_builtin: bool) -> PresetEntry:
-    try:
-        preset = read_preset(path)
-    except PresetError as error:
-        return PresetEntry(path, path.stem, "", is_builtin, problem=str(error))
-    return PresetEntry(path, preset.name, preset.description, is_builtin, preset=preset)
 
 
 def _check_is_users(path: Path, user_dir: Path) -> None:

@@ -66,10 +66,6 @@ def is_on(text: str) -> bool:
     return text.lower() not in _OFF
 
 
-def _flash_attention(text: str) -> str:
-    return "auto" if text.lower() in ("auto", "-1") else "on" if is_on(text) else "off"
-
-
 def _adapters(text: str) -> list[str]:
     """Split at commas outside double quotes, as llama.cpp's `parse_csv_row` does."""
     try:
@@ -89,7 +85,9 @@ FLAGS: tuple[Flag, ...] = (
     Flag("type_k", "--cache-type-k -ctk LLAMA_ARG_CACHE_TYPE_K", read=str.lower),
     Flag("type_v", "--cache-type-v -ctv LLAMA_ARG_CACHE_TYPE_V", read=str.lower),
     Flag("flash_attention", "--flash-attn -fa LLAMA_ARG_FLASH_ATTN", takes="maybe",
-          off="--no-flash-attn -no-fa", read=_flash_attention),
+          off="--no-flash-attn -no-fa",
+          read=lambda text: "auto" if text.lower() in ("auto", "-1")
+          else "on" if is_on(text) else "off"),
     Flag("swa_full", "--swa-full LLAMA_ARG_SWA_FULL", takes="switch"),
     Flag("n_threads", "--threads -t LLAMA_ARG_THREADS"),
     Flag("n_threads_batch", "--threads-batch -tb"),

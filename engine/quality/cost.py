@@ -65,7 +65,10 @@ def time_contexts(
         found: dict[KVTypes, list[float]] = {each.kind: [] for each in contexts}
         for _ in range(N_ROUNDS):
             for each in contexts:
-                found[each.kind].append(_decode(each, tokens))
+                sequence, watch = each.sequence, Stopwatch()
+                for _ in range(N_DECODED):
+                    sequence.decode(tokens[len(sequence.tokens) % len(tokens)])
+                found[each.kind].append(watch.total())
                 yield N_DECODED
         for kind, seconds in found.items():
             rates[kind].append(N_DECODED / median(seconds))
@@ -100,10 +103,3 @@ def _prefill(
         watch = Stopwatch()
         context.sequence.verify((last,), unread=unread)
         yield watch.total(), end - n_held
-
-
-def _decode(context: OpenedContext, tokens: Sequence[int]) -> float:
-    sequence, watch = context.sequence, Stopwatch()
-    for _ in range(N_DECODED):
-        sequence.decode(tokens[len(sequence.tokens) % len(tokens)])
-    return watch.total()

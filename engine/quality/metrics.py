@@ -128,19 +128,15 @@ def _compare(reference: ReferenceRows, theirs: slice, logits: Logits, rows: Rows
         delta = picked - mean + kl
     for row in np.flatnonzero(~(kl < FAR_KL)):
         at = theirs.start + row
-        kl[row], delta[row] = _far(reference.logits[at], logits[row], next_tokens[row])
+        with np.errstate(invalid="ignore"):
+            log_p, log_q = _log_softmax(reference.logits[at]), _log_softmax(logits[row])
+            kl[row] = (np.exp(log_p) * (log_p - log_q)).sum()
+            delta[row] = (log_p - log_q)[next_tokens[row]]
     rows["kl"] = np.maximum(kl, 0.0)  # negative values are rounding errors
     rows["delta"] = delta
     rows["nll"] = reference.nll[theirs] + delta
     rows["same_top"] = top == reference.top[theirs]
     rows["is_right"] = top == next_tokens
-
-
-def _far(first: Logits, second: Logits, token: int) -> tuple[float, float]:
-    with np.errstate(invalid="ignore"):
-        log_p, log_q = _log_softmax(first), _log_softmax(second)
-        kl = float((np.exp(log_p) * (log_p - log_q)).sum())
-    return kl, float(log_p[token] - log_q[token])
 
 
 def _log_softmax(logits: Logits) -> NDArray[np.float64]:

@@ -51,19 +51,15 @@ def _needles(vocabulary: Vocabulary, hay: str, size: int, n_ctx: int) -> Documen
         tail.append((".\n", None))
     added = "".join(text for text, _ in tail) + " ".join(rows)
     n_hay = size - len(vocabulary.tokenize(added, add_special=False, parse_special=False))
+    hay_tokens = vocabulary.tokenize(hay, add_special=False, parse_special=False)
     while True:
-        text = _with_sentences(_start(vocabulary, hay, n_hay), rows)
+        start = b"".join(map(vocabulary.piece, hay_tokens[: max(0, n_hay)]))
+        text = _with_sentences(start.decode("utf-8", "ignore"), rows)
         found = _document(vocabulary, f"needles in {size} tokens", [(text, None), *tail])
         n_over = len(found.tokens) - n_ctx
         if n_over <= 0 or n_hay <= 0:
             return found
         n_hay -= n_over
-
-
-def _start(vocabulary: Vocabulary, hay: str, n_tokens: int) -> str:
-    """About the first `n_tokens` of a text."""
-    tokens = vocabulary.tokenize(hay, add_special=False, parse_special=False)[: max(0, n_tokens)]
-    return b"".join(map(vocabulary.piece, tokens)).decode("utf-8", "ignore")
 
 
 def _with_sentences(text: str, sentences: Sequence[str]) -> str:

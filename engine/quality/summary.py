@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.configuration import KVTypes
+from engine.configuration import MAX_COUNT, KVTypes
 from engine.quality.metrics import Rows
 from engine.quality.records import (
     POSITIONS,
@@ -50,7 +50,10 @@ def scores_of(rows: Sequence[Rows], *, n_draws: int = N_DRAWS) -> Scores:
     """Figures of the rows of some documents; without `n_draws` bootstrap samples no intervals."""
     filled = [each for each in rows if len(each)]
     joined = np.concatenate(filled)
-    drawn = _draws(len(filled), n_draws)
+    drawn: NDArray[np.int64] | None = None  # how often each document is drawn
+    if len(filled) > 1 and n_draws:
+        shares = np.full(len(filled), 1 / len(filled))
+        drawn = np.random.default_rng(SEED).multinomial(len(filled), shares, size=n_draws)
 
     def mean(name: str) -> Figure:
         sums = np.array([each[name].sum(dtype=np.float64) for each in filled])
@@ -76,9 +79,9 @@ def parts_by_position(
 ) -> tuple[Breakdown, ...]:
     """Compute the figures of each range of positions that has rows."""
     parts = []
-    for start, stop in zip(POSITIONS, (*POSITIONS[1:], None), strict=True):
+    for start, stop in zip(POSITIONS, (*POSITIONS[1:], MAX_COUNT), strict=True):
         inside = [
-            each[max(0, start - document.first) : _end(stop, document.first)]
+            each[max(0, start - document.first) : max(0, stop - document.first)]
             for document, each in zip(documents, rows, strict=True)
         ]
         if any(len(each) for each in inside):
@@ -154,18 +157,6 @@ def measurement_of(
         needle=answers_of(*chosen("needle")),
         cost=cost,
     )
-
-
-def _end(stop: int | None, first: int) -> int | None:
-    return None if stop is None else max(0, stop - first)
-
-
-def _draws(n_documents: int, n_draws: int) -> NDArray[np.int64] | None:
-    """How often each document is drawn, `[n_draws, n_documents]`."""
-    if n_documents < 2 or not n_draws:
-        return None
-    shares = np.full(n_documents, 1 / n_documents)
-    return np.random.default_rng(SEED).multinomial(n_documents, shares, size=n_draws)
 
 
 def _percentiles(

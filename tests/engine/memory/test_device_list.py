@@ -36,9 +36,7 @@ def test_what_is_no_gpu_is_refused(text: str) -> None:
         parse_devices(text)
 
 
-def test_a_list_is_split_between_sizes_only() -> None:
-    assert sizes("1,024MiB") == [GIB]
-    assert sizes("2x1,024MiB, 8GiB,24") == [GIB, GIB, 8 * GIB, 24 * GIB]
-    for text in ("7,5GB", "8,24", "8GiB, 7,5GB"):
-        with pytest.raises(HardwareError, match="is ambiguous"):
-            parse_devices(text)
+@pytest.mark.parametrize("text", ["7,5GB", "8,24", "8GiB, 7,5GB", "1,024MiB"])
+def test_a_comma_in_a_number_is_refused(text: str) -> None:
+    with pytest.raises(HardwareError, match="is ambiguous"):
+        parse_devices(text)

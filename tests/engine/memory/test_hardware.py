@@ -1,6 +1,7 @@
 # ruff: noqa: N801, N802, N818  the fake driver has the names of the real one
 
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from engine.memory.units import GIB, MIB
 from engine.model.architecture import read_model
 
 
-def tree(root: Path, files: dict[str, str | bytes]) -> Path:
+def tree(root: Path, files: Mapping[str, str | bytes]) -> Path:
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,51 +38,41 @@ def test_a_device_of_no_size_is_refused(asked: dict[str, object]) -> None:
         planned_devices(**asked)  # type: ignore[arg-type]
 
 
-def test_a_container_of_version_2_leaves_what_is_not_used_or_reclaimable(tmp_path: Path) -> None:
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "0::/kvchat.slice/run\n",
-        "sys/fs/cgroup/kvchat.slice/memory.max": str(8 * GIB),
-        "sys/fs/cgroup/kvchat.slice/memory.current": str(3 * GIB),
-        "sys/fs/cgroup/kvchat.slice/memory.stat": f"anon 5\ninactive_file {GIB}\n",
-        "sys/fs/cgroup/kvchat.slice/run/memory.max": "max\n",
-    })  # fmt: skip
-    assert memory_limit(root) == (8 * GIB, 6 * GIB)
+HUGE = str(2**63 - 4096)
+V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
 
 
-def test_the_tightest_of_nested_limits_counts(tmp_path: Path) -> None:
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "0::/a/b\n",
-        "sys/fs/cgroup/a/memory.max": str(8 * GIB),
-        "sys/fs/cgroup/a/memory.current": str(7 * GIB),
-        "sys/fs/cgroup/a/b/memory.max": str(4 * GIB),
-        "sys/fs/cgroup/a/b/memory.current": str(GIB),
-    })  # fmt: skip
-    assert memory_limit(root) == (4 * GIB, GIB)
-
-
-def test_a_container_that_only_sees_its_own_top_is_limited_too(tmp_path: Path) -> None:
-    root = tree(tmp_path, {
-        "proc/self/cgroup": "0::/../host/path\n",
-        "sys/fs/cgroup/memory.max": str(2 * GIB),
-        "sys/fs/cgroup/memory.current": str(GIB),
-    })  # fmt: skip
-    assert memory_limit(root) == (2 * GIB, GIB)
-
-
-def test_version_1_limits_count_and_its_huge_number_is_none(tmp_path: Path) -> None:
-    limited = tree(tmp_path / "a", {
-        "proc/self/cgroup": "5:cpu:/\n4:memory:/docker/x\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB),
-        "sys/fs/cgroup/memory/memory.usage_in_bytes": str(GIB // 4),
-        "sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes": str(2**63 - 4096),
-    })  # fmt: skip
-    assert memory_limit(limited) == (GIB, GIB - GIB // 4)
-    free = tree(tmp_path / "b", {
-        "proc/self/cgroup": "4:memory:/\n",
-        "sys/fs/cgroup/memory/memory.limit_in_bytes": str(2**63 - 4096),
-    })  # fmt: skip
-    assert memory_limit(free) is None
-    assert memory_limit(tmp_path / "without control groups") is None
+@pytest.mark.parametrize(
+    ("group", "files", "limit"),
+    [
+        ("0::/kvchat.slice/run", {
+            f"{V2}/kvchat.slice/memory.max": 8 * GIB,
+            f"{V2}/kvchat.slice/memory.current": 3 * GIB,
+            f"{V2}/kvchat.slice/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+            f"{V2}/kvchat.slice/run/memory.max": "max\n",
+        }, (8 * GIB, 6 * GIB)),
+        ("0::/a/b", {
+            f"{V2}/a/memory.max": 8 * GIB, f"{V2}/a/memory.current": 7 * GIB,
+            f"{V2}/a/b/memory.max": 4 * GIB, f"{V2}/a/b/memory.current": GIB,
+        }, (4 * GIB, GIB)),
+        ("0::/../host/path", {
+            f"{V2}/memory.max": 2 * GIB, f"{V2}/memory.current": GIB,
+        }, (2 * GIB, GIB)),
+        ("5:cpu:/\n4:memory:/docker/x", {
+            f"{V1}/memory.limit_in_bytes": GIB, f"{V1}/memory.usage_in_bytes": GIB // 4,
+            f"{V1}/docker/x/memory.limit_in_bytes": HUGE,
+        }, (GIB, GIB - GIB // 4)),
+        ("4:memory:/", {f"{V1}/memory.limit_in_bytes": HUGE}, None),
+        ("", {}, None),
+    ],
+    ids=["unused pages are free", "tightest of nested", "only its own top", "version 1",
+         "huge is unlimited", "no control groups"],
+)  # fmt: skip
+def test_the_limit_of_a_container_counts(
+    tmp_path: Path, group: str, files: dict[str, object], limit: tuple[int, int] | None
+) -> None:
+    texts = {name: str(value) for name, value in files.items()}
+    assert memory_limit(tree(tmp_path, {"proc/self/cgroup": group, **texts})) == limit
 
 
 def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:
@@ -92,18 +83,16 @@ def amd_card(index: int, metrics: int, **sizes: int) -> dict[str, str | bytes]:
     return files
 
 
-def test_an_amd_card_is_read_from_its_driver(tmp_path: Path) -> None:
-    sizes = {"mem_info_vram_total": 16 * GIB, "mem_info_vram_used": GIB,
-             "mem_info_gtt_total": 32 * GIB}  # fmt: skip
-    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(0, 1, **sizes)))
-    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_unified) == (16 * GIB, 15 * GIB, False)
-
-
-def test_an_integrated_gpu_has_its_part_of_ram_too(tmp_path: Path) -> None:
-    sizes = {"mem_info_vram_total": GIB, "mem_info_vram_used": GIB // 2,
-             "mem_info_gtt_total": 60 * GIB, "mem_info_gtt_used": GIB // 2}  # fmt: skip
-    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(1, 3, **sizes)))
-    assert (gpu.total_bytes, gpu.free_bytes, gpu.is_unified) == (61 * GIB, 60 * GIB, True)
+@pytest.mark.parametrize(
+    ("metrics", "vram", "expected"), [(1, 16, (16, 15, False)), (3, 2, (61, 60, True))]
+)
+def test_an_amd_gpu_is_read_from_its_driver_and_an_integrated_one_has_its_part_of_ram(
+    tmp_path: Path, metrics: int, vram: int, expected: tuple[int, int, bool]
+) -> None:
+    sizes = {"mem_info_vram_total": vram * GIB, "mem_info_vram_used": GIB,
+             "mem_info_gtt_total": 59 * GIB, "mem_info_gtt_used": 0}  # fmt: skip
+    [gpu] = find_amd_gpus(tree(tmp_path, amd_card(0, metrics, **sizes)))
+    assert (gpu.total_bytes // GIB, gpu.free_bytes // GIB, gpu.is_unified) == expected
 
 
 def test_cards_of_other_makers_and_connectors_are_no_amd_gpus(tmp_path: Path) -> None:

@@ -84,9 +84,6 @@ def test_an_unknown_name_names_what_is_near_here_and_in_the_catalogue(folder: Pa
     write(folder / "qwen3-9b-mine.gguf", header(llama_values(), TENSORS), data_bytes=768)
     with pytest.raises(UnknownNameError, match=r"similar: qwen3-9b-mine.*catalogue.*qwen3-8b"):
         take_model("qwen3-9bb", user_planner())
-
-
-def test_a_path_that_is_not_there_is_not_looked_up_in_the_catalogue() -> None:
     with pytest.raises(ModelNotFoundError, match="does not exist") as caught:
         take_model("/nowhere/qwen3-8b", user_planner())
     assert "catalogue" not in str(caught.value)
@@ -113,12 +110,7 @@ def test_a_model_of_the_catalogue_has_the_name_that_was_asked_for() -> None:
     setup = setup_of(PlanRequest("llama-3.3-70b:q8_0", machine=PlannedMachine((GIB,))), planner)
     assert setup.configuration.model_path == Path("llama-3.3-70b.Q8_0.gguf")
     assert "under the name llama-3.1-70b" in warnings_of(planner.plan(setup))[0]
-    own = take_model("Qwen3-8B", planner)
-    assert own == Path("qwen3-8b.Q4_K_M.gguf")
-
-
-def test_names_of_ollama_with_a_colon_take_a_quantisation_too() -> None:
-    planner = user_planner()
+    assert take_model("Qwen3-8B", planner) == Path("qwen3-8b.Q4_K_M.gguf")
     paths = [take_model(name, planner) for name in ("llama3.1:8b", "llama3.1:8b:Q6_K")]
     assert [planner.model(path).file.file_type for path in paths] == ["Q4_K_M", "Q6_K"]
 

@@ -14,7 +14,6 @@ from engine.model.catalog import find_entry
 from engine.planning.fit import SearchResult, explained
 from engine.planning.offload import Offload
 from engine.planning.search import Goal, Optimum, SearchLimits, search
-from engine.planning.split import even_split
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from tests.engine.planning.shapes import RAM, dense_model, gpu
@@ -57,15 +56,11 @@ def test_context_quantises_the_cache_and_reports_the_gain(model_8b: Model) -> No
     assert result.configuration.type_k == result.configuration.type_v == "q4_0"
     types = next(each for each in result.settings if each.setting == "kv types")
     assert (types.chosen, types.best) == ("q4_0", "f16")
-    whole = next(a for a in result.alternatives if a.label.startswith("f16 cache: "))
-    assert types.gained_tokens == result.configuration.n_ctx - whole.estimate.n_ctx > 0
-
-
-def test_more_context_than_the_least_step_would_not_fit(model_8b: Model) -> None:
-    result = found(model_8b, 8, Goal.CONTEXT)
     more = SearchLimits(min_n_ctx=result.configuration.n_ctx + 256, offload=Offload.NONE)
     with pytest.raises(DoesNotFitError, match="GPU 0 needs"):
         found(model_8b, 8, Goal.CONTEXT, limits=more)
+    whole = next(a for a in result.alternatives if a.label.startswith("f16 cache: "))
+    assert types.gained_tokens == result.configuration.n_ctx - whole.estimate.n_ctx > 0
 
 
 def test_a_draft_of_another_vocabulary_is_refused(model_8b: Model, tmp_path: Path) -> None:
@@ -206,13 +201,8 @@ def test_what_the_user_split_stays(model_32b: Model) -> None:
     assert split_found(model_32b, (24, 24), Goal.CONTEXT, tensor_split=(1.0, 3.0)).configuration \
         .tensor_split == (1.0, 3.0)  # fmt: skip
     one = split_found(model_32b, (24, 24), Goal.CONTEXT, split_mode="none")
-    assert one.configuration.tensor_split == ()
-
-
-def test_one_card_has_nothing_to_split(model_32b: Model) -> None:
-    result = split_found(model_32b, (24,), Goal.CONTEXT)
-    assert result.configuration.tensor_split == ()
-    assert even_split(model_32b, result.estimate, MARGIN) is None
+    alone = split_found(model_32b, (24,), Goal.CONTEXT)
+    assert one.configuration.tensor_split == alone.configuration.tensor_split == ()
 
 
 def test_a_full_card_is_not_split_to(model_32b: Model) -> None:
