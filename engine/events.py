@@ -131,8 +131,6 @@ class PromptReady:
     if a server does not report it."""
     cause: ReadCause | None = None
     """Why the prompt differs after that prefix; None if it only continues it."""
-    changed: str = ""
-    """Name of the part of the chat that differs, if known."""
     miss_cause: ReadCause | None = None
     """Why less than the common prefix was reused; None if all of it was."""
     text_before: str = ""
