@@ -88,7 +88,8 @@ class Metrics:
             case WorkerStopped():
                 self._count("engine_stops_total")
             case _:
-                self._of_engine |= dict(_gauges(event))
+                known = ((series, value) for series, value in _gauges(event) if value is not None)
+                self._of_engine.update(known)
 
     def _count(self, name: str, *labels: str) -> None:
         self._of_engine[name, labels] = self._of_engine.get((name, labels), 0.0) + 1
@@ -162,7 +163,7 @@ class Metrics:
         return "\n".join((*lines, ""))
 
 
-def _gauges(event: Event) -> Iterator[tuple[Series, float]]:
+def _gauges(event: Event) -> Iterator[tuple[Series, float | None]]:
     """Values that an event of the engine sets."""
     match event:
         case Loaded(elapsed_s=elapsed_s, buffers=buffers, n_threads=n_threads):
@@ -174,8 +175,7 @@ def _gauges(event: Event) -> Iterator[tuple[Series, float]]:
         case CacheChanged(n_used=n_used, n_cells=n_cells, kv_bytes=kv_bytes):
             yield ("context_used_cells", ()), n_used
             yield ("context_cells", ()), n_cells
-            if kv_bytes is not None:
-                yield ("kv_cache_bytes", ()), kv_bytes
+            yield ("kv_cache_bytes", ()), kv_bytes
         case TiersChanged(report=report):
             for tier in report.tiers:
                 yield ("tier_bytes", (tier.name,)), tier.nbytes
