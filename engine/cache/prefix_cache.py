@@ -134,7 +134,9 @@ class PrefixCache:
             except (StateError, CacheStoreError) as error:
                 match.shorten(len(states))
                 if not states and isinstance(error, StateError):
-                    return self._read_another(match)
+                    other = self.match(unpack(match.sequence))  # the longest prefix that is left
+                    match.entries, match.n_tokens = other.entries, other.n_tokens
+                    return self.read(match)
                 break
             if is_cold:
                 n_cold += min(entry.segment.end, match.n_tokens) - entry.segment.start
@@ -354,12 +356,6 @@ class PrefixCache:
                 self._lose_file(entry)
             raise
 
-    def _read_another(self, match: Match) -> list[Payload]:
-        """Read the longest prefix that is left after the first segment of a match was lost."""
-        other = self.match(unpack(match.sequence))
-        match.entries, match.n_tokens = other.entries, other.n_tokens
-        return self.read(match)
-
     def _prefetch(self, tokens: Sequence[int]) -> None:
         """Read the segments of a sequence from its start while they fit in RAM."""
         free = max(self._available() - self._settings.reserve_bytes, 0)
@@ -473,15 +469,12 @@ class PrefixCache:
         for segment in order:
             if index.ram_bytes <= self._ram_limit + min(n_waiting_bytes, pending):
                 return
-            self._evict(index.entries[segment.key])
-
-    def _evict(self, entry: CachedSegment) -> None:
-        """Drop a copy in RAM, and the segment with it if it is not on disk."""
-        if entry.is_on_disk:
-            self._index.drop_payload(entry)
-            self.stats.count(n_demotions=1)
-        else:
-            self.stats.count(n_evictions=self._remove(entry))
+            entry = index.entries[segment.key]
+            if entry.is_on_disk:
+                index.drop_payload(entry)
+                self.stats.count(n_demotions=1)
+            else:
+                self.stats.count(n_evictions=self._remove(entry))
 
     # Disk
 
