@@ -145,7 +145,6 @@ class TokenMask(Protocol):
 
         `history` is the whole sequence, including the prompt.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -602,9 +602,4 @@ class PrefixCache:
             self._awake.wait(self.work())
 
     def _report_fault(self, fault: ThreadFault) -> None:
-        what = (
-            "saving continues with the next state"
-            if fault.will_restart
-            else "nothing more is written to disk until the model is reloaded"
-        )
-        self.stats.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
+        self.stats.note(f"An error occurred in the cache: {fault}.", is_problem=True)

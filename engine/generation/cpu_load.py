@@ -22,7 +22,6 @@ class CpuLoad(Protocol):
 
     def free_now(self) -> float | None:
         """Cores that are idle at this instant; None if unknown."""
-        ...
 
     def free(self, n_threads: int) -> float | None:
         """Cores not used by others since the last sample; None within `SAMPLE_S` of it.
@@ -30,7 +29,6 @@ class CpuLoad(Protocol):
         Args:
             n_threads: Threads that this program used.
         """
-        ...
 
 
 class ProcessorLoad:

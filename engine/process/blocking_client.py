@@ -20,29 +20,22 @@ POLL_S = 0.25
 class RequestFailedError(WorkerError):
     """The engine refused a load or a request, or failed while it ran."""
 
-    def __init__(self, event: Failed) -> None:
+    def __init__(self, event: Failed | WorkerStopped) -> None:
         super().__init__(event.message)
         self.title = event.title
         self.event = event
 
 
-class EngineStoppedError(WorkerError):
+class EngineStoppedError(RequestFailedError):
     """The engine's process ended before the load or the reply was done."""
 
-    def __init__(self, event: WorkerStopped) -> None:
-        super().__init__(event.message)
-        self.title = event.title
-        self.event = event
+    event: WorkerStopped
 
 
 class EngineTimeoutError(WorkerError):
     """A load or a reply exceeded its time limit."""
 
     title = "The engine did not answer in time"
-
-
-def _ignore(event: object) -> None:
-    del event
 
 
 class BlockingClient:
@@ -62,8 +55,8 @@ class BlockingClient:
         client: EngineClient,
         *,
         limit_s: float = math.inf,
-        on_restart: Callable[[WorkerStopped], None] = _ignore,
-        on_wait: Callable[[str], None] = _ignore,
+        on_restart: Callable[[WorkerStopped], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.client = client
         self.limit_s = limit_s
