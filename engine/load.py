@@ -73,7 +73,6 @@ def load_session(
             configuration.speculation,
             draft_backend=draft,
             costs=costs,
-            n_ctx_train=_n_ctx_train(file, target),
             threads=threads,
         )
     except EngineError:
