@@ -10,6 +10,7 @@ steps of several replies.
 import secrets
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from engine.backends.base import Backend, Step
 from engine.cache.recall import Recall
@@ -53,6 +54,8 @@ from engine.speculation.predictor_pool import PredictorPool, PredictorSet
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
+MIN_COPIED = 200
+"""Characters of a common start for which a reply waits until another has computed it."""
 FIRST_TOKEN = "the prefill produces the first token"
 
 Events = Generator[Item, Computed | None, None]
@@ -91,6 +94,18 @@ class ReplyLoop:
         self._cancellation = cancellation
         self._backend, self._recall = shared.backend, shared.recall
         self._watch = Stopwatch()
+        self._is_reading = True
+        """Whether the prompt is not computed yet."""
+
+    def can_copy(self, other: "ReplyLoop") -> bool:
+        """Whether most of another's prompt, which is being computed, also begins this one."""
+        mine, theirs = self._request.messages, other._request.messages
+        is_alike = self._backend.can_slice and self.adapters == other.adapters
+        if not (is_alike and other._is_reading and mine[:1] == theirs[:1]):
+            return False
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))
+        n_shared = sum(len(message.content) for message, _ in shared)
+        return n_shared >= max(MIN_COPIED, sum(len(each.content) for each in theirs) / 2)
 
     @property
     def adapters(self) -> tuple[Adapter, ...] | None:
@@ -131,6 +146,7 @@ class ReplyLoop:
         fault: EngineError | None = None
         try:
             row = yield from self._shared.prefill.read(reply, self._cancellation)
+            self._is_reading = False
             reply.thinking.update(reply.text.text, 0)
             if opens and not self._request.continues:
                 yield TokensCommitted((), opens)
