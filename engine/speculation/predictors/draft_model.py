@@ -56,7 +56,11 @@ class DraftModelPredictor:
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._text += tokens
-        usable = self._usable(tokens)
+        usable = tokens
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self._n_vocab):
+            # Only those after the last one of an image or outside the draft's vocabulary.
+            n = next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
+            usable = tokens[n:]
         if len(usable) < len(tokens):
             self._view, self._n_missed, self._n_agreed = [], 0, 0
         self._view += usable
@@ -73,13 +77,6 @@ class DraftModelPredictor:
                 return
             text.append(drafted.token)
             logits = self._sequence.decode(drafted.token).logits[0]
-
-    def _usable(self, tokens: Tokens[int]) -> Tokens[int]:
-        """The tokens after the last one of an image or outside the draft's vocabulary."""
-        if not tokens or (min(tokens) >= 0 and max(tokens) < self._n_vocab):
-            return tokens
-        n = next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
-        return tokens[n:]
 
     def _catch_up(self) -> Logits:
         """Decode the tokens committed since the last round; return the last token's logits."""
