@@ -459,11 +459,9 @@ class PrefixCache:
             is_needed = segment.is_pinned or (can_wait and entry.is_waiting)
             return not (entry.n_locks or (is_last_copy and is_needed))
 
-        superseded = self._index.superseded()
         order = eviction_order(
             [each.segment for each in index.entries.values() if each.payload is not None],
             may_go=may_go,
-            is_useless=lambda segment: segment.key in superseded,
             now=self._now(),
         )
         for segment in order:
@@ -546,8 +544,8 @@ class PrefixCache:
             return True
         self._save_uses()
         with self._lock:
-            in_use, superseded = self._index.keys_in_use(), self._index.superseded()
-        gone = store.prune(excess, now=self._now(), in_use=in_use, superseded=superseded)
+            in_use = self._index.keys_in_use()
+        gone = store.prune(excess, now=self._now(), in_use=in_use)
         with self._lock:
             for segment in gone:
                 entry = self._index.entries.get(segment.key)

@@ -165,16 +165,16 @@ class SegmentStore:
         now: float,
         used_before: float = math.inf,
         in_use: Collection[str] = (),
-        superseded: Collection[str] = (),
     ) -> list[Segment]:
         """Delete the segments of lowest worth until `nbytes` are free; return them without tokens.
+
+        Those whose model file is gone are deleted first.
 
         Args:
             nbytes: Bytes to free.
             now: Seconds since the epoch.
             used_before: Delete only segments last used before this time.
             in_use: Keys of segments to protect; pinned ones are protected too.
-            superseded: Keys of segments to delete first; so are those whose model file is gone.
         """
         orphaned = {each.key for each in self.namespaces() if each.is_orphaned}
 
@@ -182,12 +182,12 @@ class SegmentStore:
             is_free = not segment.is_pinned and segment.key not in in_use
             return is_free and segment.used_at < used_before
 
-        def is_useless(segment: Segment) -> bool:
-            return segment.namespace in orphaned or segment.key in superseded
-
         known = self.segments(has_tokens=False)
         gone: list[Segment] = []
-        for segment in eviction_order(known, may_go=may_go, is_useless=is_useless, now=now):
+        order = eviction_order(
+            known, may_go=may_go, is_useless=lambda each: each.namespace in orphaned, now=now
+        )
+        for segment in order:
             if nbytes <= 0:
                 break
             gone.append(segment)

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import WorkerError
@@ -116,18 +117,13 @@ class BlockingClient:
         if self.finished is not None:
             return
         for event in self.events(self.limit_s):
-            match event:
-                case Failed(fatal=fatal):
-                    self._is_gone = fatal
-                    raise RequestFailedError(event)
-                case WorkerStopped(will_restart=will_restart):
-                    self._is_gone, self._is_restarting = not will_restart, will_restart
-                    raise EngineStoppedError(event)
+            if isinstance(event, Failed | WorkerStopped):
+                self._raise(event)
             if isinstance(event, Finished):
                 self.finished = event
-                yield event
-                return
             yield event
+            if self.finished is not None:
+                return
 
     def replies(
         self, requests: Iterable[tuple[int, GenerationRequest]], *, n_at_once: int
@@ -155,12 +151,16 @@ class BlockingClient:
                 case OfReply(event=inner) as event:
                     n_running -= isinstance(inner, Finished | Failed)
                     yield event
-                case Failed(fatal=True) as event:
-                    self._is_gone = True
-                    raise RequestFailedError(event)
-                case WorkerStopped(will_restart=will_restart) as event:
-                    self._is_gone, self._is_restarting = not will_restart, will_restart
-                    raise EngineStoppedError(event)
+                case (Failed(fatal=True) | WorkerStopped()) as event:
+                    self._raise(event)
+
+    def _raise(self, event: Failed | WorkerStopped) -> NoReturn:
+        """Raise the error of an engine that failed, and note whether it lost its model."""
+        if isinstance(event, Failed):
+            self._is_gone = event.fatal
+            raise RequestFailedError(event)
+        self._is_gone, self._is_restarting = not event.will_restart, event.will_restart
+        raise EngineStoppedError(event)
 
     def events(self, limit_s: float = math.inf) -> Iterator[Event]:
         """Iterate over all events; never ends by itself.
