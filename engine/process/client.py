@@ -4,7 +4,7 @@ The process is started by exec in a new session; its output goes to a log. A thr
 starts it and reads its events, so that it does not inherit the caller's priority and no event
 waits for the screen. Loads are numbered: events of an older load are dropped. A process that dies
 becomes a `WorkerStopped` event. After a crash while loading, the load is retried without extra
-buffer types; if that helps, later loads go without them too. A hung process is restarted.
+buffer types. A hung process is restarted.
 """
 
 import contextlib
@@ -117,7 +117,6 @@ class WorkerClient:
         self._log_path = log_path
         self._log_note = ""
         """Why the log has another path; empty once reported."""
-        self._extra_buffers_crash = False
         self._costs_path = costs_path
         self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
         self._command = tuple(command)
@@ -271,8 +270,6 @@ class WorkerClient:
 
     def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
         """Run one process to its end; return the next attempt, if any."""
-        if attempt.load.configuration.use_extra_buffers and self._extra_buffers_crash:
-            attempt = attempt.without_extra_buffers()
         try:
             process = self._start(attempt)
         except OSError as error:
@@ -340,7 +337,6 @@ class WorkerClient:
         if not isinstance(loaded, Loaded):
             return loaded
         if process.attempt.is_fallback:
-            self._extra_buffers_crash = True
             loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
         if self._log_note:
             loaded = replace(loaded, notes=(*loaded.notes, self._log_note))

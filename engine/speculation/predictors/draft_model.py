@@ -71,7 +71,12 @@ class DraftModelPredictor:
             return
         logits = self._catch_up()
         text = list(self._text)
-        while not self._is_too_weak(drafted := self._drawn(logits, text), len(text)):
+        settings, n_certain = self._settings, len(self._text) + self._settings.draft_min_tokens
+        while True:
+            drafted = self._drawn(logits, text)
+            is_optional = len(text) >= n_certain
+            if is_optional and drafted.confidence < settings.draft_min_confidence:
+                return
             yield drafted
             if len(self._sequence.tokens) >= self._n_ctx:
                 return
@@ -106,11 +111,6 @@ class DraftModelPredictor:
         # Dropping a token for its own probability would bias the distribution.
         trusted = token if distribution is None else int(usable.argmax())
         return DraftToken(token, probability(usable, trusted), distribution)
-
-    def _is_too_weak(self, drafted: DraftToken, n_text: int) -> bool:
-        n_drafted, settings = n_text - len(self._text), self._settings
-        is_optional = n_drafted >= settings.draft_min_tokens
-        return is_optional and drafted.confidence < settings.draft_min_confidence
 
 
 def probability(logits: Logits, token: int) -> float:
