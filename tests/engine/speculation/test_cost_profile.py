@@ -55,14 +55,6 @@ def test_without_a_path_nothing_is_saved_and_no_model_is_read() -> None:
     assert saved.read() is None
 
 
-def test_nothing_but_the_file_is_left_and_only_its_owner_reads_it(path: Path) -> None:
-    SavedCosts(path, "a").write(COSTS)
-    SavedCosts(path, "b").write(COSTS)
-    assert list(path.parent.iterdir()) == [path]
-    assert path.stat().st_mode & 0o077 == 0
-    assert path.parent.stat().st_mode & 0o077 == 0
-
-
 def test_where_nothing_can_be_written_nothing_happens(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
