@@ -42,7 +42,7 @@ def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
         if each.verdict == "chosen":
             yield f"Chosen: {each.setting} {each.label}."
             if each.setting == "flash attention":
-                yield "With another flash attention, replies can differ where two tokens nearly tie."
+                yield "With this flash attention, replies can differ where two tokens nearly tie."
         elif each.verdict in ("failed", "faster"):
             yield f"Not chosen: {each.setting} {each.label} ({each.reason})."
     untried = (each.reason for each in outcome.compared if each.verdict == "not tried")
