@@ -114,7 +114,7 @@ def forget_on_disk(owner: str) -> "list[Segment]":
 
     if not paths.snapshots_dir().is_dir():
         return []
-    with SegmentStore(paths.snapshots_dir(), may_lock=True) as store:
+    with SegmentStore(paths.snapshots_dir()) as store:
         return store.forget(owner)
 
 

@@ -16,13 +16,13 @@ from engine.manifest import (
     Manifest,
     RecordedReply,
     check_hashes,
-    divergence_at,
     hashes_of,
     made_manifest,
     read_manifest,
 )
 from engine.model.library import find_model
 from engine.requests import GenerationRequest
+from engine.speculation.stats import first_divergence
 
 
 def open_manifest(
@@ -110,7 +110,7 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     if not manifest.replies:
         return None
     recording = manifest.replies[index]
-    at = divergence_at(recording, finished.token_ids)
+    at = first_divergence(recording.token_ids, finished.token_ids)
     if at is None:
         return None
     n_recorded, n_here = len(recording.token_ids), len(finished.token_ids)

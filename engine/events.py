@@ -131,8 +131,6 @@ class PromptReady:
     if a server does not report it."""
     cause: ReadCause | None = None
     """Why the prompt differs after that prefix; None if it only continues it."""
-    changed: str = ""
-    """Name of the part of the chat that differs, if known."""
     miss_cause: ReadCause | None = None
     """Why less than the common prefix was reused; None if all of it was."""
     text_before: str = ""
@@ -399,13 +397,17 @@ class GenerationStats:
         saved = [each.saved_s for each in (self, later) if each.saved_s is not None]
         most_s = most_saved_s(n_emitted, sums["n_rounds"], decode_s)
         error_s = hypot(self.saved_error_s or 0.0, later.saved_error_s or 0.0)
-        is_timed = self.first_token_s is not None
+        is_timed, none = self.first_token_s is not None, SourceCounts()
+        positions = zip_longest(self.by_position, later.by_position, fillvalue=PositionCounts())
         return replace(
             later,
             **sums,
             n_emitted=None if later.n_emitted is None else n_emitted,
-            by_source=_added_sources(self.by_source, later.by_source),
-            by_position=_added_positions(self.by_position, later.by_position),
+            by_source={
+                name: self.by_source.get(name, none) + later.by_source.get(name, none)
+                for name in {**self.by_source, **later.by_source}
+            },
+            by_position=tuple(one + other for one, other in positions),
             first_token_s=self.first_token_s if is_timed else later.first_token_s,
             decode_tps=n_emitted / decode_s if decode_s > 0 and n_emitted else None,
             saved_s=min(sum(saved), most_s) if saved else None,
@@ -427,7 +429,13 @@ class GenerationStats:
             n_accepted=sum(each.n_accepted for each in rounds),
             n_emitted=sum(each.n_emitted for each in rounds),
             by_source=_by_source(rounds),
-            by_position=_by_position(rounds),
+            by_position=tuple(
+                PositionCounts(
+                    sum(each.n_examined > index for each in rounds),
+                    sum(min(each.n_examined, each.n_accepted) > index for each in rounds),
+                )
+                for index in range(max(each.n_examined for each in rounds))
+            ),
             n_near_ties=sum(each.n_near_ties for each in rounds),
             first_token_s=first.first_token_s,
             decode_s=sum(each.elapsed_s for each in rounds),
@@ -465,30 +473,6 @@ def _by_source(rounds: Sequence[RoundFinished]) -> dict[str, SourceCounts]:
             one = SourceCounts(*counts, n_rounds=int(each.n_verified > 0))
             found[each.source] = found.get(each.source, SourceCounts()) + one
     return found
-
-
-def _by_position(rounds: Sequence[RoundFinished]) -> tuple[PositionCounts, ...]:
-    return tuple(
-        PositionCounts(
-            sum(each.n_examined > place for each in rounds),
-            sum(min(each.n_examined, each.n_accepted) > place for each in rounds),
-        )
-        for place in range(max(each.n_examined for each in rounds))
-    )
-
-
-def _added_sources(
-    one: Mapping[str, SourceCounts], other: Mapping[str, SourceCounts]
-) -> dict[str, SourceCounts]:
-    none = SourceCounts()
-    return {name: one.get(name, none) + other.get(name, none) for name in {**one, **other}}
-
-
-def _added_positions(
-    one: tuple[PositionCounts, ...], other: tuple[PositionCounts, ...]
-) -> tuple[PositionCounts, ...]:
-    both = zip_longest(one, other, fillvalue=PositionCounts())
-    return tuple(first + second for first, second in both)
 
 
 @dataclass(frozen=True, slots=True)

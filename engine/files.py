@@ -129,11 +129,11 @@ def open_file(path: Path) -> FileIO:
     mode = file_status(path).st_mode  # opening a device may change its state
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
-    return open(path, "rb", buffering=0, opener=_open_without_waiting)
 
+    def without_waiting(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NONBLOCK)
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
+    return open(path, "rb", buffering=0, opener=without_waiting)
 
 
 def sha256_of(path: Path) -> str:
@@ -223,8 +223,11 @@ class NewestEntries(Generic[T]):
             return {}
         if not isinstance(found, dict) or found.get("version") != self.version:
             return {}
-        entries = found.get(self.name)
-        return dict(self._valid(entries)) if isinstance(entries, dict) and entries else {}
+        found, valid = found.get(self.name), {}
+        for key, entry in found.items() if isinstance(found, dict) else ():
+            with contextlib.suppress(ValueError):  # of pydantic
+                valid[key] = self._adapter.validate_python(entry)
+        return valid
 
     def add(self, key: str, entry: T) -> None:
         """Store an entry as the newest; disk errors are ignored."""
@@ -244,13 +247,6 @@ class NewestEntries(Generic[T]):
         text = json.dumps({"version": self.version, self.name: dumped}, ensure_ascii=False)
         data = text.encode(errors="replace")  # names of files need not be valid Unicode
         replace_file(self.path, [data], is_durable=False)
-
-    def _valid(self, entries: Mapping[str, object]) -> Iterator[tuple[str, T]]:
-        from pydantic import ValidationError
-
-        for key, entry in entries.items():
-            with contextlib.suppress(ValidationError):
-                yield key, self._adapter.validate_python(entry)
 
     @cached_property
     def _adapter(self) -> "TypeAdapter[T]":

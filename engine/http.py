@@ -200,7 +200,10 @@ class HttpClient:
             attach(watch.cut)
             with self._client(url, limit_s) as client:
                 response = self._send(client, watch, method, url, headers, body)
-                yield _answer(response, watch)
+                if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+                    raise HttpError("compresses its response, which kvchat does not accept")
+                url, chunks = str(response.url), _chunks(response, watch)
+                yield Answer(response.status_code, url, response.headers, chunks, watch)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # from the host name
             raise watch.silence() if watch.is_over else _reason(error, limit_s) from error
         except EngineError as error:
@@ -243,17 +246,14 @@ class HttpClient:
             if not response.has_redirect_location:
                 return response
             response.close()
-            url = self._redirected(response)
+            location = response.headers["Location"]
+            if not self._follows_redirects:
+                raise HttpError(
+                    f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
+                    "the new address if you trust it"
+                )
+            url = _joined(str(response.url), location)
         raise HttpError("redirects in a loop")
-
-    def _redirected(self, response: "httpx.Response") -> str:
-        location = response.headers["Location"]
-        if not self._follows_redirects:
-            raise HttpError(
-                f"redirects to {one_line(location)}: kvchat sends no key to another host; use "
-                "the new address if you trust it"
-            )
-        return _joined(str(response.url), location)
 
 
 def _joined(url: str, location: str) -> str:
@@ -274,13 +274,6 @@ def _joined(url: str, location: str) -> str:
 def _certificates(*_files: str | None) -> ssl.SSLContext:
     """The system's certificates, or those of the environment; takes 0.06 s."""
     return ssl.create_default_context()
-
-
-def _answer(response: "httpx.Response", watch: Watch) -> Answer:
-    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise HttpError("compresses its response although kvchat asked for an uncompressed one")
-    url = str(response.url)
-    return Answer(response.status_code, url, response.headers, _chunks(response, watch), watch)
 
 
 def _chunks(response: "httpx.Response", watch: Watch) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from engine.backends import TORCH_MISSING
-from engine.backends.base import Backend, Vocabulary
+from engine.backends.base import Backend
 from engine.backends.llama_cpp.backend import LlamaCppBackend
 from engine.backends.llama_cpp.log import NativeLog
 from engine.clock import Stopwatch
@@ -50,8 +50,10 @@ def load_session(
     watch, log = Stopwatch(), NativeLog()
     notes = _cells_notes(configuration)
     configuration = replace(configuration, kv_unified=False)
-    warning = check_draft(configuration)
-    _check_projector(configuration)
+    warning, projector = check_draft(configuration), configuration.mmproj_path
+    is_there = projector is not None and projector.is_file()
+    if projector and is_there and (kind := kind_of(read_gguf(projector))) != ModelKind.PROJECTOR:
+        raise ModelFileError(f"{projector.name} is not a projector: its header declares {kind}")
     opened: list[Backend] = []
     try:
         target = _open_backend(configuration, log, "target")
@@ -62,18 +64,23 @@ def load_session(
             check_is_no_head(own.model_path)
             draft = _open_backend(own, log, "draft")
             opened.append(draft)
-        threads = Threads(tuple(opened), follows=_follows(configuration))
+        is_open = configuration.n_threads is None
+        follows = is_open, is_open and configuration.n_threads_batch is None
+        threads = Threads(tuple(opened), follows=follows)
         threads.begin()
         for backend in opened:
             backend.warm_up()
-        file = read_gguf(configuration.model_path)
+        file, vocabulary = read_gguf(configuration.model_path), target.vocabulary
+        bos, eos = (
+            "" if token is None else vocabulary.text(token).decode("utf-8", "replace")
+            for token in (vocabulary.bos, vocabulary.eos)
+        )
         session = Session(
             target,
-            _template(file, target.vocabulary),
+            ChatTemplate(file.chat_template, bos=bos, eos=eos),
             configuration.speculation,
             draft_backend=draft,
             costs=costs,
-            n_ctx_train=_n_ctx_train(file, target),
             threads=threads,
         )
     except EngineError:
@@ -123,15 +130,6 @@ def _open_backend(
     return TorchBackend(configuration, log, role)
 
 
-def _check_projector(configuration: Configuration) -> None:
-    """Raise `ModelFileError` if the projector file is not a projector."""
-    path = configuration.mmproj_path
-    if path is None or not path.is_file():
-        return
-    if (found := kind_of(read_gguf(path))) is not ModelKind.PROJECTOR:
-        raise ModelFileError(f"{path.name} is not a projector: its header declares {found}")
-
-
 def _check_not_torch(configuration: Configuration) -> None:
     """Raise `ModelLoadError` for settings that llama.cpp in kvchat does not support."""
     if configuration.rpc_workers:
@@ -156,21 +154,6 @@ def _check_not_torch(configuration: Configuration) -> None:
                 f"{what} is {value}, which needs the torch backend: add --backend torch, or "
                 f"remove {what}"
             )
-
-
-def _follows(configuration: Configuration) -> tuple[bool, bool]:
-    """Whether kvchat may adapt the threads of decode steps and of prefills."""
-    is_open = configuration.n_threads is None
-    return is_open, is_open and configuration.n_threads_batch is None
-
-
-def _template(file: GgufFile, vocabulary: Vocabulary) -> ChatTemplate:
-    def text_of(token: int | None) -> str:
-        return "" if token is None else vocabulary.text(token).decode("utf-8", "replace")
-
-    return ChatTemplate(
-        file.chat_template, bos=text_of(vocabulary.bos), eos=text_of(vocabulary.eos)
-    )
 
 
 def _n_ctx_train(file: GgufFile, target: Backend) -> int:
@@ -205,15 +188,6 @@ def _notes(configuration: Configuration, target: Backend, file: GgufFile) -> lis
         notes.append(
             f"the context of {target.n_ctx} exceeds the training context of "
             f"{_n_ctx_train(file, target)} tokens: replies get worse beyond that length"
-        )
-    if configuration.decode_plan is not None:
-        has_window = not configuration.decode_plan.isdecimal()
-        effect = (
-            "attention sees only a window of tokens, so the text can differ from normal decoding"
-        )
-        notes.append(
-            f"the decode plan {configuration.decode_plan} is on: "
-            f"{effect if has_window else 'it saves memory and does not change the text'}"
         )
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:

@@ -21,7 +21,6 @@ from engine.planning.resolve import as_written
 from engine.presets.library import preset_of
 from engine.presets.preset import Preset, Strict
 from engine.requests import GenerationRequest, Message
-from engine.speculation.stats import first_divergence
 from engine.validation import faults_of
 
 MAX_PROMPTS = 10_000
@@ -241,11 +240,6 @@ def check_hashes(manifest: Manifest, configuration: Configuration, hash_file: Ha
                 f"the manifest expects {_digits(wants)}; specify the right file in {where}, or "
                 "write a new manifest"
             )
-
-
-def divergence_at(recorded: RecordedReply, token_ids: tuple[int, ...]) -> int | None:
-    """Index of the first token that differs from the recorded reply; None if all are equal."""
-    return first_divergence(recorded.token_ids, token_ids)
 
 
 def _digits(digests: tuple[str, ...]) -> str:

@@ -59,8 +59,12 @@ def _parsed(parse: Callable[[Text], Value], text: Text) -> Value:
         raise
     except ValueError as error:  # of a number with many digits
         raise ValueError("a number needs more than 64 bits") from error
-    _check(value)
-    return value
+    level: list[list[object]] = [[value]]
+    for _ in range(MAX_DEPTH):
+        level = [inner for outer in level for inner in _inner(outer)]
+        if not level:
+            return value
+    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def check_text(text: str) -> None:
@@ -75,15 +79,6 @@ def natural_key(name: str) -> list[tuple[float, str]]:
     """Sort key of a name, whose numbers count by their value: 4b comes before 12b."""
     parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)|([^0-9]+)", name.lower())
     return [(float(number or "inf"), text) for number, text in parts]
-
-
-def _check(value: object) -> None:
-    level: list[list[object]] = [[value]]
-    for _ in range(MAX_DEPTH):
-        level = [inner for outer in level for inner in _inner(outer)]
-        if not level:
-            return
-    raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
 def _inner(values: Iterable[object]) -> Iterator[list[object]]:

@@ -145,7 +145,6 @@ class TokenMask(Protocol):
 
         `history` is the whole sequence, including the prompt.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,16 +244,13 @@ class Sampler:
         return 0 if is_off else self.settings.repetition_window
 
     def _adjusted(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
-        return self._penalised(self._allowed(logits, history), history)
-
-    def _allowed(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
-        """The logits with forbidden tokens set to minus infinity."""
-        if self.mask is None:
-            return logits
-        allowed = self.mask(history)[: logits.shape[0]]
-        if not allowed.any():
-            raise DecodeError("the mask forbids every token, including the end of the reply")
-        return np.where(allowed, logits, np.float32(-np.inf))
+        """The logits with forbidden tokens at minus infinity and recent ones penalised."""
+        if self.mask is not None:
+            allowed = self.mask(history)[: logits.shape[0]]
+            if not allowed.any():
+                raise DecodeError("the mask forbids every token, including the end of the reply")
+            logits = np.where(allowed, logits, np.float32(-np.inf))
+        return self._penalised(logits, history)
 
     def _penalised(self, logits: NDArray[np.float32], history: Tokens[int]) -> NDArray[np.float32]:
         """Penalise the tokens of the window (Keskar et al. 2019, arXiv 1909.05858, section 4.1).

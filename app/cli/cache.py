@@ -204,7 +204,7 @@ def _set_pinned(keys: Sequence[str], *, is_pinned: bool) -> None:
 
 
 def _store() -> SegmentStore:
-    return SegmentStore(paths.snapshots_dir(), may_lock=True)
+    return SegmentStore(paths.snapshots_dir())
 
 
 def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[Segment]:

@@ -10,11 +10,11 @@ from engine.events import PromptReady, ReadCause
 
 CAUSES: Mapping[ReadCause, str] = {
     ReadCause.FIRST: "the first prompt of this chat since the model was loaded",
-    ReadCause.EDITED: "{place} changed",
+    ReadCause.EDITED: "a message of the chat changed",
     ReadCause.REASONING: "the chat template removes the thinking of earlier replies",
     ReadCause.TEMPLATE: "the chat template renders earlier messages differently now",
     ReadCause.TRIMMED: "old turns were dropped because the context was full",
-    ReadCause.SETTINGS: "a setting changed: {place}",
+    ReadCause.SETTINGS: "thinking was switched, or the adapters changed",
     ReadCause.EVICTED: "{n} matching tokens were evicted to free space for other states",
     ReadCause.UNCUT: "{n} matching tokens could not be reused: they are saved only as the "
     "start of longer states, and this model's states cannot be shortened",
@@ -29,7 +29,7 @@ LINE_FEED = "\N{SYMBOL FOR LINE FEED}"
 def prefix_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     """Tokens of the last prompt by origin, and why no more were reused; progress of a prefill.
 
-    `prefix 1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms (question 2 changed)`
+    `prefix 1,104 of 1,163: 900 hot, 204 cold, restored in 12 ms (edited)`
     """
     if snapshot.phase is Phase.PREFILL and not snapshot.server:
         n_reused = snapshot.prefill.n_reused if snapshot.prefill else None
@@ -114,7 +114,7 @@ def _why(prompt: PromptReady) -> list[Run]:
 
 def _cause(prompt: PromptReady, cause: ReadCause) -> str:
     n_lost = (prompt.n_common or 0) - prompt.n_reused
-    return CAUSES[cause].format(place=prompt.changed or "an adapter", n=fmt.count(n_lost))
+    return CAUSES[cause].format(n=fmt.count(n_lost))
 
 
 def _took(text: str, otherwise: str, seconds: float | None) -> Line:
@@ -125,11 +125,7 @@ def _took(text: str, otherwise: str, seconds: float | None) -> Line:
 
 def _short_causes(prompt: PromptReady) -> str:
     """Why no more was reused, in a few words."""
-    words = []
-    if prompt.cause is ReadCause.EDITED:
-        words.append(f"{prompt.changed} changed")
-    elif prompt.cause not in (None, ReadCause.FIRST):
-        words.append(prompt.cause.value)
-    if prompt.miss_cause is not None:
-        words.append(prompt.miss_cause.value)
+    is_first = prompt.cause is ReadCause.FIRST
+    causes = [None if is_first else prompt.cause, prompt.miss_cause]
+    words = [cause.value for cause in causes if cause is not None]
     return "; ".join([*words, *([visible(prompt.note)] if prompt.note else [])])

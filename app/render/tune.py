@@ -40,7 +40,9 @@ def _row(trial: Trial) -> tuple[str, ...]:
 def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
     for each in outcome.compared:
         if each.verdict == "chosen":
-            yield f"Chosen: {each.setting} {each.label}. Cost: {each.cost}."
+            yield f"Chosen: {each.setting} {each.label}."
+            if each.setting == "flash attention":
+                yield "With this flash attention, replies can differ where two tokens nearly tie."
         elif each.verdict in ("failed", "faster"):
             yield f"Not chosen: {each.setting} {each.label} ({each.reason})."
     untried = (each.reason for each in outcome.compared if each.verdict == "not tried")

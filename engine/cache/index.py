@@ -216,13 +216,6 @@ class SegmentIndex:
         self.entries = {entry.segment.key: entry for entry in recent}
         return unusable
 
-    def superseded(self) -> set[str]:
-        """Keys of whole states with exactly one continuation."""
-        if self._can_slice:
-            return set()
-        n_next = count_continuations(each.segment for each in self.entries.values())
-        return {key for key, n in n_next.items() if n == 1}
-
     def older_states(self, newest: Segment) -> list[CachedSegment]:
         """The whole states of a sequence that are dropped when it has a new one.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, open_file
-from engine.model.gguf import GgufFile, read_gguf
+from engine.model.gguf import read_gguf
 from engine.model.identity import adapters_in_words
 
 HASHES = "model-hashes.json"
@@ -98,10 +98,10 @@ class Namespace:
         """Whether the model's file is gone; False if its folder cannot be read."""
         try:
             Path(self.model).stat()
-        except OSError as error:
-            return isinstance(error, FileNotFoundError | NotADirectoryError)
-        except ValueError:
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return True
+        except OSError:
+            pass
         return False
 
 
@@ -126,35 +126,25 @@ def namespace_of(
         gpus: Names of the GPUs that llama.cpp uses; without any, offload is left out.
     """
     model = read_gguf(configuration.model_path)
+    n_trained = model.integer(f"{model.architecture}.rope.scaling.original_context_length")
+    n_trained = n_trained or model.integer(f"{model.architecture}.context_length") or 0
+    n_slots = configuration.n_slots
+    is_beyond = configuration.n_ctx // n_slots > n_trained
     fields = (
         ("format", state_format),
         ("model hash", " ".join(hash_file(path) for path in model.paths)),
         ("LoRA hashes", adapters_in_words(configuration.adapters, hash_file)),
-        ("rope", _rope(configuration, model)),
+        ("rope", "of the model" + (", beyond its training" if is_beyond else "")),
         ("K type", configuration.type_k),
         ("V type", configuration.type_v),
         ("flash attention", configuration.flash_attention),
         ("sliding window", "whole" if configuration.swa_full else "as trained"),
-        ("streams", _streams(configuration)),
+        ("streams", "one sequence" if n_slots == 1 else f"{n_slots} sequences in separate cells"),
         ("CPU kernels", "repacked" if configuration.use_extra_buffers else "plain"),
         ("offload", _offload(configuration, gpus)),
     )
     key = blake2b(json.dumps(fields).encode(), digest_size=KEY_BYTES).hexdigest()
     return Namespace(key, str(configuration.model_path.absolute()), fields)
-
-
-def _rope(configuration: Configuration, model: GgufFile) -> str:
-    prefix = f"{model.architecture}."
-    original = model.integer(prefix + "rope.scaling.original_context_length")
-    original = original or model.integer(prefix + "context_length") or 0
-    is_beyond = configuration.n_ctx // configuration.n_slots > original
-    return "of the model, beyond its training" if is_beyond else "of the model"
-
-
-def _streams(configuration: Configuration) -> str:
-    if configuration.n_slots == 1:
-        return "one sequence"
-    return f"{configuration.n_slots} sequences in separate cells"
 
 
 def _offload(configuration: Configuration, gpus: Sequence[str]) -> str:

@@ -134,7 +134,9 @@ class PrefixCache:
             except (StateError, CacheStoreError) as error:
                 match.shorten(len(states))
                 if not states and isinstance(error, StateError):
-                    return self._read_another(match)
+                    other = self.match(unpack(match.sequence))  # the longest prefix that is left
+                    match.entries, match.n_tokens = other.entries, other.n_tokens
+                    return self.read(match)
                 break
             if is_cold:
                 n_cold += min(entry.segment.end, match.n_tokens) - entry.segment.start
@@ -354,12 +356,6 @@ class PrefixCache:
                 self._lose_file(entry)
             raise
 
-    def _read_another(self, match: Match) -> list[Payload]:
-        """Read the longest prefix that is left after the first segment of a match was lost."""
-        other = self.match(unpack(match.sequence))
-        match.entries, match.n_tokens = other.entries, other.n_tokens
-        return self.read(match)
-
     def _prefetch(self, tokens: Sequence[int]) -> None:
         """Read the segments of a sequence from its start while they fit in RAM."""
         free = max(self._available() - self._settings.reserve_bytes, 0)
@@ -463,25 +459,20 @@ class PrefixCache:
             is_needed = segment.is_pinned or (can_wait and entry.is_waiting)
             return not (entry.n_locks or (is_last_copy and is_needed))
 
-        superseded = self._index.superseded()
         order = eviction_order(
             [each.segment for each in index.entries.values() if each.payload is not None],
             may_go=may_go,
-            is_useless=lambda segment: segment.key in superseded,
             now=self._now(),
         )
         for segment in order:
             if index.ram_bytes <= self._ram_limit + min(n_waiting_bytes, pending):
                 return
-            self._evict(index.entries[segment.key])
-
-    def _evict(self, entry: CachedSegment) -> None:
-        """Drop a copy in RAM, and the segment with it if it is not on disk."""
-        if entry.is_on_disk:
-            self._index.drop_payload(entry)
-            self.stats.count(n_demotions=1)
-        else:
-            self.stats.count(n_evictions=self._remove(entry))
+            entry = index.entries[segment.key]
+            if entry.is_on_disk:
+                index.drop_payload(entry)
+                self.stats.count(n_demotions=1)
+            else:
+                self.stats.count(n_evictions=self._remove(entry))
 
     # Disk
 
@@ -553,8 +544,8 @@ class PrefixCache:
             return True
         self._save_uses()
         with self._lock:
-            in_use, superseded = self._index.keys_in_use(), self._index.superseded()
-        gone = store.prune(excess, now=self._now(), in_use=in_use, superseded=superseded)
+            in_use = self._index.keys_in_use()
+        gone = store.prune(excess, now=self._now(), in_use=in_use)
         with self._lock:
             for segment in gone:
                 entry = self._index.entries.get(segment.key)
@@ -609,9 +600,4 @@ class PrefixCache:
             self._awake.wait(self.work())
 
     def _report_fault(self, fault: ThreadFault) -> None:
-        what = (
-            "saving continues with the next state"
-            if fault.will_restart
-            else "nothing more is written to disk until the model is reloaded"
-        )
-        self.stats.note(f"An error occurred in the cache: {fault}; {what}.", is_problem=True)
+        self.stats.note(f"An error occurred in the cache: {fault}.", is_problem=True)

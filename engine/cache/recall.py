@@ -89,7 +89,7 @@ class Recall:
         self.restoring = TokenRate()
 
     def attach(self, tiers: PrefixCache, settings: CacheSettings) -> None:
-        """Use these tiers from now on."""
+        """Save states in these tiers, and restore from them, from now on."""
         self._tiers, self._settings = tiers, settings
 
     def begin(self, tokens: Tokens[int], owner: str, *, adapters: Adapters = None) -> Recalled:
@@ -112,22 +112,17 @@ class Recall:
             self.save(slot)
         self.restoring.add(n_restored, restore_s)
         if self._tiers is not None and owner and adapters is None:
+            recompute_s = None
+            if n_restored:
+                recompute_s = self.rate.seconds_of(n_restored) or recalled.recompute_s
             self._tiers.stats.count_prompt(
                 n_hot=recalled.n_hot,
                 n_warm=recalled.n_warm,
                 n_cold=recalled.n_cold,
                 n_computed=len(tokens) + 1 - recalled.n_reused,
-                saved_s=self._saved_s(recalled, restore_s),
+                saved_s=None if recompute_s is None else recompute_s - restore_s,
             )
         return replace(recalled, restore_s=restore_s)
-
-    def _saved_s(self, recalled: Recalled, restore_s: float) -> float | None:
-        """Seconds saved by restoring; None if nothing was restored or timed."""
-        n_restored = recalled.n_warm + recalled.n_cold
-        if not n_restored:
-            return None
-        recompute_s = self.rate.seconds_of(n_restored) or recalled.recompute_s
-        return None if recompute_s is None else recompute_s - restore_s
 
     def is_due(self, slot: Slot) -> bool:
         """Whether `checkpoint_tokens` were computed since the last save."""
@@ -235,10 +230,15 @@ class Recall:
         best, n_hot = self.slots.best(tokens, adapters)
         n_uncut = max(slot.n_common(tokens, adapters) for slot in self.slots.opened)
         slot = self.slots.choose(best, n_hot, owner)
-        recalled = None
-        with self._match(tokens, owner, adapters) as match:
-            n_branch = self._n_branch(match)
-            if slot is not best and self._is_copied(best, n_hot, match):
+        recalled, match, can_slice = None, Match(), self._backend.can_slice
+        if self._tiers is not None and adapters is None:
+            match = self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
+        with match:
+            n_shared = match.n_known - match.n_whole
+            n_branch = match.n_known if n_shared >= max(self._settings.min_tokens, 1) else 0
+            # Another slot's whole state is copied if the tiers have less and half of it is reused.
+            is_copied = n_hot >= match.n_tokens + MIN_GAIN and 2 * n_hot >= best.n_tokens
+            if slot is not best and can_slice and is_copied:
                 slot.clear()
                 slot.sequence.load(list(best.sequence.tokens), [best.sequence.save()])
                 slot.adapters = best.adapters
@@ -248,19 +248,6 @@ class Recall:
             n_held = self._rewound(slot, tokens, adapters)
             recalled = Recalled(slot, n_hot=n_held, n_copied=n_held if slot is not best else 0)
         return replace(recalled, n_uncut=n_uncut, n_branch=n_branch)
-
-    def _is_copied(self, source: Slot, n_common: int, match: Match) -> bool:
-        """Whether to copy another slot's whole state: if it has more than the tiers.
-
-        At least half of the state must be reused; computing less is faster.
-        """
-        gains = n_common >= match.n_tokens + MIN_GAIN
-        return gains and self._backend.can_slice and 2 * n_common >= source.n_tokens
-
-    def _match(self, tokens: Tokens[int], owner: str, adapters: Adapters) -> Match:
-        if self._tiers is None or adapters is not None:
-            return Match()
-        return self._tiers.match(tokens, owner=owner, max_end=self._backend.n_ctx)
 
     def _restored(self, slot: Slot, tokens: Tokens[int], match: Match) -> Recalled | None:
         """Load a match's states into a slot; None if none was usable."""
@@ -281,17 +268,7 @@ class Recall:
         slot.adapters = None
         n_held = self._rewound(slot, tokens, None)
         n_cold = min(match.n_cold, n_held)
-        return Recalled(
-            slot,
-            n_warm=n_held - n_cold,
-            n_cold=n_cold,
-            recompute_s=match.recompute_s,
-        )
-
-    def _n_branch(self, match: Match) -> int:
-        """Where a prompt diverges within a segment that is long enough to be saved up to there."""
-        n_shared = match.n_known - match.n_whole
-        return match.n_known if n_shared >= max(self._settings.min_tokens, 1) else 0
+        return Recalled(slot, 0, 0, n_held - n_cold, n_cold, recompute_s=match.recompute_s)
 
     def _rewound(self, slot: Slot, tokens: Tokens[int], adapters: Adapters) -> int:
         if slot.adapters != adapters:

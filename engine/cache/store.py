@@ -30,7 +30,6 @@ from engine.cache.table import (
     TABLE,
     TABLE_FAULTS,
     connect,
-    has_no_shared_memory,
     insert_namespace,
     insert_segment,
     is_busy_or_full,
@@ -57,11 +56,9 @@ class SegmentStore:
 
     Args:
         path: The folder.
-        may_lock: Whether to lock the table exclusively if a full disk has no space for the
-            shared-memory file: for short commands that free space.
     """
 
-    def __init__(self, path: Path, *, may_lock: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._table = path / TABLE
         self._lock = threading.RLock()
@@ -69,7 +66,7 @@ class SegmentStore:
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             remove_leftovers(path)
-            self._rows = self._open(may_lock=may_lock)
+            self._rows = self._open()
         except (OSError, *TABLE_FAULTS) as error:
             raise store_error(error, self._table) from error
         with contextlib.suppress(CacheStoreError, OSError):  # leftovers only take space
@@ -168,16 +165,16 @@ class SegmentStore:
         now: float,
         used_before: float = math.inf,
         in_use: Collection[str] = (),
-        superseded: Collection[str] = (),
     ) -> list[Segment]:
         """Delete the segments of lowest worth until `nbytes` are free; return them without tokens.
+
+        Those whose model file is gone are deleted first.
 
         Args:
             nbytes: Bytes to free.
             now: Seconds since the epoch.
             used_before: Delete only segments last used before this time.
             in_use: Keys of segments to protect; pinned ones are protected too.
-            superseded: Keys of segments to delete first; so are those whose model file is gone.
         """
         orphaned = {each.key for each in self.namespaces() if each.is_orphaned}
 
@@ -185,12 +182,12 @@ class SegmentStore:
             is_free = not segment.is_pinned and segment.key not in in_use
             return is_free and segment.used_at < used_before
 
-        def is_useless(segment: Segment) -> bool:
-            return segment.namespace in orphaned or segment.key in superseded
-
         known = self.segments(has_tokens=False)
         gone: list[Segment] = []
-        for segment in eviction_order(known, may_go=may_go, is_useless=is_useless, now=now):
+        order = eviction_order(
+            known, may_go=may_go, is_useless=lambda each: each.namespace in orphaned, now=now
+        )
+        for segment in order:
             if nbytes <= 0:
                 break
             gone.append(segment)
@@ -235,18 +232,16 @@ class SegmentStore:
         """Path of a segment's file."""
         return self.path / f"{key}{SUFFIX}"
 
-    def _open(self, *, may_lock: bool) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         try:
             return connect(self._table)
         except TABLE_FAULTS as error:
-            if may_lock and has_no_shared_memory(error):
-                return connect(self._table, is_locked=True)
             if not is_damage(error):
                 raise
             return self._recreate()
 
     def _recreate(self) -> sqlite3.Connection:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-journal"):
             self._table.with_name(TABLE + suffix).unlink(missing_ok=True)
         for key in self._files():
             with contextlib.suppress(OSError):
@@ -265,7 +260,7 @@ class SegmentStore:
             except TABLE_FAULTS as error:
                 if is_busy_or_full(error):
                     raise store_error(error, self._table) from error
-                open_again = self._recreate if is_damage(error) else partial(connect, self._table)
+                open_again = self._recreate if is_damage(error) else self._open
             try:
                 self._rows.close()
                 self._rows = open_again()

@@ -17,7 +17,7 @@ from engine.errors import CacheStoreError
 TABLE = "states.db"
 SUFFIX = ".kv"
 """Suffix of the files of segments."""
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Version of the tables and the files; other versions are deleted."""
 BUSY_TIMEOUT_S = 5.0
 """Time a statement waits for another process that is writing."""
@@ -44,41 +44,37 @@ KEY = re.compile("[0-9a-f]{16}")
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 """Result codes of a damaged table, or of one with unexpected tables or columns."""
-NO_SHARED_MEMORY = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
-"""Result codes if the shared-memory file (`-shm`) cannot be created on a full disk."""
 NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN)
 LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 TABLE_FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """Errors of a table; UnicodeDecodeError if SQLite's message quotes bytes that are not UTF-8."""
 
 
-def connect(path: Path, *, is_locked: bool = False) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     """A connection to the table, which is created if missing.
 
-    Args:
-        path: The table's path.
-        is_locked: Whether to lock other processes out, which needs no shared-memory file.
+    It uses a rollback journal: a write-ahead log needs free space even to read the table.
 
     Raises:
         sqlite3.Error: it cannot be opened, is damaged, or has another version.
     """
-    # SQLite gives the -wal and -shm files the mode of the table.
+    # SQLite gives the journal the mode of the table.
     with contextlib.suppress(FileExistsError, PermissionError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     rows = sqlite3.connect(
         os.fsencode(path), timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     try:
-        if is_locked:
-            rows.execute("PRAGMA locking_mode = EXCLUSIVE")
         rows.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        rows.execute("PRAGMA journal_mode = WAL")
         rows.execute("PRAGMA synchronous = NORMAL")
         # Tokens are conversation text: overwrite those of deleted segments.
         rows.execute("PRAGMA secure_delete = ON")
         if _version(rows) == 0:
-            transaction(rows, _create_tables)
-        if _version(rows) != SCHEMA_VERSION or _schema(rows) != set(STATEMENTS):
+            transaction(rows, _create_tables)  # another process may have been first
+        found = rows.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        # An unexpected view or trigger could run endlessly.
+        is_ours = {str(statement) for (statement,) in found} == set(STATEMENTS)
+        if _version(rows) != SCHEMA_VERSION or not is_ours:
             raise sqlite3.DatabaseError(f"{path} has version {_version(rows)}")
     except TABLE_FAULTS:
         rows.close()
@@ -91,14 +87,8 @@ def _version(rows: sqlite3.Connection) -> int:
     return found
 
 
-def _schema(rows: sqlite3.Connection) -> set[str]:
-    """The SQL of the schema; an unexpected view or trigger could run endlessly."""
-    found = rows.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-    return {str(statement) for (statement,) in found}
-
-
 def _create_tables(rows: sqlite3.Connection) -> None:
-    if _version(rows) == 0:  # another process may have been first
+    if _version(rows) == 0:
         for statement in STATEMENTS:
             rows.execute(statement)
         rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -186,11 +176,6 @@ def is_busy_or_full(error: Exception) -> bool:
     return _primary_code(error) in (*LOCKED, sqlite3.SQLITE_FULL)
 
 
-def has_no_shared_memory(error: Exception) -> bool:
-    """Whether a full disk has no space for the shared-memory file."""
-    return _primary_code(error) in NO_SHARED_MEMORY
-
-
 TURN_OFF = 'or set cold = "0" under [cache] in the settings to save nothing on disk'
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_RIGHT = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -200,8 +185,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     """Translate `error` on a file or folder of the cache, with advice."""
     code = _primary_code(error)
     number = error.errno if isinstance(error, OSError) else None
-    is_full = code == sqlite3.SQLITE_FULL or number in NO_SPACE
-    if is_full or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_IOERR_SHMSIZE:
+    if code == sqlite3.SQLITE_FULL or number in NO_SPACE:
         return CacheStoreError(
             f"no space is left for {path}: free some space, delete states with `kvchat cache "
             "prune`, "

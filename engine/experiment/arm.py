@@ -88,22 +88,17 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
     except PresetError as error:
         raise ExperimentError(f"{text!r}: {error}") from error
     if rest:
-        if rest[0] not in list(ControllerName):
+        controller, n_draft = (*rest, "")[:2]
+        is_fixed = controller == ControllerName.FIXED
+        is_length = n_draft.isdecimal() and 1 <= int(n_draft) <= MAX_DRAFT
+        is_known = controller in list(ControllerName) and len(rest) <= 2
+        if not is_known or (len(rest) == 2 and not (is_fixed and is_length)):
             raise ExperimentError(
-                f"{text!r} is not valid, because the part after the colon must be one of "
-                f"{', '.join(ControllerName)}: write {FORM}"
+                f"{text!r} is not valid: write {FORM}, with a LENGTH from 1 to {MAX_DRAFT}"
             )
-        settings = replace(settings, controller=ControllerName(rest[0]))
-    if rest[1:]:
-        if settings.controller is ControllerName.AUTO or rest[2:]:
-            raise ExperimentError(
-                f"{text!r} is not valid, because only `fixed` has a draft length: write {FORM}"
-            )
-        if not rest[1].isdecimal() or not 1 <= int(rest[1]) <= MAX_DRAFT:
-            raise ExperimentError(
-                f"{text!r} is not valid: the draft length must be a number from 1 to {MAX_DRAFT}"
-            )
-        settings = replace(settings, n_draft=int(rest[1]))
+        settings = replace(settings, controller=ControllerName(controller))
+        if n_draft:
+            settings = replace(settings, n_draft=int(n_draft))
     return arm_of(settings)
 
 

@@ -202,7 +202,9 @@ def _divergence(first: ArmReply, second: ArmReply) -> Divergence | None:
     token = first_divergence(first.token_ids, second.token_ids)
     if token is None:
         return None
-    start = _shared_words(first.text, second.text)
+    end = first_divergence(first.text, second.text)
+    end = len(first.text) if end is None else end
+    start = max(first.text.rfind(" ", 0, end), first.text.rfind("\n", 0, end)) + 1
     margins = [each.margin for event in first.committed for each in event.tokens]
     return Divergence(
         token=token,
@@ -211,10 +213,3 @@ def _divergence(first: ArmReply, second: ArmReply) -> Divergence | None:
         second=" ".join(second.text[start:].split(maxsplit=N_WORDS)[:N_WORDS]),
         margin=margins[token] if token < len(margins) else None,
     )
-
-
-def _shared_words(one: str, other: str) -> int:
-    """Length of the common start, back to the start of a word."""
-    end = first_divergence(one, other)
-    end = len(one) if end is None else end
-    return max(one.rfind(" ", 0, end), one.rfind("\n", 0, end)) + 1

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from engine.experiment.arm import ExperimentError
 from engine.files import expanded, is_file, read_text
@@ -56,7 +55,7 @@ def read_set(name: str) -> list[BenchPrompt]:
     """All prompts of a set, by its name or by the path of a JSONL file."""
     if name not in SETS:
         return _file(expanded(name))
-    data = _packaged(f"{name}.toml")
+    data = tomllib.loads((PACKAGED / f"{name}.toml").read_text(encoding="utf-8"))
     prompts, counts = [], Counter[str]()
     for number, each in enumerate(data["prompts"], 1):
         if name == "chat":
@@ -68,10 +67,6 @@ def read_set(name: str) -> list[BenchPrompt]:
         document = data["documents"][each["document"]]["text"].strip()
         prompts.append(BenchPrompt(name, title, f"{each['instruction']}\n\n{document}"))
     return prompts
-
-
-def _packaged(name: str) -> dict[str, Any]:
-    return tomllib.loads((PACKAGED / name).read_text(encoding="utf-8"))
 
 
 def _file(path: Path) -> list[BenchPrompt]:
@@ -114,14 +109,7 @@ def _parsed(line: str, number: int, where: str) -> tuple[str, str]:
         data = parse_json(line)
     except ValueError as error:
         raise ExperimentError(f"{where} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise ExperimentError(
-            f"{where} is a JSON {type(data).__name__}: write an object with the key `prompt`"
-        )
-    text = data.get("prompt")
-    if isinstance(text, str) and text.strip():
+    text = data.get("prompt") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(text, str) and text.strip():
         return str(data.get("id", number)), text.strip()
-    raise ExperimentError(
-        f"{where} contains no text, only {', '.join(data) or 'an empty object'}: write the "
-        "text under the key `prompt`"
-    )
+    raise ExperimentError(f"{where} contains no text: write an object with the key `prompt`")

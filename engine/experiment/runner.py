@@ -138,7 +138,12 @@ class Runner:
         for number, (index, unit) in enumerate(to_do):
             self._n_done = number * n_each
             start_s = time.perf_counter()
-            record, is_crash = self._record(unit, index)
+            is_crash = False
+            try:
+                record = self.measure(unit, index)
+            except (RequestFailedError, ExperimentError) as error:
+                is_crash = isinstance(error, EngineStoppedError)
+                record = PromptRecord(*unit.key, failure=f"{error.title}: {error}")
             others = (each for each in results.prompts if each.key != unit.key)
             elapsed_s = results.elapsed_s + time.perf_counter() - start_s
             results = replace(results, prompts=(*others, record), elapsed_s=elapsed_s)
@@ -152,14 +157,6 @@ class Runner:
                 )
         return results
 
-    def _record(self, unit: Unit, index: int) -> tuple[PromptRecord, bool]:
-        """The record of a prompt, and whether the engine died over it."""
-        try:
-            return self.measure(unit, index), False
-        except (RequestFailedError, ExperimentError, EngineStoppedError) as error:
-            is_crash = isinstance(error, EngineStoppedError)
-            return PromptRecord(*unit.key, failure=f"{error.title}: {error}"), is_crash
-
     def measure(self, unit: Unit, index: int = 0) -> PromptRecord:
         """All replies to a prompt; its index rotates the order of the arms."""
         self._reply(self._request(unit, self.seed, N_WARM_UP), PLAIN)
@@ -168,18 +165,25 @@ class Runner:
             for block in range(self.n_blocks)
         ]
         first = answers[0][0]
+        is_ended = first.finished is not None and first.finished.reason is FinishReason.END
+        is_short = is_ended and len(first.token_ids) < MIN_TOKENS
+        excluded: Exclusion | None = "short" if is_short else None
         notes = (each.note for row in answers for each in row if each.note is not None)
         return PromptRecord(
             *unit.key,
             n_prompt=first.stats.n_prompt or 0,
             text=first.text,
-            excluded=_exclusion(first),
+            excluded="loop" if ends_in_loop(first.token_ids) else excluded,
             rows=tuple(map(_row, answers)),
             notes=tuple(dict.fromkeys(notes)),
         )
 
     def _timed(self, unit: Unit, block: int, arm: Arm) -> ArmReply:
-        self._forget_prompt(arm)
+        if arm.uses_draft_model and PredictorName.DRAFT in self.engine.last_loaded.predictors:
+            # In a chat every prompt is new to a draft model, and reading it is a cost of drafting.
+            changes = {"predictor": PredictorName.DRAFT, "controller": ControllerName.FIXED}
+            other = GenerationRequest(raw_prompt=OTHER_PROMPT, max_tokens=N_WARM_UP)
+            self._reply(other, Arm("", {**changes, "n_draft": 1}))
         answer = self._reply(self._request(unit, self.seed + block, self.n_tokens), arm)
         self._n_done += 1
         text = f"reply {self._n_done} of {self._n_replies}, {unit.prompt.name}, {arm.name}"
@@ -191,16 +195,6 @@ class Runner:
         for event in self.engine.reply(request, arm.of(self.configuration.speculation)):
             answer.handle(event)
         return answer
-
-    def _forget_prompt(self, arm: Arm) -> None:
-        """Let a draft model decode something else, so that it reads the prompt again.
-
-        In a chat every prompt is new to it, and reading it is part of the cost of drafting.
-        """
-        if arm.uses_draft_model and PredictorName.DRAFT in self.engine.last_loaded.predictors:
-            changes = {"predictor": PredictorName.DRAFT, "controller": ControllerName.FIXED}
-            request = GenerationRequest(raw_prompt=OTHER_PROMPT, max_tokens=N_WARM_UP)
-            self._reply(request, Arm("", {**changes, "n_draft": 1}))
 
     def _request(self, unit: Unit, seed: int, n_tokens: int) -> GenerationRequest:
         text, has_template = unit.prompt.text, self.engine.last_loaded.has_chat_template
@@ -232,13 +226,6 @@ def _row(answers: Sequence[ArmReply]) -> Row:
         Sample(each.arm.name, each.stats, first_divergence(plain, each.token_ids))
         for each in answers
     )
-
-
-def _exclusion(plain: ArmReply) -> Exclusion | None:
-    if ends_in_loop(plain.token_ids):
-        return "loop"
-    is_ended = plain.finished is not None and plain.finished.reason is FinishReason.END
-    return "short" if is_ended and len(plain.token_ids) < MIN_TOKENS else None
 
 
 def ends_in_loop(token_ids: Sequence[int]) -> bool:

@@ -87,22 +87,6 @@ class Scope:
     """Whether the model can run with and without it."""
 
 
-Candidates = dict[str, dict[str, object]]
-"""Changes to a configuration by their labels."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A setting with the candidates that are tried for it."""
-
-    name: str
-    work: WorkName
-    candidates: Callable[[Configuration, Scope, Sizes], Candidates]
-    """Depends on the best configuration so far."""
-    cost: str
-    """What a change costs beside time."""
-
-
 def thread_counts(scope: Scope) -> tuple[int, ...]:
     """Thread counts to try: all up to four, else quarters of the cores and every thread."""
     if scope.n_logical <= 4:
@@ -111,40 +95,28 @@ def thread_counts(scope: Scope) -> tuple[int, ...]:
     return tuple(sorted({*shares, scope.n_logical}))
 
 
-def _threads(name: str, _: Configuration, scope: Scope, __: Sizes) -> Candidates:
-    counts = thread_counts(scope)
-    return {"1 thread" if n == 1 else f"{n} threads": {name: n} for n in counts}
+SETTINGS: Mapping[str, WorkName] = {
+    "decode threads": "near", "prefill threads": "prompt", "flash attention": "deep",
+    "ubatch": "prompt",
+}  # fmt: skip
+"""What is timed for each setting; threads come first: they change while the model runs."""
 
 
-def _flash_attention(best: Configuration, scope: Scope, _: Sizes) -> Candidates:
-    if not scope.has_flash_attention or is_quantized(best.type_v):
-        return {}
-    other = "on" if best.flash_attention == "off" else "off"
-    return {other: {"flash_attention": other}}
-
-
-def _ubatches(best: Configuration, _: Scope, sizes: Sizes) -> Candidates:
-    """Sizes that the timed prompt fills: larger ones compute the same batch."""
-    now = min(best.n_ubatch, sizes.n_prompt)
-    limit = min(sizes.n_prompt, best.n_batch)
+def candidates(
+    setting: str, best: Configuration, scope: Scope, sizes: Sizes
+) -> dict[str, dict[str, object]]:
+    """Changes to the best configuration so far by their labels."""
+    if setting.endswith("threads"):
+        name = "n_threads" if setting == "decode threads" else "n_threads_batch"
+        counts = thread_counts(scope)
+        return {"1 thread" if n == 1 else f"{n} threads": {name: n} for n in counts}
+    if setting == "flash attention":
+        other = "on" if best.flash_attention == "off" else "off"
+        is_needed = not scope.has_flash_attention or is_quantized(best.type_v)
+        return {} if is_needed else {other: {"flash_attention": other}}
+    # Ubatches that the timed prompt fills: larger ones compute the same batch.
+    now, limit = min(best.n_ubatch, sizes.n_prompt), min(sizes.n_prompt, best.n_batch)
     return {f"{n} tokens": {"n_ubatch": n} for n in UBATCHES if n <= limit and n != now}
-
-
-THREADS_COST = "a fixed thread count does not adapt when other programs need a core"
-SETTINGS = (
-    Setting("decode threads", "near", partial(_threads, "n_threads"), THREADS_COST),
-    Setting("prefill threads", "prompt", partial(_threads, "n_threads_batch"), THREADS_COST),
-    Setting(
-        "flash attention", "deep", _flash_attention,
-        "without flash attention, batches round differently from single tokens, so replies "
-        "can differ where two tokens are nearly tied; the attention scores need extra memory",
-    ),
-    Setting(
-        "ubatch", "prompt", _ubatches,
-        "the ubatch size determines the size of the compute buffer (see `kvchat plan`)",
-    ),
-)  # fmt: skip
-"""Threads come first: they change while the model runs, the others take a new context."""
 
 
 @dataclass(slots=True)
@@ -154,7 +126,6 @@ class Trial:
     setting: str
     label: str
     changes: Mapping[str, object]
-    cost: str
     verdict: Verdict = "undecided"
     reason: str = ""
     gain: PairedGain | None = None
@@ -172,12 +143,10 @@ class Trial:
         return self.verdict == "undecided" and not is_decided
 
 
-def trials_of(setting: Setting, best: Configuration, scope: Scope, sizes: Sizes) -> list[Trial]:
+def trials_of(setting: str, best: Configuration, scope: Scope, sizes: Sizes) -> list[Trial]:
     """The candidates of a setting that differ from the best settings so far."""
-    trials = [
-        Trial(setting.name, label, changes, setting.cost)
-        for label, changes in setting.candidates(best, scope, sizes).items()
-    ]
+    changes = candidates(setting, best, scope, sizes)
+    trials = [Trial(setting, label, each) for label, each in changes.items()]
     return [each for each in trials if each.of(best) != best]
 
 
@@ -318,7 +287,7 @@ class Tuner:
 
     # --- one setting ---
 
-    def _try(self, setting: Setting, trials: Sequence[Trial]) -> None:
+    def _try(self, setting: str, trials: Sequence[Trial]) -> None:
         """Compare the candidates with the best so far, and continue with the fastest."""
         if refusal := self._refusal(setting):
             for trial in trials:
@@ -341,8 +310,8 @@ class Tuner:
         if fastest is not None and fastest.verdict == "chosen":
             self._adopt(fastest, setting)
 
-    def _measure(self, setting: Setting, trials: Sequence[Trial]) -> None:
-        work = self._sizes.work(setting.work)
+    def _measure(self, setting: str, trials: Sequence[Trial]) -> None:
+        work = self._sizes.work(SETTINGS[setting])
         prefill_s = 2 * work.n_held * median(self._seconds["prompt"])  # of two contexts
         if work.n_held > N_NEAR and prefill_s > (self.until_s - self.clock()) / 2:
             return
@@ -372,9 +341,7 @@ class Tuner:
                 seconds.append(best[-1])
         return Block(*seconds)
 
-    def _verdict(
-        self, setting: Setting, gain: PairedGain, faster: Trial | None
-    ) -> tuple[Verdict, str]:
+    def _verdict(self, setting: str, gain: PairedGain, faster: Trial | None) -> tuple[Verdict, str]:
         if not gain.is_decided:
             return "undecided", f"after {gain.n_blocks} blocks"
         if not gain.is_faster:
@@ -384,25 +351,23 @@ class Tuner:
         refusal = self._refusal(setting)
         return ("faster", refusal) if refusal else ("chosen", "")
 
-    def _refusal(self, setting: Setting) -> str:
+    def _refusal(self, setting: str) -> str:
         """Why no thread count is tried or chosen; empty if one may be."""
         outcome = self.outcome
-        if not (
-            self.start.n_threads is None and outcome.is_busy and setting.name.endswith("threads")
-        ):
+        if not (self.start.n_threads is None and outcome.is_busy and setting.endswith("threads")):
             return ""
         return (
             f"other programs used {outcome.n_others:.1f} of {self.scope.n_logical} cores; "
             "close these programs and tune again"
         )
 
-    def _adopt(self, trial: Trial, setting: Setting) -> None:
+    def _adopt(self, trial: Trial, setting: str) -> None:
         """Compare the next settings with these, and measure their other speeds."""
         self._best = trial.of(self._best)
         seconds = [each for block in trial.blocks for each in (block.b_first, block.b_last)]
-        self._seconds = {**self._seconds, setting.work: seconds}
+        self._seconds = {**self._seconds, SETTINGS[setting]: seconds}
         for name in START_WORKS:
-            if name != setting.work:
+            if name != SETTINGS[setting]:
                 self._within_time(partial(self._measure_speed, name))
 
     def _measure_speed(self, name: WorkName) -> None:

@@ -127,9 +127,21 @@ def recommend(records: Sequence[PromptRecord], arms: Sequence[str]) -> Recommend
     gains = {arm: gain for arm, gain in totals.items() if gain is not None}
     if (obstacle := _obstacle(records, gains)) is not None:
         return Recommendation(None, obstacle, is_open=True)
-    safe = {arm: gains[arm].median for arm in gains if _loses_nowhere(records, arm)}
+    by_arm = {
+        arm: [gain for group in by_set(records).values() if (gain := total_gain(group, arm))]
+        for arm in gains
+    }
+    safe = {
+        arm: gain.median
+        for arm, gain in gains.items()
+        if all(of_set.median >= MAX_LOSS for of_set in by_arm[arm])
+    }
     autos = {arm for arm in safe if parse_arm(arm).is_auto}
-    clear = {arm for arm in safe if arm not in autos and _gains(records, arm)}
+    clear = {
+        arm
+        for arm in safe
+        if arm not in autos and any(gain.is_faster for gain in (gains[arm], *by_arm[arm]))
+    }
     automatic = max(autos, key=safe.__getitem__, default=None)
     fixed = max(clear, key=safe.__getitem__, default=None)
     if fixed is not None:
@@ -170,17 +182,6 @@ def _obstacle(records: Sequence[PromptRecord], gains: Mapping[str, PairedGain]) 
             "raise --prompts or --blocks"
         )
     return None
-
-
-def _loses_nowhere(records: Sequence[PromptRecord], arm: str) -> bool:
-    gains = (total_gain(group, arm) for group in by_set(records).values())
-    return all(gain is None or gain.median >= MAX_LOSS for gain in gains)
-
-
-def _gains(records: Sequence[PromptRecord], arm: str) -> bool:
-    """Whether an arm is faster beyond the noise, over all prompts or on a set."""
-    groups = (records, *by_set(records).values())
-    return any(gain.is_faster for group in groups if (gain := total_gain(group, arm)))
 
 
 def _ratio(arm: str, gains: Mapping[str, PairedGain]) -> str:

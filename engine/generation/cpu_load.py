@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
@@ -15,22 +14,6 @@ RUNNING = Path("/proc/loadavg")
 """Linux's number of threads that run or wait for a core, as in `2/345`."""
 N_GLANCES, GLANCE_S = 3, 0.001
 """Readings of RUNNING and their interval: the minimum excludes short-lived threads."""
-
-
-class CpuLoad(Protocol):
-    """Load of the processor by other programs."""
-
-    def free_now(self) -> float | None:
-        """Cores that are idle at this instant; None if unknown."""
-        ...
-
-    def free(self, n_threads: int) -> float | None:
-        """Cores not used by others since the last sample; None within `SAMPLE_S` of it.
-
-        Args:
-            n_threads: Threads that this program used.
-        """
-        ...
 
 
 class ProcessorLoad:
@@ -48,11 +31,16 @@ class ProcessorLoad:
         self._at, self._busy_s, self._own_s = self._read()
 
     def free_now(self) -> float | None:
+        """Cores that are idle at this instant; None if unknown."""
         self._at, self._busy_s, self._own_s = self._read()
         n_others = self._others_running()
         return None if n_others is None else self._n_cores - n_others
 
     def free(self, n_threads: int) -> float | None:
+        """Cores not used by others since the last sample; None within `SAMPLE_S` of it.
+
+        `n_threads` are the threads that this program used.
+        """
         used = self.used()
         if used is None:
             return None

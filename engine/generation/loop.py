@@ -10,6 +10,7 @@ steps of several replies.
 import secrets
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from engine.backends.base import Backend, Step
 from engine.cache.recall import Recall
@@ -53,6 +54,8 @@ from engine.speculation.predictor_pool import PredictorPool, PredictorSet
 from engine.speculation.verify import Verdict, verify_draft
 
 SEED_BITS = 63
+MIN_COPIED = 200
+"""Characters of a common start for which a reply waits until another has computed it."""
 FIRST_TOKEN = "the prefill produces the first token"
 
 Events = Generator[Item, Computed | None, None]
@@ -64,8 +67,6 @@ class Shared:
 
     backend: Backend
     template: ChatTemplate
-    n_ctx_train: int | None
-    """Training context of the target, in tokens."""
     wanted: SpeculationSettings
     """Speculation settings of requests without their own; may change between rounds."""
     threads: Threads
@@ -93,6 +94,18 @@ class ReplyLoop:
         self._cancellation = cancellation
         self._backend, self._recall = shared.backend, shared.recall
         self._watch = Stopwatch()
+        self._is_reading = True
+        """Whether the prompt is not computed yet."""
+
+    def can_copy(self, other: "ReplyLoop") -> bool:
+        """Whether most of another's prompt, which is being computed, also begins this one."""
+        mine, theirs = self._request.messages, other._request.messages
+        is_alike = self._backend.can_slice and self.adapters == other.adapters
+        if not (is_alike and other._is_reading and mine[:1] == theirs[:1]):
+            return False
+        shared = takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))
+        n_shared = sum(len(message.content) for message, _ in shared)
+        return n_shared >= max(MIN_COPIED, sum(len(each.content) for each in theirs) / 2)
 
     @property
     def adapters(self) -> tuple[Adapter, ...] | None:
@@ -133,6 +146,7 @@ class ReplyLoop:
         fault: EngineError | None = None
         try:
             row = yield from self._shared.prefill.read(reply, self._cancellation)
+            self._is_reading = False
             reply.thinking.update(reply.text.text, 0)
             if opens and not self._request.continues:
                 yield TokensCommitted((), opens)
@@ -174,7 +188,6 @@ class ReplyLoop:
             self._backend.vocabulary,
             shared.reasoning,
             n_ctx=self._backend.n_ctx,
-            n_ctx_train=shared.n_ctx_train,
         )
         self._request = replace(self._request, continues=prompt.continues, continues_text="")
         return prompt
@@ -273,14 +286,17 @@ class ReplyLoop:
         slot = reply.recalled.slot
         while reply.ended is None:
             self._cancellation.check()
-            if drafter is None or drafter.settings is not self._wanted:
+            is_new = drafter is None or drafter.settings is not self._wanted
+            if drafter is None or is_new:
                 drafter = predictors.engage(self._wanted, reply.sampler)
                 drafter.reset(reply.tokens)
-                note = drafter.note
-                yield _speculation(reply, drafter)
-            if drafter.note != note:
-                note = drafter.note
-                yield _speculation(reply, drafter)
+            if is_new or drafter.note != note:
+                note, predictor = drafter.note, drafter.predictor
+                controller = drafter.settings.controller
+                reply.stats = replace(
+                    reply.stats, predictor=predictor.value, controller=controller.value
+                )
+                yield SpeculationChanged(predictor, controller, note)
             reply.ended = reply.limit_reached(self._backend.n_ctx)
             if reply.ended is not None:
                 return
@@ -294,7 +310,10 @@ class ReplyLoop:
     def _round(self, reply: Reply, drafter: Drafter) -> Events:
         waited_s, length, costs = reply.watch.split(), drafter.length, self._shared.costs
         yield from self._shared.prefill.restore(reply, self._cancellation)
-        draft = drafter.draft(self._n_draft_max(reply))
+        n_max = min(self._shared.scheduler.n_rows, reply.n_left(self._backend.n_ctx)) - 1
+        if (n_thinking := reply.thinking.n_left()) is not None:
+            n_max = min(n_max, max(n_thinking - 1, 0))
+        draft = drafter.draft(n_max)
         draft_s = reply.watch.split()
         verdict, given = yield from self._verify(reply, drafter.settings, draft)
         committed = reply.commit(draft, verdict, self._backend.vocabulary)
@@ -369,18 +388,6 @@ class ReplyLoop:
         if drafter is not None:
             drafter.reset(reply.tokens)
 
-    def _n_draft_max(self, reply: Reply) -> int:
-        """Maximum draft length, by rows of logits, cells and token limits."""
-        n_max = min(self._shared.scheduler.n_rows, reply.n_left(self._backend.n_ctx)) - 1
-        n_left = reply.thinking.n_left()
-        return n_max if n_left is None else min(n_max, max(n_left - 1, 0))
-
     def _cache_state(self, reply: Reply) -> CacheChanged:
         n_used, backend = len(reply.sequence.tokens), self._backend
         return CacheChanged(n_used, backend.n_ctx, backend.kv_bytes)
-
-
-def _speculation(reply: Reply, drafter: Drafter) -> SpeculationChanged:
-    predictor, controller = drafter.predictor, drafter.settings.controller
-    reply.stats = replace(reply.stats, predictor=predictor.value, controller=controller.value)
-    return SpeculationChanged(predictor, controller, drafter.note)

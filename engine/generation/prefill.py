@@ -70,9 +70,10 @@ class Prefill:
         """Compute a prompt; return how many tokens before the pending one are left."""
         n_known, found, rate = len(reply.tokens) - 1, reply.recalled, self._recall.rate
         watch, elapsed_s, n_timed, n_last = Stopwatch(), 0.0, 0, 0
+        may_join = reply.request.seed is None and self._backend.can_slice  # the last pass
         for start, end in self._batches(reply, n_known):
             cancellation.check()
-            if end == n_known and self._fits_the_last_pass(reply, end - start):
+            if end == n_known and may_join and end - start < self._backend.n_batch:
                 n_last = end - start
                 break
             watch.split()
@@ -129,10 +130,6 @@ class Prefill:
             prefill_s += elapsed_s - row_s
         reply.stats = replace(reply.stats, prefill_s=prefill_s)
         return FirstRow(given.logits.copy(), row_s, given.is_alone)
-
-    def _fits_the_last_pass(self, reply: Reply, n_tokens: int) -> bool:
-        is_repeatable = reply.request.seed is not None
-        return not is_repeatable and self._backend.can_slice and n_tokens < self._backend.n_batch
 
     def _batches(self, reply: Reply, n_end: int) -> Iterator[tuple[int, int]]:
         """Start and end of each batch; states are saved at `n_branch` and `n_lasting`."""

@@ -50,11 +50,8 @@ def asked_prompt(
     reasoning: Reasoning | None = None,
     *,
     n_ctx: int,
-    n_ctx_train: int | None = None,
 ) -> Prompt:
     """The prompt of a request, including the reply that it continues.
-
-    Errors suggest an `n_ctx` of at most `n_ctx_train`, the training context; None if unknown.
 
     Raises:
         ContextFullError: it is empty, or has more than `n_ctx` tokens.
@@ -71,7 +68,13 @@ def asked_prompt(
     else:
         thinks = may_think(request)
         prompt = chat_prompt(request.messages, template, vocabulary, reasoning, thinks=thinks)
-    start = _start_of(request, prompt.opens, vocabulary)
+    if request.continues_text:  # without `opens`, which the template writes
+        text = request.continues_text.removeprefix(prompt.opens)
+        ids = ids_within(request.continues, vocabulary.n_tokens)
+        reused, rest = _leading_ids(Piece(text, ids), vocabulary)
+        start = (*reused, *_tokenize(rest, vocabulary, is_start=False))
+    else:
+        start = checked_tokens(request.continues, vocabulary)
     prompt = replace(prompt, tokens=(*prompt.tokens, *start), continues=start)
     n_prompt = len(prompt.tokens)
     if n_prompt == 0:
@@ -79,7 +82,11 @@ def asked_prompt(
     if prompt.tokens[-1] < 0:
         raise ImageError("the prompt ends with an image: add text after the image")
     if n_prompt > n_ctx:
-        raise ContextFullError(_too_long(n_prompt, n_ctx, n_ctx_train))
+        raise ContextFullError(
+            f"the prompt has {n_prompt:,} tokens but n_ctx is {n_ctx:,}: raise n_ctx to at least "
+            f"{n_prompt + FOR_THE_REPLY:,}, or drop {n_prompt - n_ctx:,} tokens of the prompt or "
+            "the chat"
+        )
     return prompt
 
 
@@ -88,30 +95,6 @@ def may_think(request: GenerationRequest) -> bool:
     sampling = request.sampling
     is_free = request.grammar is None and not sampling.json_schema and not sampling.grammar
     return is_free and sampling.thinking != "off"
-
-
-def _start_of(request: GenerationRequest, opens: str, vocabulary: Vocabulary) -> tuple[int, ...]:
-    """The ids of the continued reply, without `opens`, which the template writes."""
-    if not request.continues_text:
-        return checked_tokens(request.continues, vocabulary)
-    text = request.continues_text.removeprefix(opens)
-    ids = ids_within(request.continues, vocabulary.n_tokens)
-    reused, rest = _leading_ids(Piece(text, ids), vocabulary)
-    return (*reused, *_tokenize(rest, vocabulary, is_start=False))
-
-
-def _too_long(n_prompt: int, n_ctx: int, n_ctx_train: int | None) -> str:
-    wanted = n_prompt + FOR_THE_REPLY
-    n_over, remedy = n_prompt - n_ctx, f": raise n_ctx to at least {wanted:,}, or drop"
-    if n_ctx_train is not None and wanted > n_ctx_train > n_ctx:
-        n_over = wanted - n_ctx_train
-        remedy = f": raise n_ctx to {n_ctx_train:,}, the model's training context, and drop"
-    elif n_ctx_train is not None and wanted > n_ctx_train:
-        remedy = ", the model's training context: drop"
-    return (
-        f"the prompt has {n_prompt:,} tokens but n_ctx is {n_ctx:,}{remedy} {n_over:,} tokens of "
-        "the prompt or the chat"
-    )
 
 
 def chat_prompt(

@@ -10,7 +10,7 @@ from engine.cache.recall import MIN_GAIN, Recalled
 from engine.configuration import Adapter
 from engine.events import PromptReady, ReadCause
 from engine.generation.prompt import Prompt, may_think, text_of_tokens
-from engine.generation.reasoning import MARKERS, Thought
+from engine.generation.reasoning import Thought
 from engine.requests import GenerationRequest, Message
 
 MAX_REPLIES = 64
@@ -84,42 +84,13 @@ class LastReplies:
         )
         if n_common == min(len(last.tokens), len(tokens) - 1):
             return found
-        cause, changed = self._why(last, request, prompt, n_common)
         return replace(
             found,
-            cause=cause,
-            changed=changed,
+            cause=_cause(last, request, n_common),
             text_before=self._text(tokens[max(n_common - N_SHOWN, 0) : n_common]),
             old_text=self._text(last.tokens[n_common : n_common + N_SHOWN]),
             new_text=self._text(tokens[n_common : n_common + N_SHOWN]),
         )
-
-    def _why(
-        self, last: LastReply, request: GenerationRequest, prompt: Prompt, n_common: int
-    ) -> tuple[ReadCause, str]:
-        """Why a prompt differs from the last reply's tokens, and the changed message or setting."""
-        now, messages = _digests(request.messages), request.messages
-        at = common_prefix(last.messages, now)
-        if at == len(now) and n_common >= len(prompt.tokens) - len(prompt.continues):
-            return _edited((*messages, Message("assistant", "")), at)
-        if at < len(last.messages):
-            return (ReadCause.TRIMMED, "") if request.is_trimmed else _edited(messages, at)
-        if at < len(now) and now[at] != last.reply:
-            return _edited(messages, at)
-        if last.thinks is not may_think(request):
-            return ReadCause.SETTINGS, "thinking"
-        if at < len(now) and self._is_in_thought(last, request.messages[at], n_common):
-            return ReadCause.REASONING, ""
-        return ReadCause.TEMPLATE, ""
-
-    def _is_in_thought(self, last: LastReply, reply: Message, n_common: int) -> bool:
-        """Whether prompt and stored tokens diverge within the reply's thinking."""
-        thought = Thought.of(reply.content)
-        is_before = n_common < last.n_prompt - N_OPENING
-        if thought is None or not thought.text or is_before:
-            return False
-        since = self._text(last.tokens[last.n_prompt : max(n_common, last.n_prompt)])
-        return not any(markers.end in since for markers in MARKERS)
 
     def _text(self, tokens: Tokens[int]) -> str:
         return text_of_tokens(tokens, self._vocabulary, special=True)
@@ -133,15 +104,20 @@ def _digests(messages: Tokens[Message]) -> tuple[int, ...]:
     return tuple(map(_digest, messages))
 
 
-def _edited(messages: Tokens[Message], at: int) -> tuple[ReadCause, str]:
-    """The text for the first changed message, or for the end of a chat that is shorter now."""
-    if at >= len(messages):
-        return ReadCause.EDITED, "the end of the chat"
-    if messages[at].role == "system":
-        return ReadCause.EDITED, "the system prompt"
-    whose = "question" if messages[at].role == "user" else "reply"
-    number = sum(message.role == messages[at].role for message in messages[: at + 1])
-    return ReadCause.EDITED, f"{whose} {number}"
+def _cause(last: LastReply, request: GenerationRequest, n_common: int) -> ReadCause:
+    """Why a prompt differs from the last reply's tokens after `n_common` of them."""
+    if request.is_trimmed:
+        return ReadCause.TRIMMED
+    earlier, now = (*last.messages, last.reply), _digests(request.messages)
+    if common_prefix(earlier, now) < min(len(earlier), len(now)) or len(now) < len(last.messages):
+        return ReadCause.EDITED
+    if last.thinks is not may_think(request):
+        return ReadCause.SETTINGS
+    if len(now) == len(last.messages):  # the same question
+        return ReadCause.TEMPLATE if n_common < last.n_prompt else ReadCause.EDITED
+    is_thought = Thought.of(request.messages[len(last.messages)].content) is not None
+    is_in_reply = n_common >= last.n_prompt - N_OPENING
+    return ReadCause.REASONING if is_thought and is_in_reply else ReadCause.TEMPLATE
 
 
 def _why_missed(

@@ -133,10 +133,15 @@ class Scheduler:
         Returns:
             Whether anything was done; False if all replies have pending events.
         """
-        if not self._waiting and len(self._under_way) == 1:
-            return self._step_alone(self._under_way[0])
-        n_before = len(self._waiting)
-        self._admit()
+        n_before, paused = len(self._waiting), {each for each in self._under_way if each.events}
+        for one in tuple(self._waiting):  # in the order of the requests
+            is_free = len(self._under_way) < self._backend.n_sequences
+            going_on = (each for each in self._under_way if each not in paused)
+            is_free = is_free and not any(one.loop.can_copy(each.loop) for each in going_on)
+            if is_free or one.cancellation.is_cancelled:  # a cancelled one needs no sequence
+                self._waiting.remove(one)
+                self._under_way.append(one)
+                self._advance(one)
         ready = [one for one in self._under_way if not one.events]
         idle = [one for one in ready if one.next_step is None]
         for one in idle:
@@ -145,31 +150,12 @@ class Scheduler:
             self._compute(ready)
         return bool(ready) or len(self._waiting) != n_before
 
-    def _step_alone(self, one: Generation) -> bool:
-        """As `step`, for a single reply."""
-        if one.events:
-            return False
-        if one.next_step is None:
-            self._advance(one)
-        else:
-            self._compute((one,))
-        return True
-
     def end(self, generation: Generation) -> None:
         """Remove a reply, finished or not."""
         if not generation.is_over:
             self._compute_for((generation,))
             generation.running.close()
             self._finish(generation)
-
-    def _admit(self) -> None:
-        """Begin waiting replies, in the order of the requests, while sequences are free."""
-        for one in tuple(self._waiting):
-            is_free = len(self._under_way) < self._backend.n_sequences
-            if is_free or one.cancellation.is_cancelled:  # a cancelled one needs no sequence
-                self._waiting.remove(one)
-                self._under_way.append(one)
-                self._advance(one)
 
     def _advance(self, one: Generation) -> None:
         """Run a reply's loop to its next event, step or end."""
@@ -190,10 +176,16 @@ class Scheduler:
         self._n_batches += 1
         steps = _steps(chosen)
         lengths = [len(step.sequence.tokens) for step in steps]
-        watch, is_alone = Stopwatch(), len(steps) == 1
+        watch, is_alone, step = Stopwatch(), len(steps) == 1, steps[0]
         try:
             self._backend.use_adapters(chosen[0].loop.adapters)
-            forwards = [_alone(*steps)] if is_alone else self._backend.verify_batch(steps)
+            if not is_alone:
+                forwards = self._backend.verify_batch(steps)
+            elif step.tokens:
+                forwards = [step.sequence.verify(step.tokens, unread=step.unread)]
+            else:
+                step.sequence.prefill(step.unread)
+                forwards = [NOTHING]
         except EngineError as error:
             self._recover(chosen, lengths, error)
             return
@@ -210,7 +202,8 @@ class Scheduler:
         if len(ready) == 1 and not ready[0].cancellation.is_cancelled:
             return (ready[0],)
         chosen: list[Generation] = []
-        batch = _Batch(self._backend, self.chunk if _decodes(ready) else self._backend.n_batch)
+        decodes = any(not step.unread for step in _steps(ready))
+        batch = _Batch(self._backend, self.chunk if decodes else self._backend.n_batch)
         for one in sorted(ready, key=lambda one: one.last_batch):
             if one.cancellation.is_cancelled:
                 self._throw(one, DecodeAborted("stopped between two decode steps"))
@@ -292,20 +285,8 @@ class Scheduler:
                 backend.abort()
 
 
-def _alone(step: Step) -> Forward:
-    if not step.tokens:
-        step.sequence.prefill(step.unread)
-        return NOTHING
-    return step.sequence.verify(step.tokens, unread=step.unread)
-
-
 def _steps(generations: Sequence[Generation]) -> list[Step]:
     return [one.next_step for one in generations if one.next_step is not None]
-
-
-def _decodes(ready: Sequence[Generation]) -> bool:
-    """Whether any of the replies decodes rather than prefills."""
-    return any(not step.unread for step in _steps(ready))
 
 
 class _Batch:

@@ -39,7 +39,6 @@ class Session:
         speculation: Initial settings; see `set_speculation`.
         draft_backend: The draft model.
         costs: Costs of an earlier run.
-        n_ctx_train: Training context of the target, in tokens.
         threads: Threads of the backends; None leaves them unchanged.
         custom_predictor: The predictor `custom`; the caller closes it.
 
@@ -55,12 +54,16 @@ class Session:
         *,
         draft_backend: Backend | None = None,
         costs: CostProfile | None = None,
-        n_ctx_train: int | None = None,
         threads: Threads | None = None,
         custom_predictor: Predictor | None = None,
     ) -> None:
         if draft_backend is not None:
-            _check_draft(backend, draft_backend)
+            if not backend.can_crop:
+                raise IncompatiblePairError(
+                    "the target is a recurrent model, whose state cannot be rolled back after a "
+                    "rejected token: load it without a draft model"
+                )
+            check_pair(backend.vocabulary, draft_backend.vocabulary)
         self._backends = (backend,) if draft_backend is None else (backend, draft_backend)
         self._recall = recall = Recall(backend)
         measured = Costs(costs)
@@ -71,7 +74,6 @@ class Session:
         self._shared = Shared(
             backend=backend,
             template=template,
-            n_ctx_train=n_ctx_train,
             wanted=speculation,
             threads=threads,
             recall=recall,
@@ -214,15 +216,6 @@ class Session:
         self._is_closed = True
         for backend in self._backends:
             backend.close()
-
-
-def _check_draft(target: Backend, draft: Backend) -> None:
-    if not target.can_crop:
-        raise IncompatiblePairError(
-            "the target is a recurrent model, whose state cannot be rolled back after a "
-            "rejected token: load it without a draft model"
-        )
-    check_pair(target.vocabulary, draft.vocabulary)
 
 
 def _is_token(backend: Backend, text: str) -> bool:

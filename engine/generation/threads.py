@@ -11,7 +11,7 @@ from math import inf
 
 from engine.backends.base import Backend
 from engine.events import ThreadsChanged
-from engine.generation.cpu_load import CpuLoad, ProcessorLoad, threads_beside
+from engine.generation.cpu_load import ProcessorLoad, threads_beside
 
 MIN_WAIT_S, MAX_WAIT_S = 0.4, 30.0
 """Time that cores must be free before they are used; doubles each time others use them again."""
@@ -72,7 +72,7 @@ class Threads:
         backends: tuple[Backend, ...],
         *,
         follows: tuple[bool, bool] = (True, True),
-        load: CpuLoad | None = None,
+        load: ProcessorLoad | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._backends, self._follows = backends, follows

@@ -117,7 +117,10 @@ class GrammarMask:
 
     def _go_to(self, reply: list[int]) -> None:
         """Roll the matcher back and forward until it has consumed exactly `reply`."""
-        n_common = self._n_common(reply)
+        # They diverge near their ends.
+        n_known = max(0, min(len(self._consumed), len(reply)) - MAX_MASKS)
+        is_known = self._consumed[:n_known] == reply[:n_known]
+        n_common = common_prefix(self._consumed, reply, known=n_known if is_known else 0)
         if n_back := len(self._consumed) - n_common:
             self._masks = {n: mask for n, mask in self._masks.items() if n <= n_common}
             del self._consumed[n_common:]
@@ -134,12 +137,6 @@ class GrammarMask:
             f"the reply so far does not match the grammar {self._grammar.name} from token "
             f"{len(self._consumed) + 1} on: regenerate the reply, or remove the grammar"
         )
-
-    def _n_common(self, reply: list[int]) -> int:
-        """Length of the common prefix of `_consumed` and `reply`, which diverge near their ends."""
-        n_known = max(0, min(len(self._consumed), len(reply)) - MAX_MASKS)
-        is_known = self._consumed[:n_known] == reply[:n_known]
-        return common_prefix(self._consumed, reply, known=n_known if is_known else 0)
 
     def _compute(self) -> Mask:
         packed = None if self._matcher.is_error() else self._matcher.compute_bitmask()

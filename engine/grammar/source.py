@@ -89,7 +89,12 @@ def definition(grammar: Grammar) -> str:
     Raises:
         GrammarError: it is not valid JSON or GBNF; the message has the line.
     """
-    return _of_schema(grammar) if grammar.is_schema else _of_grammar(grammar)
+    from llguidance import LLMatcher
+
+    if grammar.is_schema:
+        return _of_schema(grammar)
+    text = grammar.text if is_lark(grammar.text) else _lark_of_gbnf(grammar)
+    return LLMatcher.grammar_from_lark(text)
 
 
 def refusal_of(grammar: Grammar, message: str) -> GrammarError:
@@ -123,32 +128,19 @@ def _of_schema(grammar: Grammar) -> str:
     )
 
 
-def _of_grammar(grammar: Grammar) -> str:
-    from llguidance import LLMatcher
-
-    return LLMatcher.grammar_from_lark(
-        grammar.text if is_lark(grammar.text) else _lark_of_gbnf(grammar)
-    )
-
-
 def _lark_of_gbnf(grammar: Grammar) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
     try:
-        return gbnf_to_lark(_without_start(grammar.text))
+        free = "start-0"  # a rule `start` would be the root rule in Lark
+        while free in grammar.text:
+            free += "0"
+        return gbnf_to_lark(_START.sub(lambda name: name[0] if name[1] else free, grammar.text))
     except RecursionError as error:
         raise GrammarError(f"the grammar {grammar.name} is nested too deeply") from error
     except Exception as error:  # the converter raises bare exceptions for invalid input
         message = _with_line(str(error), grammar.text)
         raise GrammarError(f"the grammar {grammar.name} is not valid GBNF: {message}") from error
-
-
-def _without_start(gbnf: str) -> str:
-    """Rename a GBNF rule `start`, which would be the root rule in Lark."""
-    free = "start-0"
-    while free in gbnf:
-        free += "0"
-    return _START.sub(lambda found: found[0] if found[1] else free, gbnf)
 
 
 def _with_line(message: str, text: str) -> str:

@@ -7,6 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import NoReturn
 
 from engine.configuration import Configuration, SpeculationSettings
 from engine.errors import WorkerError
@@ -20,29 +21,22 @@ POLL_S = 0.25
 class RequestFailedError(WorkerError):
     """The engine refused a load or a request, or failed while it ran."""
 
-    def __init__(self, event: Failed) -> None:
+    def __init__(self, event: Failed | WorkerStopped) -> None:
         super().__init__(event.message)
         self.title = event.title
         self.event = event
 
 
-class EngineStoppedError(WorkerError):
+class EngineStoppedError(RequestFailedError):
     """The engine's process ended before the load or the reply was done."""
 
-    def __init__(self, event: WorkerStopped) -> None:
-        super().__init__(event.message)
-        self.title = event.title
-        self.event = event
+    event: WorkerStopped
 
 
 class EngineTimeoutError(WorkerError):
     """A load or a reply exceeded its time limit."""
 
     title = "The engine did not answer in time"
-
-
-def _ignore(event: object) -> None:
-    del event
 
 
 class BlockingClient:
@@ -62,8 +56,8 @@ class BlockingClient:
         client: EngineClient,
         *,
         limit_s: float = math.inf,
-        on_restart: Callable[[WorkerStopped], None] = _ignore,
-        on_wait: Callable[[str], None] = _ignore,
+        on_restart: Callable[[WorkerStopped], None] = lambda _: None,
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.client = client
         self.limit_s = limit_s
@@ -123,18 +117,13 @@ class BlockingClient:
         if self.finished is not None:
             return
         for event in self.events(self.limit_s):
-            match event:
-                case Failed(fatal=fatal):
-                    self._is_gone = fatal
-                    raise RequestFailedError(event)
-                case WorkerStopped(will_restart=will_restart):
-                    self._is_gone, self._is_restarting = not will_restart, will_restart
-                    raise EngineStoppedError(event)
+            if isinstance(event, Failed | WorkerStopped):
+                self._raise(event)
             if isinstance(event, Finished):
                 self.finished = event
-                yield event
-                return
             yield event
+            if self.finished is not None:
+                return
 
     def replies(
         self, requests: Iterable[tuple[int, GenerationRequest]], *, n_at_once: int
@@ -162,12 +151,16 @@ class BlockingClient:
                 case OfReply(event=inner) as event:
                     n_running -= isinstance(inner, Finished | Failed)
                     yield event
-                case Failed(fatal=True) as event:
-                    self._is_gone = True
-                    raise RequestFailedError(event)
-                case WorkerStopped(will_restart=will_restart) as event:
-                    self._is_gone, self._is_restarting = not will_restart, will_restart
-                    raise EngineStoppedError(event)
+                case (Failed(fatal=True) | WorkerStopped()) as event:
+                    self._raise(event)
+
+    def _raise(self, event: Failed | WorkerStopped) -> NoReturn:
+        """Raise the error of an engine that failed, and note whether it lost its model."""
+        if isinstance(event, Failed):
+            self._is_gone = event.fatal
+            raise RequestFailedError(event)
+        self._is_gone, self._is_restarting = not event.will_restart, event.will_restart
+        raise EngineStoppedError(event)
 
     def events(self, limit_s: float = math.inf) -> Iterator[Event]:
         """Iterate over all events; never ends by itself.

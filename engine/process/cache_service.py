@@ -98,7 +98,9 @@ class CacheService:
             finally:
                 self._is_tried.set()
         while True:
-            command = self._next_command()
+            with self._changed:
+                self._changed.wait_for(lambda: self._commands, NEWS_S)
+                command = self._commands.pop(0) if self._commands else None
             if self._tiers is None:
                 if isinstance(command, ManageCache):
                     self._report(loaded, self._problem)
@@ -123,18 +125,7 @@ class CacheService:
         self._report(loaded)
 
     def _report_fault(self, loaded: LoadedSession, fault: ThreadFault) -> None:
-        what = (
-            "the cache continues with the next request"
-            if fault.will_restart
-            else "the cache stays off until the model is reloaded"
-        )
-        self._report(loaded, f"An error occurred in the cache: {fault}; {what}.")
-
-    def _next_command(self) -> CacheCommand | None:
-        """The oldest queued command; None if none arrives within `NEWS_S`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._commands, NEWS_S)
-            return self._commands.pop(0) if self._commands else None
+        self._report(loaded, f"An error occurred in the cache: {fault}.")
 
     def _report(self, loaded: LoadedSession, problem: str | None = None) -> None:
         report = loaded.session.cache_report()

@@ -4,7 +4,7 @@ The process is started by exec in a new session; its output goes to a log. A thr
 starts it and reads its events, so that it does not inherit the caller's priority and no event
 waits for the screen. Loads are numbered: events of an older load are dropped. A process that dies
 becomes a `WorkerStopped` event. After a crash while loading, the load is retried without extra
-buffer types; if that helps, later loads go without them too. A hung process is restarted.
+buffer types. A hung process is restarted.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine.background import PAUSES_S, ThreadFault, start_thread
 from engine.cache.report import CacheSettings
@@ -77,9 +77,12 @@ class _Attempt:
     is_fallback: bool = False
     """Whether the requested extra buffer types were turned off after a crash."""
 
+    def with_settings(self, **changes: Any) -> "_Attempt":
+        configuration = replace(self.load.configuration, **changes)
+        return replace(self, load=replace(self.load, configuration=configuration))
+
     def without_extra_buffers(self) -> "_Attempt":
-        configuration = replace(self.load.configuration, use_extra_buffers=False)
-        return replace(self, load=replace(self.load, configuration=configuration), is_fallback=True)
+        return replace(self.with_settings(use_extra_buffers=False), is_fallback=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +117,6 @@ class WorkerClient:
         self._log_path = log_path
         self._log_note = ""
         """Why the log has another path; empty once reported."""
-        self._extra_buffers_crash = False
         self._costs_path = costs_path
         self._cache = cache or CacheSettings(warm_bytes=0, cold_bytes=0)
         self._command = tuple(command)
@@ -160,14 +162,13 @@ class WorkerClient:
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
         if self._is_loading or reply_id in self._under_way:
             what = "a model is being loaded" if self._is_loading else "a reply is running"
-            self._refuse(reply_id, Failed("Busy", f"{what}: stop it first, or wait"))
-            return
-        self._under_way.add(reply_id)
-        if not self._is_loaded or not self._send(Generate(request, reply_id)):
+            failed = Failed("Busy", f"{what}: stop it first, or wait")
+        else:
+            self._under_way.add(reply_id)
+            if self._is_loaded and self._send(Generate(request, reply_id)):
+                return
             self._under_way.discard(reply_id)
-            self._refuse(reply_id, NOT_RUNNING)
-
-    def _refuse(self, reply_id: int, failed: Failed) -> None:
+            failed = NOT_RUNNING
         self._events.put(OfReply(reply_id, failed) if reply_id else failed)
 
     def stop(self, reply_id: int = 0) -> None:
@@ -269,14 +270,11 @@ class WorkerClient:
 
     def _serve_one(self, attempt: _Attempt) -> _Attempt | None:
         """Run one process to its end; return the next attempt, if any."""
-        if attempt.load.configuration.use_extra_buffers and self._extra_buffers_crash:
-            attempt = attempt.without_extra_buffers()
         try:
             process = self._start(attempt)
         except OSError as error:
-            self._stopped(
-                attempt, "The engine could not be started", f"{error}: check the installation", None
-            )
+            title, message = "The engine could not be started", f"{error}: check the installation"
+            self._emit(attempt, WorkerStopped(title, message, None))
             return None
         with self._changed:
             self._process = process
@@ -286,7 +284,11 @@ class WorkerClient:
         else:
             self._end(process)
         has_hung = self._read_until_end(process)
-        exit_code = _exit_code_of(process.popen)
+        try:
+            exit_code = process.popen.wait(SAVE_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            process.popen.kill()
+            exit_code = process.popen.wait()
         self._forget(process)
         return self._after_end(attempt, exit_code, has_hung=has_hung)
 
@@ -312,7 +314,9 @@ class WorkerClient:
                 process.popen.kill()
             try:
                 if process.connection.poll(POLL_S):
-                    self._handle(process.connection.recv(), process)
+                    answer = process.connection.recv()
+                    for event in () if isinstance(answer, Pong) else answer:
+                        self._emit(process.attempt, self._completed(event, process))
                     silent_s = 0.0
                     continue
             except (EOFError, OSError):
@@ -321,19 +325,18 @@ class WorkerClient:
             if silent_s > self._silence_limit_s:
                 process.popen.kill()
                 return True
-            self._ping(process)
+            # Any command that another thread is writing shows that the pipe works, too.
+            if self._sending.acquire(blocking=False):
+                try:
+                    self._write(process, Ping())
+                finally:
+                    self._sending.release()
 
-    def _handle(self, answer: Answer, process: _Process) -> None:
-        if isinstance(answer, Pong):
-            return
-        for event in answer:
-            passed = self._completed(event, process) if isinstance(event, Loaded) else event
-            self._emit(process.attempt, passed)
-
-    def _completed(self, loaded: Loaded, process: _Process) -> Loaded:
-        """Apply speculation settings that changed during the load; return `loaded` with notes."""
+    def _completed(self, loaded: Event, process: _Process) -> Event:
+        """Add notes to a `Loaded`, and apply the speculation settings that changed meanwhile."""
+        if not isinstance(loaded, Loaded):
+            return loaded
         if process.attempt.is_fallback:
-            self._extra_buffers_crash = True
             loaded = replace(loaded, notes=(*loaded.notes, FALLBACK_NOTE))
         if self._log_note:
             loaded = replace(loaded, notes=(*loaded.notes, self._log_note))
@@ -347,47 +350,25 @@ class WorkerClient:
 
     def _after_end(self, attempt: _Attempt, exit_code: int, *, has_hung: bool) -> _Attempt | None:
         """Report why a process ended; return the next attempt, if any."""
-        was_loaded = self._is_loaded
+        was_loaded, configuration = self._is_loaded, attempt.load.configuration
+        why, log, following = describe_exit(exit_code), f"see the log {self._log_path}", None
+        title = "The engine stopped"
+        message = f"{why}. Your chat is saved. Restart the engine to continue; {log}"
         if has_hung:
-            message = f"it did not answer for {self._silence_limit_s:g} s"
-            message += "; the engine is restarted" if was_loaded else ""
             title = "The engine stopped answering"
-            self._stopped(attempt, title, message, exit_code, will_restart=was_loaded)
-            return self._again(attempt) if was_loaded else None
-        why = describe_exit(exit_code)
-        crashed = not was_loaded and is_native_crash(exit_code)
-        if crashed and attempt.load.configuration.use_extra_buffers:
-            message = f"{why}; retrying without extra buffer types"
-            self._stopped(attempt, LOAD_CRASH, message, exit_code, will_restart=True)
-            return attempt.without_extra_buffers()
-        if crashed:
-            message = f"{why}. Choose another model or other settings; see the log {self._log_path}"
-            self._stopped(attempt, LOAD_CRASH, message, exit_code)
-            return None
-        self._stopped(
-            attempt,
-            "The engine stopped",
-            f"{why}. Your chat is saved. Restart the engine to continue; see the log "
-            f"{self._log_path}",
-            exit_code,
-        )
-        return None
-
-    def _again(self, attempt: _Attempt) -> _Attempt:
-        """An attempt that replaces a hung process, with the latest speculation settings."""
-        configuration = replace(attempt.load.configuration, speculation=self._speculation)
-        return replace(attempt, load=replace(attempt.load, configuration=configuration))
-
-    def _stopped(
-        self,
-        attempt: _Attempt,
-        title: str,
-        message: str,
-        exit_code: int | None,
-        *,
-        will_restart: bool = False,
-    ) -> None:
+            message = f"it did not answer for {self._silence_limit_s:g} s"
+            if was_loaded:
+                message += "; the engine is restarted"
+                following = attempt.with_settings(speculation=self._speculation)
+        elif not was_loaded and is_native_crash(exit_code):
+            title = LOAD_CRASH
+            message = f"{why}. Choose another model or other settings; {log}"
+            if configuration.use_extra_buffers:
+                message = f"{why}; retrying without extra buffer types"
+                following = attempt.without_extra_buffers()
+        will_restart = following is not None
         self._emit(attempt, WorkerStopped(title, message, exit_code, will_restart))
+        return following
 
     def _emit(self, attempt: _Attempt, event: Event) -> None:
         """Pass an event on, unless a newer load began."""
@@ -424,14 +405,6 @@ class WorkerClient:
                 return False
             return True
 
-    def _ping(self, process: _Process) -> None:
-        """Send a ping, unless another thread is writing: any command shows that the pipe works."""
-        if self._sending.acquire(blocking=False):
-            try:
-                self._write(process, Ping())
-            finally:
-                self._sending.release()
-
     def _forget(self, process: _Process) -> None:
         with self._changed:
             self._process = None
@@ -444,12 +417,3 @@ class WorkerClient:
             process.end_by = time.monotonic() + SAVE_LIMIT_S
             if not self._write(process, Close()):
                 process.popen.kill()
-
-
-def _exit_code_of(popen: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process that closed its pipe; kill it after `SAVE_LIMIT_S`."""
-    try:
-        return popen.wait(SAVE_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        popen.kill()
-        return popen.wait()

@@ -118,77 +118,53 @@ class EngineClient(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a model is loading or a reply is running."""
-        ...
 
     @property
     def is_alive(self) -> bool:
         """Whether a model is loaded and the process runs."""
-        ...
 
     def load(self, configuration: Configuration) -> None:
         """Start the engine with a model and end the previous one; `Loaded` or a failure follows.
 
         No event of the previous engine arrives after this call.
         """
-        ...
 
     def generate(self, request: GenerationRequest, reply_id: int = 0) -> None:
-        """Start a reply; ends with `Finished` or `Failed`.
-
-        Args:
-            request: The prompt and its settings.
-            reply_id: Can be used again once its reply ended. The reply waits until the context has
-                a free sequence.
-        """
-        ...
+        """Start a reply as soon as a sequence is free; ends with `Finished` or `Failed`."""
 
     def stop(self, reply_id: int = 0) -> None:
         """End a reply within 0.3 s; it finishes with `FinishReason.CANCELLED`.
 
         A running load is aborted; it ends with `Failed`, and no model is loaded.
         """
-        ...
 
     def set_speculation(self, settings: SpeculationSettings) -> None:
         """Switch predictor and controller, also during a reply or a load."""
-        ...
 
     def prefetch(self, messages: Sequence[Message]) -> None:
         """Load this conversation's saved state from disk into RAM, in parallel with replies."""
-        ...
 
     def manage_cache(self, action: CacheAction, key: str = "") -> None:
         """Pin, unpin, drop or verify a saved state, or clear all; a report has the result."""
-        ...
 
     def forget_owner(self, owner: str) -> None:
         """Drop the saved states that only this owner used, such as `chat:12`."""
-        ...
 
     def count_tokens(self, key: int, text: str) -> None:
         """Count the tokens of a text in parallel with replies; `TokensCounted` has the key."""
-        ...
 
     def poll(self, timeout_s: float = 0.0) -> list[Event]:
         """Events since the last call; waits at most `timeout_s` seconds for the first one."""
-        ...
 
     def process_memory_bytes(self) -> int | None:
         """Resident memory of the engine's process in bytes; None if no process runs."""
-        ...
 
     @property
     def has_ended(self) -> bool:
         """Whether the engine was closed and its process and thread have ended."""
-        ...
 
     def begin_close(self) -> None:
-        """Start closing the engine without waiting; `has_ended` becomes true.
-
-        Unsaved states are written to disk first, which takes at most some seconds.
-        """
-        ...
+        """Save unsaved states and end the engine, without waiting; `has_ended` becomes true."""
 
     def close(self) -> None:
         """Close the engine and wait until its process has ended."""
-        ...

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,24 +22,14 @@ CAUSES = {
 
 
 def writable_log(path: Path) -> tuple[Path, str]:
-    """A writable log path, and the reason if it is not `path` (else empty).
-
-    If `path` cannot be written, for example on a read-only file system, the log is a temporary
-    file; if that fails too, it is the null device: no reply needs the log.
-    """
+    """A log path and an empty text; the null device and the reason if `path` cannot be written."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.open("ab").close()
     except OSError as error:
-        why = f"the log {path} cannot be written ({error.strerror})"
-    else:
-        return path, ""
-    try:
-        handle, name = tempfile.mkstemp(prefix="kvchat-", suffix=".log")
-    except OSError:
-        return Path(os.devnull), f"{why}: the engine's log is lost"
-    os.close(handle)
-    return Path(name), f"{why}: the engine logs to {name}"
+        why = f"the log {path} cannot be written ({error.strerror}): make its folder writable"
+        return Path(os.devnull), why
+    return path, ""
 
 
 def start(

@@ -53,7 +53,7 @@ from engine.process.protocol import (
     SetSpeculation,
     Stop,
 )
-from engine.requests import Cancellation, GenerationRequest
+from engine.requests import Cancellation
 from engine.speculation.cost_profile import SavedCosts
 
 if TYPE_CHECKING:
@@ -123,15 +123,13 @@ class Worker:
         )
         while True:
             while not (self._replies and self._tasks.empty()):
-                self._try(self._tasks.get())
+                task = self._tasks.get()
+                try:
+                    self._do(task)
+                except EngineError as error:
+                    failed = Failed(error.title, str(error), fatal=isinstance(task, Load))
+                    self._emit(task[0].reply_id if isinstance(task, tuple) else 0, [failed])
             self._go_on()
-
-    def _try(self, task: _Task) -> None:
-        try:
-            self._do(task)
-        except EngineError as error:
-            reply_id = task[0].reply_id if isinstance(task, tuple) else 0
-            self._emit(reply_id, [Failed(error.title, str(error), fatal=isinstance(task, Load))])
 
     def _do(self, task: _Task) -> None:
         match task:
@@ -142,7 +140,9 @@ class Worker:
                     self._load_server(task.configuration)
             case (Generate(request, reply_id), cancellation):
                 try:
-                    generation = self._begun(request, cancellation)
+                    if self._session is None:
+                        raise EngineError("no model is loaded: load one first")
+                    generation = self._session.begin(request, cancellation)
                 except EngineError:
                     self._cancellations.remove((reply_id, cancellation))
                     raise
@@ -154,13 +154,6 @@ class Worker:
                     self._go_on()
                 self._cache.close(END_LIMIT_S)
                 os._exit(0)  # native threads must not outlive the front end
-
-    def _begun(
-        self, request: GenerationRequest, cancellation: Cancellation
-    ) -> "Generation | ServedGeneration":
-        if self._session is None:
-            raise EngineError("no model is loaded: load one first")
-        return self._session.begin(request, cancellation)
 
     def _load_here(self, task: Load) -> None:
         from engine.load import load_session  # imports llama.cpp, which no server needs
@@ -184,25 +177,23 @@ class Worker:
 
     def _go_on(self) -> None:
         """Run one step of all running replies and send the events that are due."""
-        assert self._session is not None, "replies are a session's"
-        self._session.step()
+        session = self._session
+        assert session is not None, "replies are a session's"
+        session.step()
         for reply in tuple(self._replies):
             if reply.collect():
                 reply.since.split()
                 self._emit(reply.reply_id, reply.batch)
                 reply.batch.clear()
-            if reply.generation.is_over:
-                self._end_reply(reply)
-
-    def _end_reply(self, reply: _Reply) -> None:
-        self._replies.remove(reply)
-        self._cancellations.remove((reply.reply_id, reply.generation.cancellation))
-        fault = reply.generation.fault
-        if fault is not None:
-            self._emit(reply.reply_id, [Failed(fault.title, str(fault))])
-        self._save_states()
-        if fault is None:
-            self._save_costs()
+            if not reply.generation.is_over:
+                continue
+            self._replies.remove(reply)
+            self._cancellations.remove((reply.reply_id, reply.generation.cancellation))
+            if (fault := reply.generation.fault) is not None:
+                self._emit(reply.reply_id, [Failed(fault.title, str(fault))])
+            self._save_states()
+            if self._costs is not None and (costs := session.costs()) is not None:
+                self._costs.write(costs)
 
     def _emit(self, reply_id: int, events: Sequence[Event]) -> None:
         if events:
@@ -211,11 +202,6 @@ class Worker:
     def _save_states(self) -> None:
         if self._session is not None:
             self._send((TiersChanged(self._session.keep()),))
-
-    def _save_costs(self) -> None:
-        costs = None if self._session is None else self._session.costs()
-        if self._costs is not None and costs is not None:
-            self._costs.write(costs)
 
     def _read_commands(self) -> None:
         while True:

@@ -135,7 +135,9 @@ class AutoController:
             self.length, self.reason = 0, "auto: a step without drafts, to measure the gain"
             return
         self.length = self._best_length()
-        tokens, steps = self._outcome(max(self.length, 1))
+        expected = max(self.length, 1)
+        tokens = 1.0 + sum(self._shares((), expected))
+        steps = 1.0 + self._added_steps(expected)
         if self.length:
             self.reason = (
                 f"auto: a draft of length {self.length} should yield {tokens:.1f} tokens in the "
@@ -184,10 +186,6 @@ class AutoController:
                 right = self.acceptance.share(self._name, pulled[index].confidence)
             share *= right
             yield share
-
-    def _outcome(self, length: int) -> tuple[float, float]:
-        """Expected tokens and plain steps of a round with a draft of that length."""
-        return 1.0 + sum(self._shares((), length)), 1.0 + self._added_steps(length)
 
     def _added_steps(self, length: int, n_pulled: int = 0) -> float:
         """Cost of a round beyond a plain step, after `n_pulled` tokens were drafted."""

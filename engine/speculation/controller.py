@@ -20,24 +20,19 @@ class Controller(Protocol):
     @property
     def length(self) -> int:
         """Expected tokens of the next draft, at most `MAX_DRAFT`."""
-        ...
 
     @property
     def reason(self) -> str:
         """Reason for the length, as text for the screen."""
-        ...
 
     def wants(self, source: str) -> bool:
         """Whether to ask a source for its first token of the round."""
-        ...
 
     def wants_another(self, pulled: Sequence[DraftToken]) -> bool:
         """Whether to pull another token after `pulled` from the same source."""
-        ...
 
     def n_to_verify(self, pulled: Sequence[DraftToken]) -> int:
         """Number of leading tokens to verify."""
-        ...
 
     def observe(self, done: RoundFinished, examined: Sequence[Examined] = ()) -> None:
         """Record a finished round.
@@ -46,7 +41,6 @@ class Controller(Protocol):
             done: Its counts and times.
             examined: Drafted tokens, also of an earlier draft, that were compared with the text.
         """
-        ...
 
 
 class FixedController:

@@ -1,12 +1,10 @@
 """Measured costs of speculation, saved between runs."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from engine.builds import installed_build, machine
-from engine.configuration import Configuration, DraftConfiguration
+from engine.configuration import Configuration
 from engine.files import NewestEntries
 from engine.model.identity import model_identity
 from engine.speculation.costs import CostProfile
@@ -55,9 +53,6 @@ class SavedCosts:
 def profile_key(configuration: Configuration) -> str:
     """Digest of the machine, the build, the models and the settings that change costs.
 
-    Only settings that differ from their default are included, so a new setting does not change
-    existing keys.
-
     Raises:
         ModelFileError: a model cannot be read.
     """
@@ -67,17 +62,8 @@ def profile_key(configuration: Configuration) -> str:
         *machine(),
         installed_build(configuration.backend),
         [model_identity(path) for path in files],
-        _unusual(configuration, COST_FIELDS),
-        _unusual(draft, DRAFT_FIELDS) if draft else [],
+        [str(getattr(configuration, name)) for name in COST_FIELDS],
+        [getattr(draft, name) for name in DRAFT_FIELDS] if draft else [],
         sum(adapter.scale != 0 for adapter in configuration.adapters),
     )
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
-
-
-def _unusual(
-    settings: Configuration | DraftConfiguration, names: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Name and text of the fields in `names` that differ from their default."""
-    usual = {each.name: each.default for each in fields(settings)}
-    values = {name: getattr(settings, name) for name in names}
-    return [(name, str(value)) for name, value in values.items() if value != usual[name]]

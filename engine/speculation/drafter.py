@@ -165,7 +165,8 @@ class Drafter:
             if not self.controller.wants(source.name):
                 continue
             for each in source.propose():
-                if not self._is_allowed(drafted, each.token):
+                before = [*self._tokens, *(one.token for one in drafted)]
+                if self._mask is not None and not self._mask.allows(before, each.token):
                     break
                 drafted.append(each)
                 if len(drafted) >= n_max or not self.controller.wants_another(drafted):
@@ -173,12 +174,6 @@ class Drafter:
             if drafted:
                 return source.name, drafted
         return "", drafted
-
-    def _is_allowed(self, drafted: Sequence[DraftToken], token: int) -> bool:
-        """Whether the reply's grammar allows a token after the draft."""
-        if self._mask is None:
-            return True
-        return self._mask.allows([*self._tokens, *(each.token for each in drafted)], token)
 
     def _check_acceptance(self) -> None:
         least = self.settings.min_acceptance

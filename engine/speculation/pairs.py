@@ -15,23 +15,18 @@ def check_pair(target: Vocabulary, draft: Vocabulary) -> None:
     Raises:
         IncompatiblePairError: the vocabularies differ; the message gives the first difference.
     """
-    reason = facts_difference(_facts(target), _facts(draft)) or _first_other_token(target, draft)
-    if reason is not None:
+    own, other = (
+        VocabularyFacts(
+            n_tokens=each.n_tokens, kind=each.kind,
+            adds_bos=each.adds_bos, bos=each.bos, adds_eos=each.adds_eos, eos=each.eos,
+        )
+        for each in (target, draft)
+    )  # fmt: skip
+    if reason := facts_difference(own, other) or _first_other_token(target, draft):
         raise IncompatiblePairError(
             f"the draft model has a different vocabulary: {reason}; choose a smaller model "
             "of the same family, or use n-gram lookup"
         )
-
-
-def _facts(loaded: Vocabulary) -> VocabularyFacts:
-    return VocabularyFacts(
-        n_tokens=loaded.n_tokens,
-        kind=loaded.kind,
-        adds_bos=loaded.adds_bos,
-        bos=loaded.bos,
-        adds_eos=loaded.adds_eos,
-        eos=loaded.eos,
-    )
 
 
 def _first_other_token(target: Vocabulary, draft: Vocabulary) -> str | None:

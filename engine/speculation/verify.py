@@ -97,7 +97,8 @@ def verify_draft(
     `rejection` accepts more and preserves the distribution, but not the text of a seed. It needs
     the distribution of each token, None if it was chosen. At temperature 0 both compare argmax.
     """
-    recent = _recent(line, sampler)
+    window = sampler.history_window
+    recent = line if window is None else line[-window:] if window else ()
     history = [*recent, *draft]
     rows = [
         _Row(logits[index], history[: len(recent) + index], len(line) + index)
@@ -105,7 +106,11 @@ def verify_draft(
     ]
     if sampler.is_greedy or verification == "coupled":
         return _match(draft, rows, sampler)
-    return _rejection(draft, rows, sampler, _drawn_from(draft, distributions))
+    drawn_from = [  # one-hot if it is missing or gives the token probability 0
+        each if each is not None and each.probability(token) > 0.0 else certain(token)
+        for token, each in zip(draft, distributions or (None,) * len(draft), strict=True)
+    ]
+    return _rejection(draft, rows, sampler, drawn_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,19 +156,3 @@ def _rejection(
     last = rows[-1]
     bonus = dice.draw(sampler.distribution(last.logits, last.history), last.position)
     return Verdict(n_drafted, n_drafted, bonus)
-
-
-def _drawn_from(draft: Tokens[int], given: Tokens[Distribution | None]) -> list[Distribution]:
-    """Each token's distribution; one-hot if it is missing or gives the token probability 0."""
-    return [
-        each if each is not None and each.probability(token) > 0.0 else certain(token)
-        for token, each in zip(draft, given or (None,) * len(draft), strict=True)
-    ]
-
-
-def _recent(line: Tokens[int], sampler: Sampler) -> Tokens[int]:
-    """The last tokens that the sampler uses."""
-    window = sampler.history_window
-    if window is None:
-        return line
-    return line[-window:] if window else ()

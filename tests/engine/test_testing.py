@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from engine.configuration import ControllerName, SpeculationSettings
 from engine.generation.callbacks import CallbackDecoder
-from engine.metrics import ACCEPTED, VERIFIED
 from engine.requests import GenerationRequest
 from engine.testing import FakeBackend, draft_function, target_function
 from tests.support.sessions import DRAFT, LETTERS, finished, make_session, run
@@ -27,4 +26,8 @@ def test_the_doubles_functions_decode_as_a_session_of_the_doubles_does() -> None
     end = finished(run(make_session(settings, target=target, draft=draft), asked))
     prompt = LETTERS.tokenize("abcabc", add_special=True, parse_special=True)
     assert made.decode(prompt, max_tokens=60) == end.token_ids
-    assert made.metrics.total(VERIFIED) > made.metrics.total(ACCEPTED) > 0
+    assert (
+        made.metrics.total("verified_tokens_total")
+        > made.metrics.total("accepted_tokens_total")
+        > 0
+    )

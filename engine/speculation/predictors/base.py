@@ -38,15 +38,12 @@ class Predictor(Protocol):
 
     def reset(self, history: Sequence[int]) -> None:
         """Start a reply after these committed tokens, including the pending one."""
-        ...
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Append committed tokens."""
-        ...
 
     def propose(self) -> Iterator[DraftToken]:
         """Yield the most likely next tokens, lazily."""
-        ...
 
 
 class ForcedPredictor:

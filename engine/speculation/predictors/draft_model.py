@@ -56,7 +56,11 @@ class DraftModelPredictor:
 
     def commit(self, tokens: Tokens[int]) -> None:
         self._text += tokens
-        usable = self._usable(tokens)
+        usable = tokens
+        if tokens and not (min(tokens) >= 0 and max(tokens) < self._n_vocab):
+            # Only those after the last one of an image or outside the draft's vocabulary.
+            n = next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
+            usable = tokens[n:]
         if len(usable) < len(tokens):
             self._view, self._n_missed, self._n_agreed = [], 0, 0
         self._view += usable
@@ -67,19 +71,17 @@ class DraftModelPredictor:
             return
         logits = self._catch_up()
         text = list(self._text)
-        while not self._is_too_weak(drafted := self._drawn(logits, text), len(text)):
+        settings, n_certain = self._settings, len(self._text) + self._settings.draft_min_tokens
+        while True:
+            drafted = self._drawn(logits, text)
+            is_optional = len(text) >= n_certain
+            if is_optional and drafted.confidence < settings.draft_min_confidence:
+                return
             yield drafted
             if len(self._sequence.tokens) >= self._n_ctx:
                 return
             text.append(drafted.token)
             logits = self._sequence.decode(drafted.token).logits[0]
-
-    def _usable(self, tokens: Tokens[int]) -> Tokens[int]:
-        """The tokens after the last one of an image or outside the draft's vocabulary."""
-        if not tokens or (min(tokens) >= 0 and max(tokens) < self._n_vocab):
-            return tokens
-        n = next(n for n in range(len(tokens), 0, -1) if not 0 <= tokens[n - 1] < self._n_vocab)
-        return tokens[n:]
 
     def _catch_up(self) -> Logits:
         """Decode the tokens committed since the last round; return the last token's logits."""
@@ -109,11 +111,6 @@ class DraftModelPredictor:
         # Dropping a token for its own probability would bias the distribution.
         trusted = token if distribution is None else int(usable.argmax())
         return DraftToken(token, probability(usable, trusted), distribution)
-
-    def _is_too_weak(self, drafted: DraftToken, n_text: int) -> bool:
-        n_drafted, settings = n_text - len(self._text), self._settings
-        is_optional = n_drafted >= settings.draft_min_tokens
-        return is_optional and drafted.confidence < settings.draft_min_confidence
 
 
 def probability(logits: Logits, token: int) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 
 from engine.errors import PresetError
 from engine.speculation.predictors.base import DraftToken
@@ -30,7 +31,10 @@ class InputLookupPredictor:
         _check_range("lookup_pattern", pattern_min, pattern_max)
         _check_range("lookup_length", length_min, length_max)
         self._length_min, self._length_max = length_min, length_max
-        self._index = NgramIndex(_orders(pattern_min, pattern_max), reach=pattern_max)
+        orders = [pattern_min]  # and its doublings up to the maximum
+        while 2 * orders[-1] < pattern_max:
+            orders.append(2 * orders[-1])
+        self._index = NgramIndex([*orders, pattern_max], reach=pattern_max)
 
     def reset(self, history: Sequence[int]) -> None:
         self._index.replace(history)
@@ -55,22 +59,10 @@ class InputLookupPredictor:
         for order in self._index.orders:
             usable = (one for one in self._index.of_order(order) if one.at <= newest_start)
             n_candidates = 1 if order == self._index.orders[0] else MAX_CANDIDATES
-            best = max(islice(usable, n_candidates), key=_n_agreed, default=None)
+            best = max(islice(usable, n_candidates), key=attrgetter("n_agreed"), default=None)
             if best is not None:
                 return best
         return None
-
-
-def _n_agreed(occurrence: Occurrence) -> int:
-    return occurrence.n_agreed
-
-
-def _orders(pattern_min: int, pattern_max: int) -> list[int]:
-    """Pattern lengths to index: the minimum, its doublings, and the maximum."""
-    orders = [pattern_min]
-    while 2 * orders[-1] < pattern_max:
-        orders.append(2 * orders[-1])
-    return [*orders, pattern_max]
 
 
 def _check_range(name: str, least: int, most: int) -> None:

@@ -157,6 +157,9 @@ def test_metrics_are_written_whether_the_reply_comes_or_fails(
     failed = path.read_text()
     assert "kvchat_replies_total{" not in failed
     assert "kvchat_failures_total 1" in failed
+    client.script = replace(client.script, fails_after=None, dies_after=2)
+    assert main.run(asked) == 1
+    assert "kvchat_engine_stops_total 1" in path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -92,7 +92,7 @@ CACHE_OFF = replace(
 EDITED = PromptReady(
     1163, n_hot=900, n_copied=100, n_cold=50, elapsed_s=0.41, restore_s=0.012,
     reused_prefill_s=7.6, computed_restore_s=0.003, n_common=950, cause=ReadCause.EDITED,
-    changed="question 2", text_before="user\n", old_text="Why\x1b[2J", new_text="How",
+    text_before="user\n", old_text="Why\x1b[2J", new_text="How",
 )  # fmt: skip
 
 
@@ -259,7 +259,7 @@ def test_a_prompt_has_origins_difference_and_times() -> None:
     assert text(lines).splitlines() == [
         "prompt 1,163 tokens: 800 from the context, 100 from another slot, 50 from disk, "
         "213 computed",
-        "why    question 2 changed",
+        "why    a message of the chat changed",
         "at     token 951, after “user␊”",
         "was    “Why␛[2J”",
         "is     “How”",

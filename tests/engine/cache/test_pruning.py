@@ -96,9 +96,3 @@ def test_states_in_use_stay_with_their_parents(folder: SegmentStore) -> None:
     start, end, free = state_of([1]), state_of([1, 2], 1), state_of([5])
     put(folder, NAMESPACE, start, end, free)
     assert keys_of(folder.prune(10**9, now=NOW, in_use={end.key})) == keys_of([free])
-
-
-def test_superseded_states_are_evicted_first(folder: SegmentStore) -> None:
-    cheap, old = state_of([1], recompute_s=0.1), state_of([5], recompute_s=99.0)
-    put(folder, NAMESPACE, cheap, old)
-    assert keys_of(folder.prune(1, now=NOW, superseded={old.key})) == keys_of([old])

@@ -8,8 +8,6 @@ from engine.backends.base import common_prefix
 from engine.cache.index import SegmentIndex
 from engine.cache.segments import (
     CachedSegment,
-    Segment,
-    count_continuations,
     new_segment,
     pack,
     unpack,
@@ -98,23 +96,6 @@ def test_segments_of_a_disk_make_the_same_index_and_those_without_a_parent_none(
     assert SegmentIndex(can_slice=True).load(rest) == {each.key for each in rest}
     whole = SegmentIndex(can_slice=False)
     assert whole.load(segments) == {each.key for each in rest}
-
-
-@given(sequences)
-def test_continuations_are_the_next_longer_states(all_sequences):
-    known = {tuple(each) for each in all_sequences}
-    states: dict[tuple[int, ...], Segment] = {
-        tokens: new_segment("made up", pack(tokens), nbytes=1) for tokens in known
-    }
-    found = count_continuations(states.values())
-    for tokens, state in states.items():
-        longer = [each for each in known if each[: len(tokens)] == tokens and each != tokens]
-        direct = [
-            each
-            for each in longer
-            if not any(each[: len(other)] == other for other in longer if other != each)
-        ]
-        assert found[state.key] == len(direct)
 
 
 @pytest.mark.parametrize("tokens", [[], [0], [1, -1, 2**31 - 1, -(2**31)]])

@@ -229,17 +229,6 @@ def test_the_path_of_the_folder_need_not_be_utf_8(tmp_path: Path) -> None:
         assert listed(store) == files(path) == keys(*STATES)
 
 
-def test_a_row_that_names_another_file_deletes_none(path: Path) -> None:
-    mine = path.parent / "mine.kv"
-    mine.touch()
-    with SegmentStore(path) as store:
-        put(store, STATES[0])
-    change_table(path, "UPDATE segments SET key = '../mine'")
-    with SegmentStore(path) as store:
-        assert store.segments() == []
-    assert mine.exists()
-
-
 def test_a_store_opened_after_the_folder_was_deleted_works(store: SegmentStore, path: Path) -> None:
     put(store, *STATES)
     shutil.rmtree(path)

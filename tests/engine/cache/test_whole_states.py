@@ -1,7 +1,6 @@
 """Whole states of models whose cache cannot be sliced."""
 
 from tests.engine.cache.made_up import MemoryDisk, make_cache, n_cached, put, restored, work
-from tests.support.clock import Clock
 
 LINE = list(range(100, 200))
 
@@ -40,18 +39,6 @@ def test_a_state_where_sequences_diverge_is_retained():
         put(cache, LINE[:end])
     assert 20 in ends(cache)
     assert restored(cache, [*LINE[:20], 1, 2, 3]) == 20
-
-
-def test_a_superseded_state_is_evicted_from_disk_first():
-    disk, clock = MemoryDisk(), Clock()
-    cache = make_cache(disk, can_slice=False, clock=clock, warm_bytes=0, cold_bytes=120 * 4)
-    put(cache, LINE[:40], seconds=1000.0)
-    put(cache, LINE[:60])
-    work(cache)
-    clock.at += 1
-    put(cache, list(range(300, 350)))
-    work(cache)
-    assert sorted(state.end for state in disk.segments()) == [50, 60]
 
 
 def test_the_state_before_a_damaged_one_is_restored():

@@ -13,7 +13,7 @@ NOW = replace(START, n_threads=4, n_threads_batch=4)
 
 
 def tried(now: Configuration = NOW, scope: Scope = CPU) -> dict[str, list[str]]:
-    trials = {each.name: trials_of(each, now, scope, SIZES) for each in SETTINGS}
+    trials = {each: trials_of(each, now, scope, SIZES) for each in SETTINGS}
     return {name: [trial.label for trial in each] for name, each in trials.items() if each}
 
 

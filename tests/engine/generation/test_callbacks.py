@@ -33,7 +33,6 @@ from engine.generation.callbacks import (
     DraftCallback,
     SettingsChanged,
 )
-from engine.metrics import ACCEPTED, DRAFTED, ROUNDS, TOKENS, VERIFIED
 from engine.sampling import Sampler
 from engine.testing import FakeBackend
 from tests.contracts.backend import BackendContract
@@ -129,7 +128,7 @@ def test_a_perfect_draft_takes_a_call_for_each_full_round_and_none_more() -> Non
     text = made.decode(PROMPT, max_tokens=13)
     assert len(text) == 13
     assert [len(draft) for draft in target.drafts] == [0, 3, 3, 3]
-    assert made.metrics.total(ROUNDS) == len(target.drafts)
+    assert made.metrics.total("rounds_total") == len(target.drafts)
 
 
 def test_events_have_each_round_with_its_draft_and_verdict_and_the_end() -> None:
@@ -146,15 +145,15 @@ def test_events_have_each_round_with_its_draft_and_verdict_and_the_end() -> None
 def test_metrics_add_up_over_calls_can_be_shown_and_start_again() -> None:
     made = decoder(drafting(1))
     made.decode(PROMPT, max_tokens=20)
-    once = made.metrics.total(TOKENS)
+    once = made.metrics.total("tokens_total")
     made.decode(PROMPT, max_tokens=20)
-    assert made.metrics.total(TOKENS) == 2 * once > 0
-    n_accepted = int(made.metrics.total(ACCEPTED))
-    n_refuted = int(made.metrics.total(VERIFIED)) - n_accepted
+    assert made.metrics.total("tokens_total") == 2 * once > 0
+    n_accepted = int(made.metrics.total("accepted_tokens_total"))
+    n_refuted = int(made.metrics.total("verified_tokens_total")) - n_accepted
     shown = made.metrics.summary()
     assert f"{n_accepted} accepted, {n_refuted} refuted" in shown
     made.reset()
-    assert made.metrics.total(TOKENS) == 0
+    assert made.metrics.total("tokens_total") == 0
     assert "unknown" in made.metrics.summary()
 
 
@@ -206,10 +205,10 @@ def test_a_draft_function_that_failed_is_tried_again_in_the_next_reply() -> None
 
     made = decoder(draft)
     made.decode(PROMPT, max_tokens=12)
-    assert made.metrics.total(DRAFTED) == 0
+    assert made.metrics.total("drafted_tokens_total") == 0
     fails[0] = False
     made.decode(PROMPT, max_tokens=12)
-    assert made.metrics.total(DRAFTED) > 0
+    assert made.metrics.total("drafted_tokens_total") > 0
 
 
 @pytest.mark.parametrize(
@@ -307,7 +306,7 @@ async def test_asynchronous_functions_run_on_the_callers_loop_and_give_the_same_
     assert tuple(reported)[: len(end.token_ids)] == end.token_ids
     assert slow.threads == {threading.get_ident()}
     assert slow.n_closed > 0
-    assert made.metrics.total(ACCEPTED) > 0
+    assert made.metrics.total("accepted_tokens_total") > 0
 
 
 async def test_a_coroutine_gives_a_whole_draft_and_on_token_is_awaited() -> None:
@@ -323,7 +322,7 @@ async def test_a_coroutine_gives_a_whole_draft_and_on_token_is_awaited() -> None
     end = await made.generate(PROMPT, max_tokens=9, on_token=note)
     assert end.token_ids == own_text(GREEDY, 9)
     assert tuple(reported)[: len(end.token_ids)] == end.token_ids
-    assert made.metrics.total(ACCEPTED) > 0
+    assert made.metrics.total("accepted_tokens_total") > 0
 
 
 async def test_plain_functions_do_not_hold_up_the_loop() -> None:

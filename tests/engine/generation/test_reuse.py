@@ -69,11 +69,8 @@ def test_a_prompt_that_goes_on_from_the_one_before_differs_in_nothing() -> None:
     assert again.n_reused == again.n_prompt - 1
 
 
-@pytest.mark.parametrize(
-    ("edit", "place"),
-    [(0, "the system prompt"), (1, "question 1"), (2, "reply 1"), (3, "question 2")],
-)
-def test_an_edit_is_reported_with_its_place_and_both_texts(edit: int, place: str) -> None:
+@pytest.mark.parametrize("edit", [0, 1, 2, 3])
+def test_an_edit_is_reported_with_both_texts(edit: int) -> None:
     one = session()
     system, question, more = Message("system", "be brief"), Message("user", LONG), "and then"
     _, answer = ask(one, system, question)
@@ -81,7 +78,7 @@ def test_an_edit_is_reported_with_its_place_and_both_texts(edit: int, place: str
     ask(one, *turns)
     turns[edit] = Message(turns[edit].role, f"Now {turns[edit].content}")
     ready, _ = ask(one, *turns)
-    assert (ready.cause, ready.changed) == (ReadCause.EDITED, place)
+    assert ready.cause is ReadCause.EDITED
     assert ready.text_before.endswith(f"<{turns[edit].role}>"[-8:])
     assert ready.new_text.startswith("Now ")
     assert turns[edit].content.removeprefix("Now ").startswith(ready.old_text[:4])
@@ -94,15 +91,12 @@ def test_a_reply_that_continues_another_text_was_changed() -> None:
     _, answer = ask(one, question)
     ids = answer.token_ids or ()
     edited, changed = ask(one, question, continues=ids, continues_text=f"{answer.content[:4]}XY")
-    assert (edited.cause, edited.changed) == (ReadCause.EDITED, "reply 1")
+    assert edited.cause is ReadCause.EDITED
     assert edited.new_text == "XY"[: len(edited.new_text)]
-    variant, _ = ask(one, question, continues=ids)
-    assert (variant.cause, variant.changed) == (ReadCause.EDITED, "reply 1")
+    assert ask(one, question, continues=ids)[0].cause is ReadCause.EDITED
     ask(one, question, changed, Message("user", "and"))
-    earlier, _ = ask(one, question, continues_text="ZZ")
-    assert (earlier.cause, earlier.changed) == (ReadCause.EDITED, "reply 1")
-    again, _ = ask(one, question, continues_text="ZZ")
-    assert again.cause is None, "the same reply goes on"
+    assert ask(one, question, continues_text="ZZ")[0].cause is ReadCause.EDITED
+    assert ask(one, question, continues_text="ZZ")[0].cause is None, "the same reply goes on"
 
 
 def test_a_template_that_writes_the_same_messages_otherwise_is_named() -> None:
@@ -129,10 +123,9 @@ def test_a_switch_of_thinking_is_another_setting() -> None:
     _, answer = ask(one, question)
     off = SamplingSettings(thinking="off")
     ready, _ = ask(one, question, sampling=off)
-    assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking")
+    assert ready.cause is ReadCause.SETTINGS
     ask(one, question)
-    ready, _ = ask(one, question, sampling=off, continues_text="ZZ")
-    assert (ready.cause, ready.changed) == (ReadCause.SETTINGS, "thinking"), "before the reply"
+    assert ask(one, question, sampling=off, continues_text="ZZ")[0].cause is ReadCause.SETTINGS
     turns = (question, replace(answer, content="yes", token_ids=None), Message("user", "and"))
     assert ask(one, *turns, sampling=off)[0].cause is ReadCause.EDITED
 

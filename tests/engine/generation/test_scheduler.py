@@ -68,6 +68,30 @@ def begin_all(session: Session, wanted: list[GenerationRequest]) -> list[Generat
     return [session.begin(each, Cancellation()) for each in wanted]
 
 
+def with_one_system_prompt() -> tuple[Message, list[GenerationRequest]]:
+    system = Message("system", "abcde " * 50)
+    return system, [replace(asked(n), messages=(system, *asked(n).messages)) for n in range(3)]
+
+
+def test_a_reply_does_not_wait_for_the_prefix_of_one_that_nobody_reads() -> None:
+    _, wanted = with_one_system_prompt()
+    session = make_session(target=several(n_ctx=2000))
+    first = session.generate(wanted[0], Cancellation())
+    next(first)
+    assert finished(run(session, wanted[1])).token_ids
+    assert finished(list(first)).token_ids
+
+
+def test_replies_that_begin_together_compute_their_common_prefix_once() -> None:
+    system, wanted = with_one_system_prompt()
+    backend = several(n_ctx=2000)
+    session = make_session(target=backend)
+    for events, each in zip(serve(session, begin_all(session, wanted)), wanted, strict=True):
+        alone_on_it = make_session(target=several(n_ctx=2000))
+        assert finished(events).token_ids == finished(run(alone_on_it, each)).token_ids
+    assert backend.n_decoded < 2 * len(system.content)
+
+
 @pytest.mark.parametrize("speculation", EVERY, ids=NAMES)
 def test_each_reply_of_a_batch_is_the_one_it_would_be_alone(
     speculation: SpeculationSettings,

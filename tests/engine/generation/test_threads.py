@@ -27,7 +27,7 @@ TWO_CORES = {
 
 @dataclass
 class Machine:
-    """Cores, busy processes, and what a step takes; a `CpuLoad` that sees them all."""
+    """Cores, busy processes, and what a step takes; a `ProcessorLoad` that sees them all."""
 
     n_cores: int
     step_s: Callable[[int, int], float]

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -18,7 +17,7 @@ import engine.process.client
 from engine.background import ThreadFault
 from engine.configuration import Configuration, PredictorName, SpeculationSettings
 from engine.events import Event, Failed, Loaded, WorkerStopped
-from engine.process.client import FALLBACK_NOTE, WorkerClient
+from engine.process.client import WorkerClient
 from engine.requests import GenerationRequest, Message
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -187,20 +186,6 @@ def test_a_model_that_crashes_with_and_without_extra_buffers_slows_no_other(
     assert loads(tmp_path) == [["crashes always", True], ["crashes always", False], ["good", True]]
 
 
-def test_after_a_crash_the_next_models_are_loaded_without_extra_buffers(
-    client: WorkerClient, tmp_path: Path
-) -> None:
-    client.load(model("crashes"))
-    first = events_up_to(client, Loaded)[-1]
-    client.load(model("good"))
-    second = events_up_to(client, Loaded)[-1]
-
-    assert loads(tmp_path) == [["crashes", True], ["crashes", False], ["good", False]]
-    for event in (first, second):
-        assert isinstance(event, Loaded)
-        assert FALLBACK_NOTE in event.notes
-
-
 @pytest.mark.parametrize("is_begun", [True, False], ids=["loading", "starting"])
 def test_a_switch_while_a_model_loads_holds(
     client: WorkerClient, tmp_path: Path, *, is_begun: bool
@@ -308,15 +293,8 @@ def test_time_in_which_the_front_end_stood_still_itself_is_nobodys_silence(
     client.close()
 
 
-@pytest.mark.parametrize("has_temporary", [True, False], ids=["temporary file", "nowhere"])
-def test_an_engine_whose_log_cannot_be_written_starts_with_one_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_temporary: bool
-) -> None:
+def test_an_engine_whose_log_cannot_be_written_starts_with_one_note(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the folder should be")
-    temporary = tmp_path / "temporary"
-    if has_temporary:
-        temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     client = make_client(tmp_path, log_path=tmp_path / "state" / "worker.log")
     notes = []
     for name in ("first", "second"):
@@ -325,13 +303,8 @@ def test_an_engine_whose_log_cannot_be_written_starts_with_one_note(
         assert isinstance(event, Loaded)
         notes += [event.notes]
     client.close()
-    assert "worker.log cannot be written" in notes[0][-1]
+    assert "worker.log" in notes[0][-1]
     assert not any("worker.log" in note for note in notes[1])
-    if has_temporary:
-        (log,) = temporary.iterdir()
-        assert str(log) in notes[0][-1]
-    else:
-        assert "is lost" in notes[0][-1]
 
 
 def test_a_fault_of_the_clients_own_thread_is_reported_and_the_next_load_works(

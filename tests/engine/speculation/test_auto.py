@@ -10,19 +10,8 @@ from engine.speculation.controller import Controller
 from engine.speculation.costs import CostProfile, Costs, KnownCost
 from engine.speculation.predictors.base import DraftToken
 from tests.contracts.controller import ControllerContract
-from tests.support import speculation_simulator as simulator
 from tests.support.rounds import a_round
-from tests.support.speculation_simulator import (
-    GPU,
-    LARGE_DRAFT,
-    LOOKUP,
-    SMALL_DRAFT,
-    TWO_CORES,
-    Curve,
-    World,
-    play_auto,
-    steady,
-)
+from tests.support.speculation_simulator import GPU
 
 
 class TestAuto(ControllerContract):
@@ -61,25 +50,6 @@ def test_the_reason_has_the_cost_and_the_counted_acceptance() -> None:
     cost, share, n_right, n_tried = re.findall(r"[\d.]+", controller.reason)
     assert (cost, n_right, n_tried) == ("0.60", "0", "6")
     assert 0 < int(share) < 80
-
-
-def test_what_was_learned_outlives_a_reply() -> None:
-    controller = AutoController()
-    plain_round(controller)
-    for _ in range(8):
-        refuted_round(controller)
-    controller.start_reply()
-    controller.wants("s")
-    plain_round(controller)
-    assert controller.length == 0
-
-
-@pytest.mark.parametrize("curve", [TWO_CORES, GPU], ids=["cpu", "gpu"])
-@pytest.mark.parametrize("source", [LOOKUP, SMALL_DRAFT, LARGE_DRAFT], ids=["l", "s", "d"])
-def test_hopeless_drafts_hardly_cost_anything(curve: Curve, source: simulator.Source) -> None:
-    for seed in range(3):
-        played = play_auto(World(curve, steady(0.05), source, seed=seed), 600)
-        assert played.speed >= 0.96
 
 
 DEAR = KnownCost(ask=0.0, step=0.08)

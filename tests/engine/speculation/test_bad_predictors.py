@@ -66,9 +66,6 @@ BAD: dict[str, dict[str, Any]] = {
     "raises in propose": {"propose": raising},
     "raises after a guess": {"propose": failing_late},
     "beyond the vocabulary": {"propose": proposing(DraftToken(N_VOCAB, 1.0))},
-    "negative": {"propose": proposing(DraftToken(-7, 1.0))},
-    "no token": {"propose": proposing(DraftToken("a", 1.0))},  # type: ignore[arg-type]  # garbage
-    "no confidence": {"propose": proposing(DraftToken(1, float("nan")))},
     "nothing to iterate": {"propose": lambda _: 7},
 }
 

@@ -83,10 +83,7 @@ def test_it_stops_before_a_token_it_does_not_trust() -> None:
     assert len(list(islice(predictor.propose(), 4))) == 2
 
 
-@pytest.mark.parametrize("verification", ["rejection"])
-def test_with_rejection_it_stops_by_the_distribution_and_not_by_the_draw(
-    verification: Verification,
-) -> None:
+def test_with_rejection_it_stops_by_the_distribution_and_not_by_the_draw() -> None:
     backend = FakeBackend(sharpness=1.0)
     row = backend.logits_after([1, 2, 3])
     best = probability(row, int(row.argmax()))
@@ -99,7 +96,7 @@ def test_with_rejection_it_stops_by_the_distribution_and_not_by_the_draw(
                 backend.open(),
                 confidence=trust,
                 sampler=sampler,
-                verification=verification,
+                verification="rejection",
             )
             predictor.reset([1, 2, 3])
             guesses = list(islice(predictor.propose(), 1))
