@@ -71,7 +71,7 @@ OF_ENDED_REPLIES = (
 def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> Chat:
     """Change a chat, and return it."""
     _require_message_of(db, chat_id, changes.get("head_id"))
-    _require_message_of(db, chat_id, changes.get("kept_from"))
+    _require_message_of(db, chat_id, changes.get("context_start"))
     assignments = ", ".join(f"{name} = ?" for name in changes) or "id = id"
     row = db.execute(
         f"UPDATE chats SET {assignments} WHERE id = ? RETURNING {CHAT_COLUMNS}",
@@ -163,8 +163,8 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
         places = {"chat_id": chat_id, "parent_id": _new_id(ids, message.parent_id, "parent")}
         ids[message.id] = _insert(db, "messages", message, places, "id")["id"]
     head_id = _new_id(ids, tree.chat.head_id, "head")
-    kept_from = _new_id(ids, tree.chat.kept_from, "first message in the context")
-    return update_chat(db, chat_id, {"head_id": head_id, "kept_from": kept_from})
+    context_start = _new_id(ids, tree.chat.context_start, "first message in the context")
+    return update_chat(db, chat_id, {"head_id": head_id, "context_start": context_start})
 
 
 def missing(kind: str, key: int) -> ChatGoneError:
@@ -184,7 +184,7 @@ def _new_id(ids: Mapping[int, int], old: int | None, what: str) -> int | None:
 
 
 def _insert_chat(db: sqlite3.Connection, chat: Chat) -> int:
-    row = _insert(db, "chats", chat, {"head_id": None, "kept_from": None}, "id")
+    row = _insert(db, "chats", chat, {"head_id": None, "context_start": None}, "id")
     return int(row["id"])
 
 
