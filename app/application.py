@@ -120,7 +120,7 @@ class KvchatApp(App[None]):
         super().__init__()
         mend_textual()
         self.error_console = console(err=True)
-        self.faults = Faults(self, self, faults_dir)
+        self.faults = Faults(self, faults_dir)
         self.conversation = conversation
         self.services = services
         self._model = model

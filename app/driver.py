@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -31,13 +31,6 @@ LEAVING = "".join(
     for mode in ("?2004l", "?7h", "?1000l", "?1003l", "?1006l", "<u", "?1049l", "?25h")
 )
 """Ends bracketed paste, mouse, keyboard protocol and alternate screen, and shows the cursor."""
-
-
-class Endable(Protocol):
-    """An application that a signal ends."""
-
-    def leave(self, return_code: int = 0) -> None:
-        """Save and end."""
 
 
 class TerminalDriver(LinuxDriver):
@@ -101,7 +94,7 @@ class TerminalDriver(LinuxDriver):
                 self._die(number)
             return
         self._must_end = True
-        self._call(cast(Endable, self._app).leave, SIGNALLED + number)
+        self._call(cast(Any, self._app).leave, SIGNALLED + number)
         after_a_while(self._die, number)
 
     def _die(self, number: int) -> None:
@@ -125,7 +118,7 @@ class TabDriver(WebDriver):
         super().run_input_thread()
         if not self.exit_event.is_set():  # the server is gone: this tab cannot be seen or closed
             code = SIGNALLED + signal.SIGHUP
-            leave = cast(Endable, self._app).leave
+            leave = cast(Any, self._app).leave
             self._loop.call_soon_threadsafe(self._app.call_later, leave, code)
             after_a_while(os._exit, code)
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Any
 
 from textual._context import active_message_pump
 from textual.app import App
@@ -42,31 +42,16 @@ _DRAWING = {
 }
 
 
-class Shown(Protocol):
-    """The application as its faults need it."""
-
-    def show_fault(self, error: Exception, report: FaultReport) -> None:
-        """Show a notice."""
-
-    def show_error(self, error: EngineError) -> None:
-        """Show what went wrong and what to do about it."""
-
-    def end_after(self, report: FaultReport) -> None:
-        """Save everything and end, with a sentence on standard error."""
-
-
 class Faults:
     """Shows errors as notices and reports faults; closes a screen that cannot be drawn.
 
     Args:
-        app: The application.
-        shown: The same, as it shows faults.
+        app: The application, which shows faults (`KvchatApp`).
         folder: Returns the folder of the reports.
     """
 
-    def __init__(self, app: App[Any], shown: Shown, folder: Callable[[], Path]) -> None:
+    def __init__(self, app: Any, folder: Callable[[], Path]) -> None:
         self._app = app
-        self._shown = shown
         self._folder = folder
         self._times: dict[str, list[float]] = {}
         """When the last faults of each place were, in seconds."""
@@ -79,14 +64,14 @@ class Faults:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
         if isinstance(error, EngineError):
-            self._shown.show_error(error)
+            self._app.show_error(error)
             return
         pump = active_message_pump.get(None)
         report = self.report(error)
         is_mounted = getattr(pump, "_is_mounted", True)
         codes = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
         if not self._app.is_running:
-            self._shown.end_after(report)
+            self._app.end_after(report)
         elif codes & _DRAWING or not is_mounted:
             self._leave(_screen_of(pump), report, is_new=not is_mounted)
 
@@ -100,21 +85,21 @@ class Faults:
             doing = f"last action {self.last_action}, in {name}"
             report = write_report(self._folder(), error, doing=doing)
             self._reports[reference] = now, report
-            self._shown.show_fault(error, report)
+            self._app.show_fault(error, report)
         return report
 
     def report_thread(self, fault: ThreadFault) -> None:
         """Report what ended a thread's work, under the reference that its owner shows too."""
         doing = f"the thread {fault.thread}"
         report = write_report(self._folder(), fault.error, doing=doing, reference=fault.reference)
-        self._shown.show_fault(fault.error, report)
+        self._app.show_fault(fault.error, report)
 
     def _leave(self, screen: Screen[Any] | None, report: FaultReport, *, is_new: bool) -> None:
         """Close a screen with those above it; end where the chat itself cannot be drawn."""
         if screen is not None and screen is not self._app.screen_stack[0]:
             self._app.call_later(close_screen, screen)
         elif is_new or self._is_in_a_row(report.reference):
-            self._shown.end_after(report)
+            self._app.end_after(report)
 
     def _is_in_a_row(self, reference: str) -> bool:
         now = time.monotonic()

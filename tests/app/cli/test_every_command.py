@@ -115,7 +115,6 @@ CASES: dict[str, Sequence[str]] = {
     "cache list": ("", "--json"),
     "cache verify": ("", "--json"),
     "cache prune": ("--older 1d",),
-    "cache budget": ("",),
     "cache clear": ("--yes",),
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
