@@ -74,19 +74,14 @@ class TerminalDriver(LinuxDriver):
 
     def _enter_again(self) -> None:
         """Leave the mode and enter it: the shell has changed the terminal meanwhile."""
-        if not self._is_in_foreground():
-            os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg`
-            return
+        with suppress(OSError):  # no shell controls this terminal
+            if os.tcgetpgrp(self.fileno) != os.getpgrp():
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg`
+                return
         self.suspend_application_mode()
         self._must_signal_resume = True
         self.resume_application_mode()
         self._app.refresh(layout=True)
-
-    def _is_in_foreground(self) -> bool:
-        try:
-            return os.tcgetpgrp(self.fileno) == os.getpgrp()
-        except OSError:
-            return True  # no shell controls this terminal
 
     def _end(self, number: int, _: FrameType | None) -> None:
         if self._must_end:

@@ -73,7 +73,11 @@ class Faults:
         if not self._app.is_running:
             self._app.end_after(report)
         elif codes & _DRAWING or not is_mounted:
-            self._leave(_screen_of(pump), report, is_new=not is_mounted)
+            screen = _screen_of(pump)
+            if screen is not None and screen is not self._app.screen_stack[0]:
+                self._app.call_later(close_screen, screen)
+            elif not is_mounted or self._is_in_a_row(report.reference):
+                self._app.end_after(report)
 
     def report(self, error: Exception) -> FaultReport:
         """Write a report and show a notice, unless the same fault was shown a moment ago."""
@@ -81,8 +85,9 @@ class Faults:
         reference = reference_of(error)
         at, report = self._reports.get(reference, (now - QUIET_S, None))
         if report is None or now - at >= QUIET_S:
-            name = _name(active_message_pump.get(None))
-            doing = f"last action {self.last_action}, in {name}"
+            pump = active_message_pump.get(None)
+            screen = type(_screen_of(pump)).__name__
+            doing = f"last action {self.last_action}, in {type(pump).__name__} of {screen}"
             report = write_report(self._folder(), error, doing=doing)
             self._reports[reference] = now, report
             self._app.show_fault(error, report)
@@ -93,13 +98,6 @@ class Faults:
         doing = f"the thread {fault.thread}"
         report = write_report(self._folder(), fault.error, doing=doing, reference=fault.reference)
         self._app.show_fault(fault.error, report)
-
-    def _leave(self, screen: Screen[Any] | None, report: FaultReport, *, is_new: bool) -> None:
-        """Close a screen with those above it; end where the chat itself cannot be drawn."""
-        if screen is not None and screen is not self._app.screen_stack[0]:
-            self._app.call_later(close_screen, screen)
-        elif is_new or self._is_in_a_row(report.reference):
-            self._app.end_after(report)
 
     def _is_in_a_row(self, reference: str) -> bool:
         now = time.monotonic()
@@ -143,8 +141,8 @@ def _outliving_faults(dispatch: Callable[..., Awaitable[None]]) -> Callable[...,
         try:
             await dispatch(self, message)
         except Exception as error:  # whatever it is, the widget lives on
-            faults = _faults_of(self)
-            if faults is None:
+            faults = getattr(self.app, "faults", None)
+            if not isinstance(faults, Faults):
                 raise
             faults.handle(error)
 
@@ -185,20 +183,8 @@ def _ignoring_removed_widgets(find: Callable[..., Found]) -> Callable[..., Found
     return found
 
 
-def _faults_of(pump: MessagePump) -> Faults | None:
-    """The faults of the application; None in one that has none, such as that of a test."""
-    faults = getattr(pump.app, "faults", None)
-    return faults if isinstance(faults, Faults) else None
-
-
 def _screen_of(pump: MessagePump | None) -> Screen[Any] | None:
     try:
         return pump.screen if isinstance(pump, Widget) else None
     except NoScreen:
         return None
-
-
-def _name(pump: MessagePump | None) -> str:
-    screen = _screen_of(pump)
-    beside = "" if screen is None or screen is pump else f" of {type(screen).__name__}"
-    return f"{type(pump).__name__}{beside}"

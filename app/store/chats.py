@@ -62,11 +62,7 @@ class ChatStore:
     """
 
     def __init__(self, path: Path, *, patience_s: float | None = None) -> None:
-        """Open the database at a path, or create it.
-
-        Args:
-            path: The database file.
-            patience_s: How long a write waits for another program; None is the writer's default.
+        """Open the database at a path, or create it; a write waits `patience_s` for other programs.
 
         Raises:
             StoreError: If it cannot be opened, or has the tables of another version.
@@ -232,9 +228,7 @@ class ChatStore:
     def fork_chat(self, message_id: int, *, live: StoredMessage | None = None) -> Chat:
         """Copy a chat with its settings up to one of its messages, and return the copy.
 
-        Args:
-            message_id: The last message of the copy.
-            live: A reply that is being written, as the copy should have it.
+        `live` is a reply that is being written, as the copy should have it.
         """
         path = self.path_to(message_id)
         chat = self.chat(path[-1].chat_id)
@@ -256,9 +250,7 @@ class ChatStore:
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; a deleted chat is no error.
 
-        Args:
-            chat_id: The chat.
-            held: The caller's lock on it; without one the chat is locked meanwhile.
+        `held` is the caller's lock on it; without one the chat is locked meanwhile.
 
         Raises:
             ChatInUseError: If another kvchat process is answering in the chat.
@@ -298,11 +290,9 @@ class ChatStore:
         self.writer.write_partial(message_id, content, token_ids)
 
     def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
-        """Save the end of a reply; later partial writes of it change nothing.
+        """Save the end of a reply, and return it as stored; later partial writes change nothing.
 
-        Returns:
-            The reply as stored; None while another program holds the database, which gets it as
-            soon as it is free.
+        None while another program holds the database: the reply is saved as soon as it is free.
         """
         self.writer.drop_partial(ended.id)
         return self.writer.run_surely(lambda db: sql.finish_message(db, ended))
