@@ -120,7 +120,7 @@ class KvchatApp(App[None]):
         super().__init__()
         mend_textual()
         self.error_console = console(err=True)
-        self.faults = Faults(self, self, faults_dir)
+        self.faults = Faults(self, faults_dir)
         self.conversation = conversation
         self.services = services
         self._model = model
@@ -506,14 +506,9 @@ class KvchatApp(App[None]):
         self.push_screen(SettingsScreen(self.services.settings, every_action, themes, changed))
 
     def use_settings(self, section: str, *, theme: str | None = None) -> str:
-        """Let one table of the settings count.
+        """Apply one table of the settings; return what is wrong with it, empty if nothing is.
 
-        Args:
-            section: The table.
-            theme: A theme instead of that of the settings.
-
-        Returns:
-            What is wrong with it, empty where nothing is.
+        `theme` replaces the theme of the settings.
         """
         settings = self.services.settings.settings
         match section:
@@ -588,14 +583,10 @@ def _own_first(theme: str) -> tuple[bool, str]:
 
 
 def open_chat(request: ModelRequest, *, theme: str | None = None) -> int:
-    """Open the full-screen chat and come back when the user leaves it, with its exit code.
-
-    Args:
-        request: The model, and what was asked of how it is opened.
-        theme: Name of a theme, for this time only.
+    """Open the full-screen chat, with a theme for this time only; return its exit code.
 
     Raises:
-        EngineError: If something that was named is not there, or the chats cannot be opened.
+        EngineError: something that was named does not exist, or the chats cannot be opened.
     """
     from app.startup import prepare
 

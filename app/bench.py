@@ -130,7 +130,10 @@ class Benchmark:
         check_available(arms, loaded.predictors)
         names = tuple(arm.name for arm in arms)
         started = datetime.now().astimezone().isoformat(timespec="seconds")
-        new = Results(_machine(), self._subject(loaded), names, started)
+        _, build = check_build()
+        version = "unknown" if build is None else f"{build.version} ({build.features})"
+        machine = this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
+        new = Results(machine, self._subject(loaded), names, started)
         if self.results is None:
             self._save(new)
         assert self.results is not None
@@ -177,12 +180,6 @@ def _settings(values: Mapping[str, object], prefix: str = "") -> Facts:
         elif prefix + name not in NOT_COMPARED:
             found[prefix + name] = value if value is None or type(value) is int else str(value)
     return found
-
-
-def _machine() -> Facts:
-    _, build = check_build()
-    version = "unknown" if build is None else f"{build.version} ({build.features})"
-    return this_machine(llama_cpp=f"llama-cpp-python {version}", kvchat=__version__)
 
 
 def store_speed(benchmark: Benchmark, request: ModelRequest) -> None:

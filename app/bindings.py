@@ -4,8 +4,9 @@ An id is `area-name`; the settings rebind keys by it, the palette shows `area: D
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, _character_to_key, key_to_character
@@ -260,14 +261,9 @@ class Keymap:
 
 
 def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> Keymap:
-    """The keymap of the settings, without what cannot work.
+    """The keymap of the settings: keys by binding id, several separated by commas.
 
-    A key that another action has by default is taken from it. This is reported as a problem unless
-    the settings give that action another key, or `none`.
-
-    Args:
-        configured: Keys by binding id; several keys are separated by commas.
-        actions: Everything that has a key.
+    Names of no key or action are left out and reported. Two actions with one key are reported.
     """
     known = {action.id: action for action in actions}
     keys: dict[str, tuple[str, ...]] = {}
@@ -286,42 +282,18 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
                 f"[keys] {binding_id} is {shown(wrong)}, which is not a key: write a key such as "
                 "f8 or ctrl+t"
             )
-        elif taken := _taken(known[binding_id], parts, keys, known):
-            problems.append(
-                f"[keys] {binding_id} cannot use {taken[0]}: {taken[1]} already uses this key"
-            )
         else:
             keys[binding_id] = parts
-    for binding_id, parts in keys.items():
-        for key, other in conflicts(known[binding_id], parts, keys, actions):
+    for one, other in product((known[name] for name in keys), actions):
+        # Some keys are shared on purpose, such as enter of a list and of its screen.
+        shared = {*keys[one.id]} & {*keys.get(other.id, other.keys)} - {*one.keys, NO_KEY}
+        is_reported = other.id in keys and other.id <= one.id
+        if shared and one.id != other.id and not is_reported and one.meets(other):
             problems.append(
-                f"[keys] {binding_id} uses {key}, the default key of {other.id}: "
-                f"set another key for {other.id}, or none"
+                f"[keys] {one.id} and {other.id} both use {', '.join(sorted(shared))}: set another "
+                f"key for {other.id}, or none"
             )
     return Keymap({name: ",".join(parts) for name, parts in keys.items()}, tuple(problems))
-
-
-def conflicts(
-    action: Action,
-    parts: Collection[str],
-    keys: Mapping[str, object],
-    actions: Collection[Action],
-) -> Iterator[tuple[str, Action]]:
-    """The usual keys of other actions that an action takes, each with the action that loses it.
-
-    Args:
-        action: What gets keys.
-        parts: Its keys from now on.
-        keys: The actions whose keys are not the usual ones.
-        actions: Everything that has a key.
-    """
-    for other in actions:
-        if other.id == action.id or other.id in keys or not action.meets(other):
-            continue
-        for key in parts:
-            # Some keys are shared on purpose, such as enter of a list and of its screen.
-            if key in other.keys and key not in action.keys:
-                yield key, other
 
 
 def completions(commands: Sequence[Command], typed: str) -> list[Command]:
@@ -348,16 +320,3 @@ def is_key(name: str) -> bool:
 def long_name(key: str) -> str:
     """A key as Textual calls it: `[` is `left_square_bracket`."""
     return _character_to_key(key) if len(key) == 1 else key
-
-
-def _taken(
-    action: Action,
-    parts: Collection[str],
-    keys: Mapping[str, tuple[str, ...]],
-    known: Mapping[str, Action],
-) -> tuple[str, str] | None:
-    for binding_id, others in keys.items():
-        for part in parts:
-            if part in others and action.meets(known[binding_id]):
-                return part, binding_id
-    return None

@@ -11,7 +11,6 @@ from app.store.chats import ChatStore
 from app.store.errors import StoreError
 from engine.cache.report import CacheEntry, TierName
 from engine.errors import CacheStoreError, EngineError, StateError
-from engine.validation import nearest
 
 if TYPE_CHECKING:  # the chat asks here for owners' names alone
     from engine.cache.namespace import Namespace
@@ -192,9 +191,9 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "Segment":
         raise UnknownSnapshotError(
             f"{len(found)} keys start with {text!r}: {', '.join(sorted(found)[:8])}"
         )
-    near = nearest(wanted, entries, n=3, cutoff=0.4)
-    hint = f"similar: {', '.join(near)}" if near else "`kvchat cache list` shows the keys"
-    raise UnknownSnapshotError(f"no saved state has the key {text!r}: {hint}")
+    raise UnknownSnapshotError(
+        f"no saved state has the key {text!r}: `kvchat cache list` shows the keys"
+    )
 
 
 def with_continuations(model: "Sequence[Segment]", entry: "Segment") -> "list[Segment]":

@@ -5,8 +5,8 @@ import re
 import shutil
 import subprocess
 import sys
-from codecs import IncrementalDecoder, getincrementaldecoder
-from collections.abc import Callable, Iterable
+from codecs import getincrementaldecoder
+from collections.abc import Iterable
 from functools import partial
 
 from textual._xterm_parser import XTermParser
@@ -15,7 +15,12 @@ from textual.message import Message
 
 from app.sanitize import without_controls
 
-_PROGRAMS = (("wl-copy",), ("xclip", "-selection", "clipboard"), ("pbcopy",))
+_PROGRAMS = (
+    ("WAYLAND_DISPLAY", "wl-copy"),
+    ("DISPLAY", "xclip", "-selection", "clipboard"),
+    ("", "pbcopy"),
+)
+"""Programs that copy, each after the variable of the display that it needs."""
 _TIMEOUT_S = 2.0
 
 
@@ -43,13 +48,13 @@ def _copy_too(app: App[object], text: str, what: str) -> None:
 def _by_program(text: str) -> bool:
     if "SSH_TTY" in os.environ:
         return False
-    for program in _PROGRAMS:
-        path = shutil.which(program[0])
-        if path is None or not _has_display(program[0]):
+    for display, program, *arguments in _PROGRAMS:
+        path = shutil.which(program)
+        if path is None or (display and display not in os.environ):
             continue
         try:
             subprocess.run(
-                [path, *program[1:]],
+                [path, *arguments],
                 input=text.encode(),
                 timeout=_TIMEOUT_S,
                 check=True,
@@ -60,11 +65,6 @@ def _by_program(text: str) -> bool:
             continue
         return True
     return False
-
-
-def _has_display(program: str) -> bool:
-    needed = {"wl-copy": "WAYLAND_DISPLAY", "xclip": "DISPLAY"}.get(program)
-    return needed is None or needed in os.environ
 
 
 def _hint() -> str:
@@ -108,7 +108,8 @@ class HarmlessPastes(XTermParser):
         while data:
             if self._is_within:
                 text, end, data = (self._held + data).partition(PASTE_ENDS)
-                n_held = 0 if end else _n_begun(text, PASTE_ENDS)
+                begun = (n for n in range(len(PASTE_ENDS)) if text.endswith(PASTE_ENDS[:n]))
+                n_held = 0 if end else max(begun)
                 self._held = text[len(text) - n_held :]
                 self._is_within = not end
                 yield text[: len(text) - n_held].replace("\x1b", ESCAPE_SIGN) + end
@@ -131,16 +132,6 @@ def _as_paste(fast: re.Match[str]) -> str:
     return text if text.startswith("\x1b") else f"{PASTE_BEGINS}{text}{PASTE_ENDS}"
 
 
-def _n_begun(text: str, mark: str) -> int:
-    """How many letters of a mark a text ends with."""
-    return next(n for n in range(len(mark) - 1, -1, -1) if text.endswith(mark[:n]))
-
-
-def _lenient_decoder(encoding: str) -> Callable[[], IncrementalDecoder]:
-    """Decodes what is no text of this encoding as U+FFFD, where Textual's drivers would end."""
-    return partial(getincrementaldecoder(encoding), errors="replace")
-
-
 def read_harmless_pastes() -> None:
     """Let the drivers of terminals read pastes so, from now on, and bytes that are no text."""
     if sys.platform == "win32":  # whose console has events of its own
@@ -149,4 +140,6 @@ def read_harmless_pastes() -> None:
 
     for driver in (linux_driver, web_driver):
         driver.XTermParser = HarmlessPastes  # type: ignore[attr-defined]  # as they import it
-        driver.getincrementaldecoder = _lenient_decoder  # type: ignore[attr-defined]  # the same
+        driver.getincrementaldecoder = lambda encoding: partial(  # type: ignore[attr-defined]
+            getincrementaldecoder(encoding), errors="replace"
+        )

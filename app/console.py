@@ -142,10 +142,7 @@ def _bounded(text: str) -> str:
 def confirm(question: str, otherwise: str, *, is_sure: bool) -> None:
     """Ask the user on standard error, unless it is sure; a no ends the command with 1.
 
-    Args:
-        question: Ends with a question mark.
-        otherwise: What to type if nobody can be asked, such as `--yes deletes it`.
-        is_sure: Whether `--yes` was typed.
+    `otherwise` is what to type if nobody can be asked, such as `--yes deletes it`.
     """
     if is_sure:
         return
@@ -184,7 +181,9 @@ class Progress:
         now = self._clock()
         if share is not None:
             self._first = self._first or (now, share)
-            text = f"{text}{_left(now - self._first[0], share - self._first[1], 1 - share)}"
+            elapsed_s, done = now - self._first[0], share - self._first[1]
+            if done > 0 and share < 1:
+                text += f" · about {seconds(elapsed_s * (1 - share) / done)} left"
         if now < self._next_s:
             return
         if self._redraws:
@@ -224,10 +223,6 @@ class Progress:
     def scanned(self, n_done: int, n_all: int) -> None:
         """Show how many models of the folders were read."""
         self.show(f"reading the headers of the models: {n_done} of {n_all}", n_done / n_all)
-
-
-def _left(elapsed_s: float, done: float, left: float) -> str:
-    return f" · about {seconds(elapsed_s * left / done)} left" if done > 0 and left > 0 else ""
 
 
 def _overwrite(text: str) -> None:

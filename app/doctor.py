@@ -65,11 +65,7 @@ class Check:
 
 
 def check_gpu(*, has_gpu_build: bool | None) -> Check:
-    """Compare the NVIDIA devices with what llama.cpp can use.
-
-    Args:
-        has_gpu_build: Whether llama.cpp can put layers on a GPU; None if that is unknown.
-    """
+    """Compare the NVIDIA devices with what llama.cpp can use; None if that is unknown."""
     gpus = find_nvidia_gpus()
     if not gpus:
         device = "may use another GPU" if has_gpu_build else "uses the CPU"
@@ -228,13 +224,7 @@ def check_build(command: Sequence[str] = BUILD_COMMAND) -> tuple[Check, BuildFac
 def check_trial(
     model: Path | None, log_path: Path, *, command: Sequence[str] = WORKER_COMMAND
 ) -> Check:
-    """Load a model and decode a few tokens, as the chat does when it opens.
-
-    Args:
-        model: What to load; None if there is no model to try.
-        log_path: Where llama.cpp's own lines go.
-        command: How the engine's process is started.
-    """
+    """Load a model and decode a few tokens, as the chat does when it opens; None: no model."""
     if model is None:
         return Check(TRIAL, "note", "not tried, because no model was found", GET_STARTER)
     client = WorkerClient(log_path=log_path, command=command)
@@ -267,7 +257,7 @@ def rebuild_advice(exit_code: int | None) -> str:
             "llama.cpp was built for another processor: rebuild it with `make llama`, or "
             f"{REINSTALL}"
         )
-    if exit_code == -signal.SIGSEGV and _has_amx():
+    if exit_code == -signal.SIGSEGV and "amx_tile" in (this_processor().features or ()):
         escaped = NO_AMX.replace(" ", "\\ ")
         return (
             "GCC 12 miscompiles llama.cpp's AMX code. Rebuild llama.cpp without AMX: run "
@@ -303,7 +293,3 @@ def _why_not_loaded(exit_code: int, stderr: str) -> tuple[str, str]:
         return f"llama.cpp cannot be loaded: {describe_exit(exit_code)}", rebuild_advice(exit_code)
     last = (stderr.strip().splitlines() or ["no reason given"])[-1]
     return f"llama.cpp cannot be loaded: {last}", rebuild_advice(None)
-
-
-def _has_amx() -> bool:
-    return "amx_tile" in (this_processor().features or ())

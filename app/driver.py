@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
@@ -31,13 +31,6 @@ LEAVING = "".join(
     for mode in ("?2004l", "?7h", "?1000l", "?1003l", "?1006l", "<u", "?1049l", "?25h")
 )
 """Ends bracketed paste, mouse, keyboard protocol and alternate screen, and shows the cursor."""
-
-
-class Endable(Protocol):
-    """An application that a signal ends."""
-
-    def leave(self, return_code: int = 0) -> None:
-        """Save and end."""
 
 
 class TerminalDriver(LinuxDriver):
@@ -81,19 +74,14 @@ class TerminalDriver(LinuxDriver):
 
     def _enter_again(self) -> None:
         """Leave the mode and enter it: the shell has changed the terminal meanwhile."""
-        if not self._is_in_foreground():
-            os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg`
-            return
+        with suppress(OSError):  # no shell controls this terminal
+            if os.tcgetpgrp(self.fileno) != os.getpgrp():
+                os.kill(os.getpid(), signal.SIGSTOP)  # until the shell's `fg`
+                return
         self.suspend_application_mode()
         self._must_signal_resume = True
         self.resume_application_mode()
         self._app.refresh(layout=True)
-
-    def _is_in_foreground(self) -> bool:
-        try:
-            return os.tcgetpgrp(self.fileno) == os.getpgrp()
-        except OSError:
-            return True  # no shell controls this terminal
 
     def _end(self, number: int, _: FrameType | None) -> None:
         if self._must_end:
@@ -101,7 +89,7 @@ class TerminalDriver(LinuxDriver):
                 self._die(number)
             return
         self._must_end = True
-        self._call(cast(Endable, self._app).leave, SIGNALLED + number)
+        self._call(cast(Any, self._app).leave, SIGNALLED + number)
         after_a_while(self._die, number)
 
     def _die(self, number: int) -> None:
@@ -125,7 +113,7 @@ class TabDriver(WebDriver):
         super().run_input_thread()
         if not self.exit_event.is_set():  # the server is gone: this tab cannot be seen or closed
             code = SIGNALLED + signal.SIGHUP
-            leave = cast(Endable, self._app).leave
+            leave = cast(Any, self._app).leave
             self._loop.call_soon_threadsafe(self._app.call_later, leave, code)
             after_a_while(os._exit, code)
 

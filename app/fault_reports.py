@@ -53,18 +53,16 @@ def write_report(
 
     Messages of exceptions are left out: they may contain chat texts, file names or keys.
 
-    Args:
-        folder: Folder of the reports.
-        error: The exception.
-        doing: What kvchat was doing.
-        reference: A reference that is shown already; None computes it.
+    `doing` is what kvchat was doing; `reference` is one that is shown already, None computes it.
     """
     reference = reference or reference_of(error)
     path = folder / f"{reference}.txt"
     text = "\n".join(_lines(error, reference, doing)) + "\n"
     try:
         replace_file(path, [text.encode(errors="replace")], is_durable=False)
-        _drop_oldest(folder)
+        reports = sorted(folder.glob("*.txt"), key=lambda each: -each.stat().st_mtime)
+        for old in reports[N_REPORTS:]:
+            old.unlink(missing_ok=True)
     except OSError:
         return FaultReport(reference, None)
     return FaultReport(reference, path)
@@ -107,9 +105,3 @@ def _short(file: str) -> str:
     parts = Path(file).parts
     roots = (n for n, part in enumerate(parts) if part in ("app", "engine", "site-packages"))
     return str(Path(*parts[next(roots, len(parts) - 1) :]))
-
-
-def _drop_oldest(folder: Path) -> None:
-    reports = sorted(folder.glob("*.txt"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in reports[N_REPORTS:]:
-        path.unlink(missing_ok=True)

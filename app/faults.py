@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Protocol
+from typing import Any
 
 from textual._context import active_message_pump
 from textual.app import App
@@ -42,31 +42,16 @@ _DRAWING = {
 }
 
 
-class Shown(Protocol):
-    """The application as its faults need it."""
-
-    def show_fault(self, error: Exception, report: FaultReport) -> None:
-        """Show a notice."""
-
-    def show_error(self, error: EngineError) -> None:
-        """Show what went wrong and what to do about it."""
-
-    def end_after(self, report: FaultReport) -> None:
-        """Save everything and end, with a sentence on standard error."""
-
-
 class Faults:
     """Shows errors as notices and reports faults; closes a screen that cannot be drawn.
 
     Args:
-        app: The application.
-        shown: The same, as it shows faults.
+        app: The application, which shows faults (`KvchatApp`).
         folder: Returns the folder of the reports.
     """
 
-    def __init__(self, app: App[Any], shown: Shown, folder: Callable[[], Path]) -> None:
+    def __init__(self, app: Any, folder: Callable[[], Path]) -> None:
         self._app = app
-        self._shown = shown
         self._folder = folder
         self._times: dict[str, list[float]] = {}
         """When the last faults of each place were, in seconds."""
@@ -79,16 +64,20 @@ class Faults:
         if isinstance(error, WorkerFailed) and isinstance(error.error, Exception):
             error = error.error
         if isinstance(error, EngineError):
-            self._shown.show_error(error)
+            self._app.show_error(error)
             return
         pump = active_message_pump.get(None)
         report = self.report(error)
         is_mounted = getattr(pump, "_is_mounted", True)
         codes = {frame.f_code for frame, _ in walk_tb(error.__traceback__)}
         if not self._app.is_running:
-            self._shown.end_after(report)
+            self._app.end_after(report)
         elif codes & _DRAWING or not is_mounted:
-            self._leave(_screen_of(pump), report, is_new=not is_mounted)
+            screen = _screen_of(pump)
+            if screen is not None and screen is not self._app.screen_stack[0]:
+                self._app.call_later(close_screen, screen)
+            elif not is_mounted or self._is_in_a_row(report.reference):
+                self._app.end_after(report)
 
     def report(self, error: Exception) -> FaultReport:
         """Write a report and show a notice, unless the same fault was shown a moment ago."""
@@ -96,25 +85,19 @@ class Faults:
         reference = reference_of(error)
         at, report = self._reports.get(reference, (now - QUIET_S, None))
         if report is None or now - at >= QUIET_S:
-            name = _name(active_message_pump.get(None))
-            doing = f"last action {self.last_action}, in {name}"
+            pump = active_message_pump.get(None)
+            screen = type(_screen_of(pump)).__name__
+            doing = f"last action {self.last_action}, in {type(pump).__name__} of {screen}"
             report = write_report(self._folder(), error, doing=doing)
             self._reports[reference] = now, report
-            self._shown.show_fault(error, report)
+            self._app.show_fault(error, report)
         return report
 
     def report_thread(self, fault: ThreadFault) -> None:
         """Report what ended a thread's work, under the reference that its owner shows too."""
         doing = f"the thread {fault.thread}"
         report = write_report(self._folder(), fault.error, doing=doing, reference=fault.reference)
-        self._shown.show_fault(fault.error, report)
-
-    def _leave(self, screen: Screen[Any] | None, report: FaultReport, *, is_new: bool) -> None:
-        """Close a screen with those above it; end where the chat itself cannot be drawn."""
-        if screen is not None and screen is not self._app.screen_stack[0]:
-            self._app.call_later(close_screen, screen)
-        elif is_new or self._is_in_a_row(report.reference):
-            self._shown.end_after(report)
+        self._app.show_fault(fault.error, report)
 
     def _is_in_a_row(self, reference: str) -> bool:
         now = time.monotonic()
@@ -158,8 +141,8 @@ def _outliving_faults(dispatch: Callable[..., Awaitable[None]]) -> Callable[...,
         try:
             await dispatch(self, message)
         except Exception as error:  # whatever it is, the widget lives on
-            faults = _faults_of(self)
-            if faults is None:
+            faults = getattr(self.app, "faults", None)
+            if not isinstance(faults, Faults):
                 raise
             faults.handle(error)
 
@@ -200,20 +183,8 @@ def _ignoring_removed_widgets(find: Callable[..., Found]) -> Callable[..., Found
     return found
 
 
-def _faults_of(pump: MessagePump) -> Faults | None:
-    """The faults of the application; None in one that has none, such as that of a test."""
-    faults = getattr(pump.app, "faults", None)
-    return faults if isinstance(faults, Faults) else None
-
-
 def _screen_of(pump: MessagePump | None) -> Screen[Any] | None:
     try:
         return pump.screen if isinstance(pump, Widget) else None
     except NoScreen:
         return None
-
-
-def _name(pump: MessagePump | None) -> str:
-    screen = _screen_of(pump)
-    beside = "" if screen is None or screen is pump else f" of {type(screen).__name__}"
-    return f"{type(pump).__name__}{beside}"

@@ -10,7 +10,7 @@ from app.config import Settings
 from engine.builds import installed_build
 from engine.cache.namespace import FileHashes
 from engine.configuration import Configuration
-from engine.events import Finished, FinishReason, Loaded
+from engine.events import Finished, Loaded
 from engine.files import expanded, is_file
 from engine.manifest import (
     Manifest,
@@ -95,16 +95,6 @@ def made_with() -> str:
     return f"kvchat {__version__}, llama-cpp-python {installed_build().partition('@')[0]}"
 
 
-_ENDS = {
-    FinishReason.LENGTH.value: "`max_tokens` was reached",
-    FinishReason.STOP_STRING.value: "the reply ended at a stop string",
-    FinishReason.STOP_TOKEN.value: "the reply ended at a stop token",
-    FinishReason.CONTEXT.value: "the context was full",
-    FinishReason.CANCELLED.value: "the reply was stopped",
-}
-"""Ends of a reply that do not depend on its tokens."""
-
-
 def difference(manifest: Manifest, index: int, finished: Finished) -> str | None:
     """How a reply differs from its recording, and why; None if it does not, or has none."""
     if not manifest.replies:
@@ -113,18 +103,13 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     at = first_divergence(recording.token_ids, finished.token_ids)
     if at is None:
         return None
-    n_recorded, n_here = len(recording.token_ids), len(finished.token_ids)
     here = made_with()
     cause = "another processor or GPU may round differently"
     if manifest.asked not in (None, manifest.digest):
         cause = "the manifest was edited after it was recorded"
     elif here != manifest.made_with:
         cause = f"it was recorded with {manifest.made_with} and run with {here}"
-    name = f"reply {index + 1}"
-    if at < min(n_recorded, n_here):
-        return f"{name} matches the recording only up to token {at} of {n_recorded}: {cause}"
-    reason = finished.reason.value if n_here < n_recorded else recording.finish_reason
-    cause = _ENDS.get(reason, cause)
-    if n_here < n_recorded:
-        return f"{name} ends after {n_here} of the {n_recorded} recorded tokens: {cause}"
-    return f"{name} has {n_here} tokens, but the recorded reply ends after {n_recorded}: {cause}"
+    return (
+        f"reply {index + 1}, with {len(finished.token_ids)} tokens ({finished.reason}), matches "
+        f"the recording only up to token {at} of {len(recording.token_ids)}: {cause}"
+    )

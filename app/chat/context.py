@@ -66,21 +66,25 @@ def is_surely_longer(text: str, n_ctx: int) -> bool:
 class Trim:
     """The messages that the model would no longer see."""
 
-    kept_from: int
+    context_start: int
     """Id of the first message that it would still see: a question."""
     dropped: tuple[StoredMessage, ...]
     """The messages before it, except those that were dropped earlier."""
 
 
 def trim_of(
-    path: Sequence[StoredMessage], *, n_ctx: int, fixed_text: str = "", kept_from: int | None = None
+    path: Sequence[StoredMessage],
+    *,
+    n_ctx: int,
+    fixed_text: str = "",
+    context_start: int | None = None,
 ) -> Trim | None:
     """The fewest oldest turns to drop so that a third of the context is free.
 
-    `path` starts at the root; the model sees it from `kept_from` on, after `fixed_text`. The last
-    question and its reply always stay. None if there is no turn before them.
+    `path` starts at the root; the model sees it from `context_start` on, after `fixed_text`. The
+    last question and its reply always stay. None if there is no turn before them.
     """
-    start, questions = index_of(kept_from, path), _questions_after(kept_from, path)
+    start, questions = index_of(context_start, path), _questions_after(context_start, path)
     if not questions:
         return None
     n_fixed = TURN_TOKENS + round(len(fixed_text.encode()) / BYTES_PER_TOKEN)
@@ -89,8 +93,8 @@ def trim_of(
     return Trim(path[first].id, tuple(path[start:first]))
 
 
-def _questions_after(kept_from: int | None, path: Sequence[StoredMessage]) -> list[int]:
-    start = index_of(kept_from, path)
+def _questions_after(context_start: int | None, path: Sequence[StoredMessage]) -> list[int]:
+    start = index_of(context_start, path)
     return [i for i in range(start + 1, len(path)) if path[i].role == "user"]
 
 
@@ -104,7 +108,7 @@ def summary_request(
     path: Sequence[StoredMessage],
     *,
     system_prompt: str,
-    kept_from: int | None,
+    context_start: int | None,
     summary: str | None,
     n_ctx: int,
     owner: str,
@@ -117,10 +121,10 @@ def summary_request(
     max_tokens = min(MAX_SUMMARY_TOKENS, n_ctx // SUMMARY_SHARE)
     fixed = f"{system_prompt}{summary or ''}{INSTRUCTION}"
     n_free = n_ctx - max_tokens - round(len(fixed.encode()) / BYTES_PER_TOKEN)
-    start = index_of(kept_from, path)
-    first = _first_that_fits([start, *_questions_after(kept_from, path)], path, n_free)
+    start = index_of(context_start, path)
+    first = _first_that_fits([start, *_questions_after(context_start, path)], path, n_free)
     messages = prompt_messages(
-        system_prompt, path, kept_from=path[first].id if first else None, summary=summary
+        system_prompt, path, context_start=path[first].id if first else None, summary=summary
     )
     request = GenerationRequest(
         messages=with_question(messages, INSTRUCTION),

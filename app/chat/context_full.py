@@ -59,7 +59,7 @@ class ContextFull:
         """Show the model the chat from a later question on, and continue the reply."""
         trim = self._trim()
         if trim is not None:
-            self._history.see_from(trim.kept_from)
+            self._history.see_from(trim.context_start)
             self._conversation.continue_reply()
 
     def summarise(self) -> None:
@@ -73,9 +73,9 @@ class ContextFull:
             return
         history.notes.add(trim.dropped[-1].id, SUMMARISING)
         request, n_left_out = summary_request(
-            history.path_before(trim.kept_from),
+            history.path_before(trim.context_start),
             system_prompt=history.system_prompt,
-            kept_from=chat.kept_from,
+            context_start=chat.context_start,
             summary=chat.summary,
             n_ctx=conversation.n_ctx,
             owner=owner_of(chat.id),
@@ -115,7 +115,7 @@ class ContextFull:
             if text is None:
                 self._warn(f"No summary: {problem}.")
             else:
-                self._save(chat_id, trim.kept_from, text)
+                self._save(chat_id, trim.context_start, text)
             if self._history.is_shown(chat_id):
                 notes = self._history.notes
                 notes.remove(notes.find(trim.dropped[-1].id, SUMMARISING))
@@ -125,7 +125,7 @@ class ContextFull:
         except EngineError as error:
             self._warn(str(error), error.title)
 
-    def _save(self, chat_id: int, kept_from: int, summary: str) -> None:
+    def _save(self, chat_id: int, context_start: int, summary: str) -> None:
         store = self._history.store
         lock = store.lock_chat(chat_id)
         if lock is None:
@@ -133,4 +133,4 @@ class ContextFull:
                 "another kvchat process is answering in this chat: the summary is not saved"
             )
         with lock:
-            store.update_chat(chat_id, kept_from=kept_from, summary=summary)
+            store.update_chat(chat_id, context_start=context_start, summary=summary)

@@ -34,15 +34,15 @@ def prompt_messages(
     system_prompt: str,
     path: Sequence[StoredMessage],
     *,
-    kept_from: int | None = None,
+    context_start: int | None = None,
     summary: str | None = None,
 ) -> tuple[Message, ...]:
     """The messages of a request from the root of a chat on; those without text are left out.
 
-    The model sees them from `kept_from` on, or all if that is not on the path, and the summary in
-    place of the others.
+    The model sees them from `context_start` on, or all if that is not on the path, and the summary
+    in place of the others.
     """
-    n_hidden = index_of(kept_from, path)
+    n_hidden = index_of(context_start, path)
     note = f"{SUMMARY_BEGINS}\n{summary.strip()}" if n_hidden and summary else ""
     prompt = system_prompt.strip()
     # Without a system prompt the summary goes before the first question: some templates know no

@@ -224,7 +224,7 @@ class ChatHistory:
     @property
     def n_hidden(self) -> int:
         """Messages at the start of the shown path that the model does not see."""
-        return index_of(self.chat.kept_from if self.chat else None, self._path)
+        return index_of(self.chat.context_start if self.chat else None, self._path)
 
     @property
     def is_trimmed(self) -> bool:
@@ -244,12 +244,12 @@ class ChatHistory:
             return None
         summary = chat.summary if self.n_hidden else None
         fixed = f"{self.system_prompt}{summary or ''}"
-        return trim_of(self._path, n_ctx=n_ctx, fixed_text=fixed, kept_from=chat.kept_from)
+        return trim_of(self._path, n_ctx=n_ctx, fixed_text=fixed, context_start=chat.context_start)
 
     def see_from(self, message_id: int | None) -> None:
         """Show the model the chat from a message on, without a summary; None shows it all."""
         if self.chat is not None:
-            self.store.update_chat(self.chat.id, kept_from=message_id, summary=None)
+            self.store.update_chat(self.chat.id, context_start=message_id, summary=None)
             self.refresh()
 
     def request_messages(self, message_id: int | None) -> tuple[Message, ...]:
@@ -258,7 +258,7 @@ class ChatHistory:
         return prompt_messages(
             self.system_prompt,
             self._path[: 0 if index is None else index + 1],
-            kept_from=self.chat.kept_from if self.chat else None,
+            context_start=self.chat.context_start if self.chat else None,
             summary=self.chat.summary if self.chat else None,
         )
 

@@ -62,24 +62,24 @@ class ChatLine(JsonLine):
     sampling: SamplingSettings
     summary: str | None = None
     head: Int64 | None = None
-    kept_from: Int64 | None = None
+    context_start: Int64 | None = None
     folder: str = ""
     is_pinned: bool = False
 
     def tree(self, messages: Mapping[int, StoredMessage], line: int) -> ChatTree:
         """The chat with its messages; `ChatFileError` if its head is none of them."""
-        for name, key in (("head", self.head), ("kept_from", self.kept_from)):
+        for name, key in (("head", self.head), ("context_start", self.context_start)):
             if key is not None and key not in messages:
                 raise wrong_line(line, f"{name} is {key}, but the chat has no message {key}")
         values = {name: getattr(self, name) for name in CHAT_FIELDS}
-        chat = Chat(id=0, head_id=self.head, kept_from=self.kept_from, **values)
+        chat = Chat(id=0, head_id=self.head, context_start=self.context_start, **values)
         return ChatTree(chat, tuple(messages[key] for key in sorted(messages)))
 
 
 CHAT_FIELDS = tuple(
     name
     for name in ChatLine.model_fields
-    if name not in ("format", "version", "n_messages", "head", "kept_from")
+    if name not in ("format", "version", "n_messages", "head", "context_start")
 )
 
 
@@ -147,7 +147,7 @@ def _chat_line(tree: ChatTree, ids: Mapping[int, int]) -> str:
         "n_messages": len(tree.messages),
         **{name: getattr(chat, name) for name in CHAT_FIELDS},
         "head": ids.get(chat.head_id or 0),
-        "kept_from": ids.get(chat.kept_from or 0),
+        "context_start": ids.get(chat.context_start or 0),
         "sampling": sampling,
     }
     return _line(ChatLine, values)

@@ -19,9 +19,9 @@ from app.cache import (
     with_continuations,
 )
 from app.cli.options import AGE, Size, json_option
-from app.config import load_settings, require_settings, save_setting
+from app.config import load_settings, require_settings
 from app.console import Progress, confirm, log_line, print_json, print_line
-from app.format import count, counted, exact_bytes, local_time, nbytes, nbytes_of
+from app.format import count, counted, local_time, nbytes, nbytes_of
 from app.sanitize import one_line
 from app.tables import console, plain_table
 from engine.cache.segments import Segment
@@ -47,7 +47,6 @@ def command(ctx: click.Context) -> None:
     \b
     kvchat cache verify             read and check every state
     kvchat cache prune --older 30d  delete states not used for 30 days
-    kvchat cache budget 4GiB        set the disk budget, from the next start
     """  # noqa: D301  click wants the backspace character itself
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_)
@@ -121,29 +120,6 @@ def prune(*, older: float | None, limit: int | None) -> None:
     log_line(_removed_text(gone, left))
     if older is None and left > limit:
         log_line("the remaining states are pinned: unpin them with `kvchat cache unpin KEY`")
-
-
-@command.command(name="budget")
-@click.argument("disk", metavar="[SIZE]", type=SIZE, required=False)
-@click.option("--warm", type=SIZE, help="Maximum RAM for saved states, such as 1GiB.")
-def budget(disk: int | None, warm: int | None) -> None:
-    """Print the budgets, or set the disk budget to SIZE; 0: save nothing on disk."""
-    require_settings()
-    for key, size in (("cold", disk), ("warm", warm)):
-        if size is not None:
-            save_setting("cache", key, exact_bytes(size))
-    settings = require_settings().cache
-    with _store() as store:
-        used = store.nbytes
-    if not settings.enabled:
-        print_line("no states are saved: set enabled = true under [cache] in the settings")
-    print_line(f"disk    {nbytes_of(used, settings.cold)}")
-    free = nbytes(settings.reserve)
-    print_line(f"RAM     {nbytes(settings.warm)}; {free} stay free for other programs")
-    if used > settings.cold:
-        print_line("the states exceed the budget: `kvchat cache prune` deletes the excess")
-    if (disk, warm) != (None, None):
-        log_line("the budget takes effect when kvchat is restarted")
 
 
 @command.command(name="clear")

@@ -294,7 +294,7 @@ def _print_chat(
     if chat.system_prompt:
         _print_part("system prompt", chat.system_prompt)
     for message in path:
-        if message.id == chat.kept_from:
+        if message.id == chat.context_start:
             print_line(("\n── the model no longer sees the messages above ──", "dim"))
             if chat.summary:
                 _print_part("summary of those messages", chat.summary)

@@ -77,10 +77,14 @@ def _imported(
     is_flag = words[0].startswith("-") and words[0] != STANDARD_INPUT
     if len(words) > 1 or is_flag or (server_index(words) == 0 and not is_file(Path(words[0]))):
         return read_words(words, name=name)
-    path, n_layers = _model(model)
+    path = None if model is None else find_model(model, model_folders())
     return read_text(
-        _text_of(words[0]), name=name, entry=entry, model=path, n_layers=n_layers
-    )  # fmt: skip
+        _text_of(words[0]),
+        name=name,
+        entry=entry,
+        model=None if path is None else str(path),
+        n_layers=None if path is None else read_model(path).architecture.n_blocks,
+    )
 
 
 def _text_of(source: str) -> str:
@@ -103,10 +107,3 @@ def _text_of(source: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise ImportedFileError(f"{source} is not UTF-8 text: {error}") from error
-
-
-def _model(name: str | None) -> tuple[str | None, int | None]:
-    if name is None:
-        return None, None
-    path = find_model(name, model_folders())
-    return str(path), read_model(path).architecture.n_blocks

@@ -195,7 +195,10 @@ def get(name: str, *, folder: Path | None, is_sure: bool) -> None:
     if projector is not None:
         _download(projector, folder, is_sure=is_sure)
         return
-    offer, model = _offered(name)
+    with Progress().hub() as reading:
+        asked = repository_of(name)
+        offer = read_offer(asked, user_planner(), reading.header)
+    model = offer.best if asked.wanted is None else offer.named(asked.wanted)
     if model is None:
         print_offer(offer)
         raise ModelFileError(
@@ -264,6 +267,7 @@ def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
 
 def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
+    folder, home = entry.path.parent, Path.home()
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
     if symbols_for(sys.stdout.encoding) != "block":
@@ -276,7 +280,7 @@ def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
         f"{entry.nbytes / 2**20:,.0f} MiB",
         "-" if option is None else _verdict(option),
         speed,
-        _short(entry.path.parent),
+        f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder),
     )
 
 
@@ -284,11 +288,6 @@ def _verdict(option: ModelOption) -> str:
     if option.verdict is None:
         return "-"
     return SPILLS if option.spills else WORDS[option.verdict]
-
-
-def _short(folder: Path) -> str:
-    home = Path.home()
-    return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
 
 def _print_where_to_put_models() -> None:
@@ -357,14 +356,6 @@ def _download(model: HubModel, folder: Path | None, verdict: str = "", *, is_sur
 
         path = download(model, place, show)
     print_line(str(path))
-
-
-def _offered(name: str) -> tuple[HubOffer, HubModel | None]:
-    """The repository of a name, and the model of it that is meant or suits best."""
-    with Progress().hub() as reading:
-        asked = repository_of(name)
-        offer = read_offer(asked, user_planner(), reading.header)
-    return offer, offer.best if asked.wanted is None else offer.named(asked.wanted)
 
 
 def _path(name: str) -> Path:

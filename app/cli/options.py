@@ -44,12 +44,7 @@ SEED = click.IntRange(0, 2**63 - 1)
 
 
 class Parsed(click.ParamType[T]):
-    """A value that a function reads from the typed text; its `EngineError`s become click's.
-
-    Args:
-        name: Stands for the value in the help.
-        read: Reads the text.
-    """
+    """A value that `read` reads from the typed text; its `EngineError`s become click's."""
 
     def __init__(self, name: str, read: Callable[[str], T]) -> None:
         self.name = name
@@ -79,7 +74,9 @@ class Size(Parsed[int]):
     """Bytes, written as `2GiB`; a number without a unit is GiB."""
 
     def __init__(self, *, can_be_zero: bool = False) -> None:
-        super().__init__("SIZE", partial(_size, can_be_zero=can_be_zero))
+        super().__init__(
+            "SIZE", lambda text: 0 if can_be_zero and text.strip() == "0" else parse_bytes(text)
+        )
 
 
 class Layers(Parsed[int | str]):
@@ -87,7 +84,12 @@ class Layers(Parsed[int | str]):
 
     def __init__(self, *, has_auto: bool = False) -> None:
         words = {"all", "auto"} if has_auto else {"all"}
-        super().__init__("N|all", partial(_layers, words=words))
+
+        def read(text: str) -> int | str:
+            typed = text.strip().lower()
+            return typed if typed in words else parse_layers(typed)
+
+        super().__init__("N|all", read)
 
 
 class Number(click.FloatRange):
@@ -112,15 +114,6 @@ def sampling(setting: str) -> Number:
         min_open="gt" in limits,
         max_open="lt" in limits,
     )
-
-
-def _size(text: str, *, can_be_zero: bool) -> int:
-    return 0 if can_be_zero and text.strip() == "0" else parse_bytes(text)
-
-
-def _layers(text: str, *, words: set[str]) -> int | str:
-    typed = text.strip().lower()
-    return typed if typed in words else parse_layers(typed)
 
 
 def _adapter(text: str) -> str:
@@ -193,9 +186,7 @@ def joined(*options: Callable[[Command], Command]) -> Callable[[Command], Comman
 def gathered(name: str, place: str) -> Callable[[Command], Command]:
     """A decorator: the command receives one dataclass for the options that are its fields.
 
-    Args:
-        name: Of the command's parameter.
-        place: Module and name of the dataclass, which is imported when the command runs.
+    `place` is the dataclass as `module:Name`, which is imported when the command runs.
     """
 
     def decorate(command: Command) -> Command:
@@ -294,12 +285,7 @@ def is_typed(name: str) -> bool:
 
 
 def refuse_typed(why: str, is_refused: Callable[[str], bool]) -> None:
-    """Refuse parameters that do not go with another option.
-
-    Args:
-        why: Begins the message; what to leave out follows.
-        is_refused: Whether a parameter of this name does not go with it.
-    """
+    """Refuse typed parameters that do not go with another option; `why` begins the message."""
     context = click.get_current_context()
     for param in context.command.params:
         name = param.name or ""

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -23,7 +24,7 @@ from engine.model.library import (
     read_facts,
     read_headers,
 )
-from engine.planning.draft_advice import Advice, MachineKind, Worth
+from engine.planning.draft_advice import MachineKind, Worth
 from engine.planning.pairs import DraftOption, DraftOptions, options_of, server_options
 from engine.planning.request import take_model
 
@@ -53,8 +54,10 @@ def command(
     of the files and estimates the gain from the bytes that each model reads per step.
     `kvchat bench` measures the gain.
     """
+    if machine is None:
+        machine = "gpu" if any(each.kind == "gpu" for each in usable_devices()) else "cpu"
     with Progress() as progress:
-        found = _draft_options(model, folders, machine or _machine(), progress)
+        found = _draft_options(model, folders, machine, progress)
     if as_json:
         print_json(_as_json(found))
     else:
@@ -82,44 +85,12 @@ def _draft_options(
     return options_of(target, models, own, machine)
 
 
-def _machine() -> MachineKind:
-    return "gpu" if any(device.kind == "gpu" for device in usable_devices()) else "cpu"
-
-
 def _as_json(found: DraftOptions) -> dict[str, object]:
     best = found.best
     return {
-        "target": found.target,
-        "problem": found.problem,
+        **asdict(found),
         "best": None if best is None else best.name,
         "llama_server": None if best is None else server_options(best),
-        **{
-            name: [_draft_as_json(each) for each in getattr(found, name)]
-            for name in ("drafts", "unsuitable", "missing")
-        },
-        "lookup": _advice_as_json(found.look_up),
-    }
-
-
-def _draft_as_json(draft: DraftOption) -> dict[str, object]:
-    return {
-        "name": draft.name,
-        "path": draft.path,
-        "bytes": draft.nbytes,
-        "file_type": draft.file_type,
-        "share_of_target": draft.share,
-        "published_as": draft.published_as,
-        **_advice_as_json(draft.advice),
-    }
-
-
-def _advice_as_json(advice: Advice) -> dict[str, object]:
-    gains = {"low": advice.low, "high": advice.high}
-    return {
-        "verdict": str(advice.worth),
-        "reason": advice.reason,
-        "n_draft": advice.n_draft,
-        **{f"gain_{name}": None if gain is None else gain.factor for name, gain in gains.items()},
     }
 
 

@@ -43,7 +43,7 @@ def command(
     from app.config import UserSettings
     from app.render.lines import plain
     from app.render.settings import detail_lines
-    from app.setting_definitions import settings_schema
+    from app.setting_definitions import definitions, settings_schema
 
     if schema:
         print_json(settings_schema())
@@ -56,7 +56,9 @@ def command(
     if settings.loaded.problem is not None:
         note(settings.loaded.problem)
     if name is None:
-        _show([_value(each, settings) for each in _all(settings)], as_json=as_json)
+        tables = settings.settings.model_dump(include=set(OPEN_TABLES))
+        own = (_open(table, key) for table in OPEN_TABLES for key in tables[table])
+        _show([_value(each, settings) for each in (*definitions(), *own)], as_json=as_json)
         return
     definition = _named(name)
     if value is not None or takes_default:
@@ -71,13 +73,6 @@ def command(
     if not as_json and value is None:
         for line in detail_lines(found, 80):
             print_line(f"  {plain(line)}")
-
-
-def _all(settings: "UserSettings") -> "list[SettingDefinition]":
-    from app.setting_definitions import definitions
-
-    tables = settings.settings.model_dump(include=set(OPEN_TABLES))
-    return [*definitions(), *(_open(table, key) for table in OPEN_TABLES for key in tables[table])]
 
 
 def _named(name: str) -> "SettingDefinition":

@@ -87,7 +87,7 @@ def chat_facts(row: ChatRow) -> Line:
         fmt.counted(size.n_messages, "message"),
         f"{fmt.tokens(n_tokens)} {fmt.plural(n_tokens, 'token')} generated" if n_tokens else "",
         "archived" if chat.archived_at is not None else "",
-        "the oldest turns are hidden from the model" if chat.kept_from is not None else "",
+        "the oldest turns are hidden from the model" if chat.context_start is not None else "",
     ]
     return (Run(" · ".join(part for part in parts if part), "muted"),)
 

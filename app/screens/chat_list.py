@@ -65,7 +65,7 @@ class ChatList(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash,ctrl+f", "search", "Search", id="chats-search",
-                tooltip='Search all chats for words, parts of words or "whole phrases"'),
+                tooltip='Search all chats for words, parts of words or "phrases"'),
         Binding("r", "rename", "Rename", id="chats-rename", tooltip="Change the title of the chat"),
         Binding("p", "pin", "Pin", id="chats-pin",
                 tooltip="Pin the highlighted chat to the top, or unpin it"),

@@ -1,12 +1,11 @@
 """The chats of a user: a tree of messages each, in SQLite, written while a reply streams."""
 
 import os
-import re
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC
 from itertools import chain, count
@@ -19,13 +18,13 @@ from app.store import search, sql
 from app.store.database import (
     Backup,
     acquire_lock,
+    connect,
     expire_backup,
     hold_database,
     open_database,
     release_database,
 )
-from app.store.errors import ChatInUseError, StoreError
-from app.store.readers import Readers
+from app.store.errors import ChatInUseError, StoreError, is_damage, store_error
 from app.store.records import (
     CHAT_COLUMNS,
     Chat,
@@ -43,7 +42,6 @@ from engine.model.speeds import ModelSpeed
 
 RECENT_REPLIES = 20
 """The newest replies of a model, whose median is its speed in chats."""
-_FORKED = re.compile(r"^\(fork(?: \d+)?\) ")
 
 
 class ChatStore:
@@ -64,11 +62,7 @@ class ChatStore:
     """
 
     def __init__(self, path: Path, *, patience_s: float | None = None) -> None:
-        """Open the database at a path, or create it.
-
-        Args:
-            path: The database file.
-            patience_s: How long a write waits for another program; None is the writer's default.
+        """Open the database at a path, or create it; a write waits `patience_s` for other programs.
 
         Raises:
             StoreError: If it cannot be opened, or has the tables of another version.
@@ -85,7 +79,7 @@ class ChatStore:
         if patience_s is not None:
             self.writer.patience_s = patience_s
         self._backup = Backup(path)
-        self._readers = Readers(path)
+        self._is_damaged = False
         self._new_lock: FileLock | None = None
         self._new_index = 0
         """Which of the new chats of all open kvchats is this one's."""
@@ -123,7 +117,7 @@ class ChatStore:
         Words are found inside words too, whatever their case; a phrase in double quotes is whole
         words in sequence. No text is an error, and blanks alone find nothing.
         """
-        with self._readers.connection() as connection:
+        with self._reading() as connection:
             return search.search(connection, text, limit)
 
     def chat(self, chat_id: int) -> Chat:
@@ -234,19 +228,17 @@ class ChatStore:
     def fork_chat(self, message_id: int, *, live: StoredMessage | None = None) -> Chat:
         """Copy a chat with its settings up to one of its messages, and return the copy.
 
-        Args:
-            message_id: The last message of the copy.
-            live: A reply that is being written, as the copy should have it.
+        `live` is a reply that is being written, as the copy should have it.
         """
         path = self.path_to(message_id)
         chat = self.chat(path[-1].chat_id)
-        is_seen = chat.kept_from in {message.id for message in path}
+        is_seen = chat.context_start in {message.id for message in path}
         now = time.time()
         forked = replace(
             chat,
-            title=self._title_of_fork(chat.title),
+            title=f"(fork) {chat.title.removeprefix('(fork) ')}",
             head_id=message_id,
-            kept_from=chat.kept_from if is_seen else None,
+            context_start=chat.context_start if is_seen else None,
             summary=chat.summary if is_seen else None,
             archived_at=None,
             created_at=now,
@@ -255,23 +247,10 @@ class ChatStore:
         copied = (live if live and live.id == message.id else message for message in path)
         return self.add_trees([ChatTree(forked, tuple(copied))])[0]
 
-    def _title_of_fork(self, title: str) -> str:
-        """The title after `(fork)`, `(fork 2)` and so on: narrow lists cut the end of titles."""
-        ends = f") {_FORKED.sub('', title)}"
-        [(n,)] = self._read(
-            "SELECT COUNT(*) FROM chats WHERE substr(title, 1, 5) = '(fork' "
-            "AND substr(title, -length(?)) = ?",
-            ends,
-            ends,
-        )
-        return f"(fork {n + 1}{ends}" if n else f"(fork{ends}"
-
     def delete_chat(self, chat_id: int, held: FileLock | None = None) -> None:
         """Delete a chat and all of its messages; a deleted chat is no error.
 
-        Args:
-            chat_id: The chat.
-            held: The caller's lock on it; without one the chat is locked meanwhile.
+        `held` is the caller's lock on it; without one the chat is locked meanwhile.
 
         Raises:
             ChatInUseError: If another kvchat process is answering in the chat.
@@ -311,11 +290,9 @@ class ChatStore:
         self.writer.write_partial(message_id, content, token_ids)
 
     def finish_message(self, ended: StoredMessage) -> StoredMessage | None:
-        """Save the end of a reply; later partial writes of it change nothing.
+        """Save the end of a reply, and return it as stored; later partial writes change nothing.
 
-        Returns:
-            The reply as stored; None while another program holds the database, which gets it as
-            soon as it is free.
+        None while another program holds the database: the reply is saved as soon as it is free.
         """
         self.writer.drop_partial(ended.id)
         return self.writer.run_surely(lambda db: sql.finish_message(db, ended))
@@ -365,10 +342,9 @@ class ChatStore:
         try:
             self.writer.close()
         finally:
-            self._readers.close()
             if self._new_lock is not None:
                 self._new_lock.close()
-            is_whole = not (self._readers.is_damaged or self.writer.is_damaged)
+            is_whole = not (self._is_damaged or self.writer.is_damaged)
             release_database(self.path, self._holder, is_whole=is_whole)
 
     def __enter__(self) -> Self:
@@ -377,8 +353,20 @@ class ChatStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection for one read; opening it takes 0.1 ms."""
+        if self._is_closed:
+            raise StoreError(f"{self.path} is closed")
+        try:
+            with closing(connect(self.path)) as connection:
+                yield connection
+        except sqlite3.Error as error:
+            self._is_damaged = self._is_damaged or is_damage(error)
+            raise store_error(error, self.path) from error
+
     def _read(self, query: str, *values: int | str | None) -> list[sqlite3.Row]:
-        with self._readers.connection() as connection:
+        with self._reading() as connection:
             return connection.execute(query, values).fetchall()
 
     def _row(self, kind: str, key: int, query: str) -> sqlite3.Row:

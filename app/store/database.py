@@ -63,7 +63,7 @@ def hold_database(path: Path) -> int:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        holder = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT, 0o600)
+        holder = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         remedy = "make the folder writable, or set XDG_DATA_HOME to another folder"
         raise file_error(error, path.parent, remedy) from error
@@ -75,10 +75,7 @@ def open_database(path: Path, holder: int) -> tuple[sqlite3.Connection, str | No
     """Open the database, or create it; the second value is what the user should know about it.
 
     A damaged file is moved aside to a name with `.broken` in it, and the backup takes its place.
-
-    Args:
-        path: The database file; it need not exist.
-        holder: What `hold_database` returned for it.
+    `holder` is the result of `hold_database`.
 
     Raises:
         StoreError: If the file cannot be opened, or has the tables of another version.
@@ -182,12 +179,9 @@ def _age_s(path: Path) -> float:
 
 
 def release_database(path: Path, holder: int, *, is_whole: bool) -> None:
-    """Release what `hold_database` returned, and note how the last kvchat left the file.
+    """Release the descriptor of `hold_database`; record the state of an undamaged file in it.
 
-    Args:
-        path: The database file, to which no connection is open any more.
-        holder: What `hold_database` returned for it.
-        is_whole: Whether no damage was met.
+    No connection to the database is open any more.
     """
     if is_whole and _holds_alone(holder):
         # Without the note the next start checks the whole file, and no more than that.
@@ -292,7 +286,3 @@ def problem_of(path: Path) -> str | None:
     except (sqlite3.Error, UnicodeDecodeError, StoreError) as error:
         return str(error)
     return None if verdict == "ok" else f"{path} is damaged ({verdict})"
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(path.name + ".lock")

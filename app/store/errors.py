@@ -10,13 +10,7 @@ from engine.errors import EngineError
 class StoreError(EngineError):
     """The chat database cannot be opened, read or written."""
 
-    title = "The chats cannot be saved"
-
-
-class ChatReadError(StoreError):
-    """The chat database cannot be read."""
-
-    title = "The chats cannot be read"
+    title = "The chats cannot be read or saved"
 
 
 class ChatGoneError(StoreError):
@@ -29,11 +23,6 @@ class ChatInUseError(StoreError):
     """Another kvchat is answering in a chat."""
 
     title = "The chat is in use"
-
-
-def read_error(error: sqlite3.Error, path: Path) -> ChatReadError:
-    """The error that explains why the database at `path` cannot be read."""
-    return ChatReadError(str(store_error(error, path)))
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:

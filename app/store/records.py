@@ -39,10 +39,10 @@ class Chat:
     head_id: int | None = None
     archived_at: float | None = None
     """When the chat was archived, in seconds since the epoch; None if it was not."""
-    kept_from: int | None = None
+    context_start: int | None = None
     """First message that the model sees, if it is on the shown path; None for all."""
     summary: str | None = None
-    """What the model sees in place of the messages before `kept_from`."""
+    """What the model sees in place of the messages before `context_start`."""
     folder: str = ""
     """Empty for none."""
     is_pinned: bool = False
@@ -60,7 +60,7 @@ class ChatChanges(TypedDict, total=False):
     sampling: SamplingSettings
     head_id: int | None
     archived_at: float | None
-    kept_from: int | None
+    context_start: int | None
     summary: str | None
     folder: str
     is_pinned: bool

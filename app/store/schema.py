@@ -13,7 +13,7 @@ VERSION = 1
 
 # A message never cascades to its children: SQLite stops cascades at a depth of 1,000, which a long
 # chat reaches. Deleting the chat removes all of its messages in one statement instead.
-# Of a chat whose context was full the model sees `summary` and the messages from `kept_from` on.
+# Of a chat whose context was full the model sees `summary` and the messages from `context_start`.
 CHATS_AND_MESSAGES = """
 CREATE TABLE IF NOT EXISTS chats (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -26,14 +26,14 @@ CREATE TABLE IF NOT EXISTS chats (
     sampling TEXT NOT NULL,
     head_id INTEGER REFERENCES messages(id) ON DELETE SET NULL,
     archived_at REAL,
-    kept_from INTEGER REFERENCES messages(id) ON DELETE SET NULL,
+    context_start INTEGER REFERENCES messages(id) ON DELETE SET NULL,
     summary TEXT,
     folder TEXT NOT NULL DEFAULT '',
     is_pinned INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS chats_by_update ON chats(updated_at);
 CREATE INDEX IF NOT EXISTS chats_by_head ON chats(head_id);
-CREATE INDEX IF NOT EXISTS chats_by_kept_from ON chats(kept_from);
+CREATE INDEX IF NOT EXISTS chats_by_context_start ON chats(context_start);
 CREATE TABLE IF NOT EXISTS messages (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     chat_id INTEGER NOT NULL REFERENCES chats(id) ON DELETE CASCADE,

@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from app.store.errors import ChatGoneError, StoreError
 from app.store.records import (
@@ -66,12 +66,14 @@ OF_ENDED_REPLIES = (
     "controller",
 )  # fmt: skip
 """The columns of a message that are written when a reply ends."""
+_NO_MESSAGES: dict[str, object] = {"head_id": None, "context_start": None}
+"""Columns of a chat that refer to its messages, while it has none."""
 
 
 def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> Chat:
     """Change a chat, and return it."""
     _require_message_of(db, chat_id, changes.get("head_id"))
-    _require_message_of(db, chat_id, changes.get("kept_from"))
+    _require_message_of(db, chat_id, changes.get("context_start"))
     assignments = ", ".join(f"{name} = ?" for name in changes) or "id = id"
     row = db.execute(
         f"UPDATE chats SET {assignments} WHERE id = ? RETURNING {CHAT_COLUMNS}",
@@ -91,7 +93,8 @@ def add_messages(
     """
     now = time.time()
     model_path = _as_text(chat.model_path)
-    chat_id = chat.id or _insert_chat(db, replace(chat, created_at=now, model_path=model_path))
+    new = _NO_MESSAGES | {"created_at": now, "model_path": model_path}
+    chat_id = chat.id or _insert(db, "chats", chat, new, "id")["id"]
     update_chat(db, chat_id, {"model_path": model_path, "updated_at": now})
     added: list[StoredMessage] = []
     for message in messages:
@@ -134,10 +137,7 @@ def save_unsent(
 ) -> None:
     """Save the unsent texts of chats; an empty one, or one of a deleted chat, is removed.
 
-    Args:
-        db: The database.
-        texts: The texts by chat; None is the new chat.
-        new_index: Which of the new chats of several open kvchats is this one's.
+    None is the new chat; `new_index` is its number among the new chats of all open kvchats.
     """
     for chat_id, unsent in texts.items():
         index = new_index if chat_id is None else 0
@@ -157,14 +157,14 @@ def insert_tree(db: sqlite3.Connection, tree: ChatTree) -> Chat:
     Raises:
         StoreError: If a parent, head or first message in the context is not a message of the tree.
     """
-    chat_id = _insert_chat(db, tree.chat)
+    chat_id: int = _insert(db, "chats", tree.chat, _NO_MESSAGES, "id")["id"]
     ids: dict[int, int] = {}
     for message in tree.messages:
         places = {"chat_id": chat_id, "parent_id": _new_id(ids, message.parent_id, "parent")}
         ids[message.id] = _insert(db, "messages", message, places, "id")["id"]
     head_id = _new_id(ids, tree.chat.head_id, "head")
-    kept_from = _new_id(ids, tree.chat.kept_from, "first message in the context")
-    return update_chat(db, chat_id, {"head_id": head_id, "kept_from": kept_from})
+    context_start = _new_id(ids, tree.chat.context_start, "first message in the context")
+    return update_chat(db, chat_id, {"head_id": head_id, "context_start": context_start})
 
 
 def missing(kind: str, key: int) -> ChatGoneError:
@@ -181,11 +181,6 @@ def _new_id(ids: Mapping[int, int], old: int | None, what: str) -> int | None:
     if old not in ids:
         raise StoreError(f"message {old} ({what}) does not belong to the chat")
     return ids[old]
-
-
-def _insert_chat(db: sqlite3.Connection, chat: Chat) -> int:
-    row = _insert(db, "chats", chat, {"head_id": None, "kept_from": None}, "id")
-    return int(row["id"])
 
 
 def _insert(

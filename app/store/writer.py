@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from app.store.errors import StoreError, busy_error, is_busy, is_damage, store_error
 from app.store.records import dump_tokens
-from engine.background import PAUSES_S, ThreadFault, start_thread
+from engine.background import PAUSES_S, start_thread
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
@@ -51,7 +51,10 @@ class Writer:
         self._unreported: StoreError | None = None
         self._is_closed = False
         self._thread = start_thread(
-            self._work, name="chat-store", on_fault=self._report_fault, pauses_s=PAUSES_S
+            self._work,
+            name="chat-store",
+            on_fault=lambda fault: self._report(self._fault(fault.error)),
+            pauses_s=PAUSES_S,
         )
 
     def run(self, job: Job[T]) -> T:
@@ -230,9 +233,6 @@ class Writer:
             return
         on_failed()
         self._report(error if isinstance(error, StoreError) else self._fault(error))
-
-    def _report_fault(self, fault: ThreadFault) -> None:
-        self._report(self._fault(fault.error))
 
     def _fault(self, error: BaseException) -> StoreError:
         fault = StoreError(f"{self._path} could not be written: {type(error).__name__}")

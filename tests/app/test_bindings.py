@@ -51,7 +51,7 @@ def test_keys_are_read(typed: dict[str, str], keys: dict[str, str]) -> None:
         ({"chat-stop": ""}, {}, "chat-stop"),
         ({"chat-new": "f8,"}, {}, "chat-new"),
         ({"chat-stop": "ctlr+t"}, {}, "'ctlr+t'"),
-        ({"chat-stop": "f8", "chat-new": "f9,f8"}, {"chat-stop": "f8"}, "chat-new"),
+        ({"chat-stop": "f8", "app-quit": "f8"}, {"chat-stop": "f8", "app-quit": "f8"}, "app-quit"),
         ({"chat-stop": "ctrl+n"}, {"chat-stop": "ctrl+n"}, "chat-new"),
         ({"chat-stop": "y"}, {"chat-stop": "y"}, "message-copy"),
         ({"presets-load": "ctrl+q"}, {"presets-load": "ctrl+q"}, "app-quit"),

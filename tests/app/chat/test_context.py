@@ -24,7 +24,7 @@ def test_the_fewest_oldest_turns_go_until_a_third_is_free() -> None:
     path = turns(10)  # 20 messages of 108 tokens as they are counted
     found = trim_of(path, n_ctx=2160)
     assert found is not None
-    assert found.kept_from == 9, "12 messages of 108 tokens are within 1,440"
+    assert found.context_start == 9, "12 messages of 108 tokens are within 1,440"
     assert [each.id for each in found.dropped] == list(range(1, 9))
 
 
@@ -32,7 +32,7 @@ def test_the_rest_begins_with_a_question_and_has_the_last() -> None:
     path = [*turns(3), message(7, "x" * 9000), message(8, "y" * 30)]
     found = trim_of(path, n_ctx=1000)
     assert found is not None
-    assert found.kept_from == 7
+    assert found.context_start == 7
 
 
 def test_a_chat_of_one_turn_has_nothing_to_drop() -> None:
@@ -42,10 +42,10 @@ def test_a_chat_of_one_turn_has_nothing_to_drop() -> None:
 
 def test_a_second_drop_starts_after_the_first() -> None:
     path = turns(10)
-    found = trim_of(path, n_ctx=100_000, kept_from=9)
+    found = trim_of(path, n_ctx=100_000, context_start=9)
     assert found is not None
-    assert (found.kept_from, [each.id for each in found.dropped]) == (11, [9, 10])
-    assert trim_of(path, n_ctx=100, kept_from=19) is None
+    assert (found.context_start, [each.id for each in found.dropped]) == (11, [9, 10])
+    assert trim_of(path, n_ctx=100, context_start=19) is None
 
 
 def test_system_prompt_and_summary_count() -> None:
@@ -54,7 +54,7 @@ def test_system_prompt_and_summary_count() -> None:
     large = trim_of(path, n_ctx=2160, fixed_text="s" * 1500)
     assert small is not None
     assert large is not None
-    assert large.kept_from > small.kept_from
+    assert large.context_start > small.context_start
 
 
 def test_known_tokens_are_counted_and_others_are_estimated() -> None:
@@ -64,13 +64,13 @@ def test_known_tokens_are_counted_and_others_are_estimated() -> None:
 
 def test_the_summary_follows_the_system_prompt() -> None:
     path = turns(3, n_bytes=1)
-    messages = prompt_messages("Be brief.", path, kept_from=5, summary="They met.")
+    messages = prompt_messages("Be brief.", path, context_start=5, summary="They met.")
     assert [m.role for m in messages] == ["system", "user", "assistant"]
     assert messages[0].content == f"Be brief.\n\n{SUMMARY_BEGINS}\nThey met."
 
 
 def test_without_a_system_prompt_the_summary_goes_before_the_first_question() -> None:
-    messages = prompt_messages("", turns(2, n_bytes=1), kept_from=3, summary="They met.")
+    messages = prompt_messages("", turns(2, n_bytes=1), context_start=3, summary="They met.")
     assert [m.role for m in messages] == ["user", "assistant"]
     assert messages[0].content == f"{SUMMARY_BEGINS}\nThey met.\n\nx"
 
@@ -78,7 +78,7 @@ def test_without_a_system_prompt_the_summary_goes_before_the_first_question() ->
 def test_on_a_branch_without_the_first_message_of_the_context_everything_is_seen() -> None:
     path = turns(2)
     assert index_of(99, path) == 0
-    messages = prompt_messages("", path, kept_from=99, summary="of another branch")
+    messages = prompt_messages("", path, context_start=99, summary="of another branch")
     assert len(messages) == 4
     assert SUMMARY_BEGINS not in messages[0].content
 
@@ -91,7 +91,12 @@ def test_an_image_counts_as_one_and_not_as_the_letters_of_its_name() -> None:
 
 def test_a_summary_leaves_out_the_oldest_turns_that_do_not_fit() -> None:
     path = turns(10)
-    rules: dict[str, Any] = {"system_prompt": "", "kept_from": None, "summary": None, "owner": "x"}
+    rules: dict[str, Any] = {
+        "system_prompt": "",
+        "context_start": None,
+        "summary": None,
+        "owner": "x",
+    }
     whole, none = summary_request(path, n_ctx=4096, **rules)
     fewer, n_left_out = summary_request(path, n_ctx=1024, **rules)
     assert (len(whole.messages), none) == (21, 0)

@@ -65,7 +65,7 @@ def trees(draw: st.DrawFn) -> ChatTree:
         sampling=draw(SAMPLING),
         head_id=draw(places),
         archived_at=draw(st.none() | TIMES),
-        kept_from=draw(places),
+        context_start=draw(places),
         summary=draw(st.none() | TEXT),
     )
     return ChatTree(chat, tuple(messages))
@@ -80,7 +80,8 @@ def numbered(tree: ChatTree) -> ChatTree:
     )
     chat = tree.chat
     return ChatTree(
-        replace(chat, id=0, head_id=ids[chat.head_id], kept_from=ids[chat.kept_from]), messages
+        replace(chat, id=0, head_id=ids[chat.head_id], context_start=ids[chat.context_start]),
+        messages,
     )
 
 

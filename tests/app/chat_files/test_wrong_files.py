@@ -48,7 +48,7 @@ def read(data: bytes) -> list[ChatTree]:
         (1, {"archived_at": -1e12}, "line 1: archived_at"),
         (2, {"created_at": 1e18}, "line 2: created_at"),
         (1, {"head": 9}, "line 1: head"),
-        (1, {"kept_from": 9}, "line 1: kept_from"),
+        (1, {"context_start": 9}, "line 1: context_start"),
         (1, {"n_messages": 4}, "4 messages"),
         (1, {"n_messages": 2, "head": 2}, "line 4"),
         (1, {"n_messages": -1}, "-1 messages"),
@@ -74,7 +74,7 @@ def test_a_wrong_field_is_named(line: int, changes: dict[str, object], named: st
 
 
 OPTIONAL = {
-    "archived_at", "model_path", "summary", "head", "kept_from", "parent", "model_name", "seed",
+    "archived_at", "model_path", "summary", "head", "context_start", "parent", "model_name", "seed",
     "finish_reason", "predictor", "controller", "stats", "vocabulary_id", "token_ids", "folder",
     "is_pinned",
 }  # fmt: skip

@@ -60,7 +60,7 @@ def test_without_chats_it_reports_it() -> None:
 
 def test_a_chat_is_shown_as_on_the_screen_with_what_was_measured(store: ChatStore) -> None:
     chat = dialogue(store, "Caches")
-    store.update_chat(chat.id, kept_from=chat.head_id, summary="they talked")
+    store.update_chat(chat.id, context_start=chat.head_id, summary="they talked")
     out = kvchat("chats", "show", "caches").stdout
     assert "Caches\n" in out
     assert "2 of 3 messages" in out
@@ -194,7 +194,7 @@ def test_a_chat_that_another_kvchat_writes_is_not_deleted(store: ChatStore) -> N
         refused = kvchat("chats", "delete", "open", "--yes")
     assert refused.returncode == 1
     assert "another kvchat process" in refused.stderr
-    assert "cannot be saved" not in refused.stderr
+    assert "or saved" not in refused.stderr
     assert kvchat("chats", "delete", "open", "--yes").returncode == 0
 
 

@@ -115,7 +115,6 @@ CASES: dict[str, Sequence[str]] = {
     "cache list": ("", "--json"),
     "cache verify": ("", "--json"),
     "cache prune": ("--older 1d",),
-    "cache budget": ("",),
     "cache clear": ("--yes",),
     "cache pin": ("KEY",),
     "cache unpin": ("KEY",),
@@ -247,7 +246,7 @@ def saved_chats_and_states() -> None:
         asked = add_message(store, chat.id, None, "user", LINES)
         reply = StoredMessage(0, chat.id, asked.id, "assistant", LINES, model_name=HOSTILE)
         add_stored(store, reply)
-        store.update_chat(chat.id, kept_from=asked.id, summary=LINES)
+        store.update_chat(chat.id, context_start=asked.id, summary=LINES)
     namespace = Namespace(NAMESPACE.key, f"/{HOSTILE}.gguf", ((HOSTILE, HOSTILE),))
     with SegmentStore(paths.snapshots_dir()) as folder:
         folder.write(namespace, STATE, payload_of(STATE))

@@ -144,9 +144,7 @@ def test_every_command_reports_what_is_wrong_in_the_settings(
     assert shown.count("config.toml") == 1
 
 
-@pytest.mark.parametrize(
-    "command", [["prune"], ["prune", "--older", "1d"], ["clear", "--yes"], ["budget", "4GiB"]]
-)
+@pytest.mark.parametrize("command", [["prune"], ["prune", "--older", "1d"], ["clear", "--yes"]])
 def test_nothing_is_deleted_by_settings_that_cannot_be_read(command: list[str]) -> None:
     text = "[cache]\ncold = '100GiB'\n[models\n"
     settings(text)

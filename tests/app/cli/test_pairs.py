@@ -39,11 +39,12 @@ def test_json_has_every_candidate_with_its_figures(models: Path) -> None:
     assert [each["name"] for each in found["drafts"]] == ["small", "large"]
     small = found["drafts"][0]
     assert small["path"] == str(models / "small.gguf")
-    assert 1 < small["gain_low"] < small["gain_high"]
-    assert small["n_draft"] > 0
-    assert [each["verdict"] for each in found["unsuitable"]] == ["cannot draft"]
-    assert found["unsuitable"][0]["gain_low"] is None
-    assert found["lookup"]["gain_high"] > 1
+    low, high = (small["advice"][name] for name in ("low", "high"))
+    assert 1 < low["factor"] < high["factor"]
+    assert low["n_draft"] > 0
+    unsuitable = found["unsuitable"][0]["advice"]
+    assert (unsuitable["worth"], unsuitable["low"]) == ("cannot draft", None)
+    assert found["look_up"]["high"]["factor"] > 1
     assert found["llama_server"][:2] == ["--spec-type", "draft-simple"]
 
 

@@ -113,7 +113,7 @@ def test_a_message_of_another_chat_is_refused_as_parent_and_as_head(store: ChatS
         lambda store: store.reopen_message(99),
         lambda store: store.tree(99),
         lambda store: store.update_chat(99, archived_at=1.0),
-        lambda store: store.update_chat(99, kept_from=None),
+        lambda store: store.update_chat(99, context_start=None),
         lambda store: store.show_message(99),
     ],
 )
