@@ -61,7 +61,7 @@ def logits_bytes(architecture: Architecture, shape: CacheShape, n_outputs: int) 
     n_rows = shape.n_graph_tokens
     if not architecture.gives_all_logits:
         n_rows = min(n_rows, n_outputs)
-    width = architecture.family.n_logit_copies * architecture.n_vocab + 2 * architecture.d_hidden
+    width = architecture.n_vocab + 2 * architecture.d_hidden
     return n_rows * width * FLOAT_BYTES
 
 

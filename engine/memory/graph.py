@@ -207,9 +207,6 @@ def _crossing_bytes(graph: Graph, part: Architecture, device: Device) -> int:
     """
     is_first = device == graph.where.gpus[0]
     n_states = 1 if is_first or part.widths.is_post_norm else 2
-    is_shifted = part.widths.mixtures and not part.widths.feed_forward
-    n_states *= 2 if is_shifted or part.family.keeps_first_values else 1
-    n_states += is_first and part.embeds_positions
     n_states += part.n_image_rows * (not is_first)
     width = n_states * part.d_hidden + part.streams_width
     if min(graph.layers_on(device)) in part.states and not graph.architecture.layers:
@@ -222,7 +219,7 @@ def _host_input_bytes(graph: Graph) -> int:
     architecture, shape, hidden = graph.architecture, graph.shape, graph.hidden_bytes
     n_copies = PIPELINE_COPIES if graph.is_pipelined else 1
     inputs = n_copies * (graph.embedded_bytes + input_bytes(architecture, shape))
-    return inputs + max(hidden, _cached_rows_bytes(graph)) + architecture.embeds_positions * hidden
+    return inputs + max(hidden, _cached_rows_bytes(graph))
 
 
 def _cached_rows_bytes(graph: Graph) -> int:

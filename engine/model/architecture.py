@@ -54,7 +54,6 @@ class Architecture:
     n_streams: int = 0  # streams of hidden states (hyper-connections, AltUp); 0 without
     layer_embedding_width: int = 0  # elements of a token's embeddings for all layers (Gemma 3n, 4)
     sharing: dict[int, int] = field(default_factory=dict)  # last layer -> whose cache it uses
-    embeds_positions: bool = False  # whether positions have embeddings (GPT-2)
     n_image_rows: int = 0  # rows of image features for each token (DeepStack of Qwen 3 VL)
     doubts: tuple[str, ...] = ()  # why figures are estimates
     distinct_layers: tuple[Layer, ...] = field(init=False)  # with a cache, without equal ones
@@ -199,7 +198,6 @@ def architecture_of(file: GgufFile) -> Architecture:
             index: n_owning - (1 if spans[index] is None else 2)
             for index in range(n_owning, n_blocks)
         },
-        embeds_positions=any(t.name == "position_embd.weight" for t in file.tensors),
         n_image_rows=_n_image_rows(keys),
         doubts=(*doubts, *unknown),
     )

@@ -71,7 +71,6 @@ class Family:
     has_position_bias: bool = False  # whether scores have a bias by position, and are stored
     rotates_cache: bool = True  # whether a Hadamard matrix rotates Q, K and V for a quantised cache
     gives_all_logits: bool = False  # whether every token of a batch gets logits
-    n_logit_copies: int = 1  # copies of the logits, if some are masked
     image_rows: Literal["", "mapped", "stacked"] = ""
     """How image features are added: after the first layers (DeepStack), or before layers that the
     file names."""
@@ -135,7 +134,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "bailingmoe3": KDA(of_head="recurs", rolls_back=True, graph="rough"),
     "bitnet": Family(output="embeddings"),
-    "chameleon": Family(graph="rough", n_logit_copies=3),
+    "chameleon": Family(graph="rough"),
     "codeshell": Family(output="also embeddings"),
     "cogvlm": Family(gives_all_logits=True, graph="unusual"),
     "cohere2moe": Family(window=WindowRule(4, dense_first=True)),
