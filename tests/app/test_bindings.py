@@ -67,7 +67,8 @@ def test_what_is_wrong_with_keys_is_named_once(
 
 
 def test_an_action_may_lose_its_key_on_purpose() -> None:
-    keymap = read_keymap({"chat-stop": "ctrl+n", "chat-new": "none"}, ACTIONS)
+    typed = {"chat-stop": "ctrl+n", "chat-new": "none", "app-quit": "none"}
+    keymap = read_keymap(typed, ACTIONS)
     assert keymap.problems == ()
     assert not is_key(keymap.keys["chat-new"])
 
