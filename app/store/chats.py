@@ -114,8 +114,8 @@ class ChatStore:
     def search(self, text: str, limit: int = 50) -> list[search.SearchHit]:
         """Where everything in `text` is found: titles, then messages, the newest first.
 
-        Words are found inside words too, whatever their case; a phrase in double quotes is whole
-        words in sequence. No text is an error, and blanks alone find nothing.
+        Words are found inside words too, whatever their case; those of a phrase in double quotes
+        follow one another. No text is an error, and blanks alone find nothing.
         """
         with self._reading() as connection:
             return search.search(connection, text, limit)
