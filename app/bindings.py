@@ -285,7 +285,9 @@ def read_keymap(configured: Mapping[str, str], actions: Collection[Action]) -> K
         else:
             keys[binding_id] = parts
     for one, other in product((known[name] for name in keys), actions):
-        shared = {*keys[one.id]} & {*keys.get(other.id, other.keys)} - {NO_KEY}
+        # Some keys are shared by default, such as enter of a list and of its screen.
+        by_default = {*one.keys} & {*other.keys}
+        shared = {*keys[one.id]} & {*keys.get(other.id, other.keys)} - by_default - {NO_KEY}
         is_reported = other.id in keys and other.id <= one.id
         if shared and one.id != other.id and not is_reported and one.meets(other):
             problems.append(
