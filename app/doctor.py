@@ -65,7 +65,10 @@ class Check:
 
 
 def check_gpu(*, has_gpu_build: bool | None) -> Check:
-    """Compare the NVIDIA devices with what llama.cpp can use; None if that is unknown."""
+    """Compare the NVIDIA devices with what llama.cpp can use.
+
+    `has_gpu_build` is whether it can put layers on a GPU; None if that is unknown.
+    """
     gpus = find_nvidia_gpus()
     if not gpus:
         device = "may use another GPU" if has_gpu_build else "uses the CPU"
@@ -224,7 +227,7 @@ def check_build(command: Sequence[str] = BUILD_COMMAND) -> tuple[Check, BuildFac
 def check_trial(
     model: Path | None, log_path: Path, *, command: Sequence[str] = WORKER_COMMAND
 ) -> Check:
-    """Load a model and decode a few tokens, as the chat does when it opens; None: no model."""
+    """Load a model, if there is one, and decode a few tokens, as the chat does when it opens."""
     if model is None:
         return Check(TRIAL, "note", "not tried, because no model was found", GET_STARTER)
     client = WorkerClient(log_path=log_path, command=command)

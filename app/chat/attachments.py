@@ -309,14 +309,14 @@ def matching(names: Sequence[str], typed: str) -> list[str]:
     """The names that contain what was typed, or its letters in order; the nearest first."""
     wanted = typed.casefold()
 
-    def rank(name: str) -> int | None:
+    def fits(name: str) -> tuple[bool, ...]:
         path = name.casefold()
         last = path.rsplit("/", 1)[-1]
-        ranked = (last.startswith(wanted), path.startswith(wanted), wanted in path)
-        return next((i for i, fits in enumerate((*ranked, is_meant(last, wanted))) if fits), None)
+        starts = last.startswith(wanted), path.startswith(wanted)
+        return (*starts, wanted in path, is_meant(last, wanted))
 
-    ranks = {name: rank(name) for name in names}
-    return sorted((name for name in names if ranks[name] is not None), key=lambda n: ranks[n] or 0)
+    ranks = {name: found.index(True) for name in names if any(found := fits(name))}
+    return sorted(ranks, key=ranks.__getitem__)
 
 
 def mention(name: str) -> str:

@@ -101,7 +101,7 @@ class ReplyLoop:
         """Whether most of another's prompt, which is being computed, also begins this one."""
         mine, theirs = self._request.messages, other._request.messages
         is_alike = self._backend.can_slice and self.adapters == other.adapters
-        if not (is_alike and other._is_reading and mine[:1] == theirs[:1]):
+        if not (is_alike and other._is_reading):
             return False
         shared = takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))
         n_shared = sum(len(message.content) for message, _ in shared)

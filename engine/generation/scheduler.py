@@ -133,12 +133,14 @@ class Scheduler:
         Returns:
             Whether anything was done; False if all replies have pending events.
         """
-        n_before, paused = len(self._waiting), {each for each in self._under_way if each.events}
+        n_before = len(self._waiting)
+        paused = {each for each in self._under_way if each.events} if n_before else ()
         for one in tuple(self._waiting):  # in the order of the requests
-            is_free = len(self._under_way) < self._backend.n_sequences
             going_on = (each for each in self._under_way if each not in paused)
-            is_free = is_free and not any(one.loop.can_copy(each.loop) for each in going_on)
-            if is_free or one.cancellation.is_cancelled:  # a cancelled one needs no sequence
+            is_free = len(self._under_way) < self._backend.n_sequences and not any(
+                one.loop.can_copy(each.loop) for each in going_on
+            )
+            if one.cancellation.is_cancelled or is_free:  # a cancelled one needs no sequence
                 self._waiting.remove(one)
                 self._under_way.append(one)
                 self._advance(one)

@@ -112,10 +112,8 @@ def _by_key() -> dict[str, tuple[Card, ...]]:
     found: dict[str, tuple[Card, ...]] = {}
     for card in all_cards():
         for name in (card.name, *card.aliases):
-            whole, bare = (
-                _key(name),
-                _key(SIZE.sub("", name)),
-            )  # a family and a size may be left out
+            # A family and a size may be left out.
+            whole, bare = _key(name), _key(SIZE.sub("", name))
             for key in {whole, bare, FAMILY.sub("", whole), FAMILY.sub("", bare)}:
                 found[key] = (*found.get(key, ()), card)
     full = {_key(name): card for card in all_cards() for name in (card.name, *card.aliases)}

@@ -165,9 +165,10 @@ class Drafter:
             if not self.controller.wants(source.name):
                 continue
             for each in source.propose():
-                before = [*self._tokens, *(one.token for one in drafted)]
-                if self._mask is not None and not self._mask.allows(before, each.token):
-                    break
+                if self._mask is not None:
+                    before = [*self._tokens, *(one.token for one in drafted)]
+                    if not self._mask.allows(before, each.token):
+                        break
                 drafted.append(each)
                 if len(drafted) >= n_max or not self.controller.wants_another(drafted):
                     break
