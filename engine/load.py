@@ -189,6 +189,15 @@ def _notes(configuration: Configuration, target: Backend, file: GgufFile) -> lis
             f"the context of {target.n_ctx} exceeds the training context of "
             f"{_n_ctx_train(file, target)} tokens: replies get worse beyond that length"
         )
+    if configuration.decode_plan is not None:
+        has_window = not configuration.decode_plan.isdecimal()
+        effect = (
+            "attention sees only a window of tokens, so the text can differ from normal decoding"
+        )
+        notes.append(
+            f"the decode plan {configuration.decode_plan} is on: "
+            f"{effect if has_window else 'it saves memory and does not change the text'}"
+        )
     wants_speculation = configuration.speculation.predictor is not PredictorName.OFF
     if wants_speculation and not target.can_crop:
         notes.append(

@@ -153,10 +153,14 @@ def unpack(data: bytes) -> dict[str, CatalogEntry]:
     return {name: CatalogEntry(name, **each) for name, each in found.items()}
 
 
+@cache
+def _by_name() -> Mapping[str, CatalogEntry]:
+    return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
+
+
 def find_entry(name: str) -> CatalogEntry:
     """The model of a name or an alias; `ModelFileError` names similar ones for any other name."""
-    wanted = name.strip().lower()
-    named = {key.lower(): each for each in entries() for key in (each.name, *each.aliases)}
+    wanted, named = name.strip().lower(), _by_name()
     if wanted in named:
         return named[wanted]
     near = nearest(wanted, named, n=3, cutoff=0.5)

@@ -42,11 +42,12 @@ LISTING_S = 60.0  # from the first request to the last byte
 MAX_PAGE_BYTES = 8 << 20  # the hub sends a thousand files in half a megabyte
 MAX_FILE_BYTES = 1 << 60
 SLOW_S, SLOW_BYTES = 60.0, 64 << 10  # a download with fewer bytes in this time ends
-MAX_FAILURES = 5  # connections in a row that end without a new byte
+MAX_FAILURES = 5  # connections in a row that end without a new byte, or that begin the file again
 RETRY_S = 1.0
 CHUNK_BYTES = 1 << 20  # between two reports of progress, at which a download can be stopped
 SPARE_BYTES = 256 << 20  # disk space that a download leaves free
 GB = 1_000_000_000
+SHA256 = re.compile(r"[0-9a-f]{64}")
 CONTENT_RANGE = re.compile(r"bytes (?P<start>\d{1,18})-(?P<end>\d{1,18})/(?P<total>\d{1,18})$")
 
 Progress = Callable[[int, int], None]  # called with the number of bytes on disk and of all bytes
@@ -332,6 +333,11 @@ def download(model: HubModel, folder: Path, progress: Progress) -> Path:
 
 
 def _fetch(model: HubModel, part: HubPart, target: Path, progress: Progress, n_before: int) -> None:
+    if part.sha256 is not None and not SHA256.fullmatch(part.sha256):
+        raise DownloadError(
+            f"{target.name} was not downloaded because it cannot be verified: the hub reports "
+            f"{part.sha256[:40]!r}, which is not a SHA-256 checksum"
+        )
     unverified = _part_path(target, part, model.revision)
     unverified.touch(mode=0o600)
     with unverified.open("r+b") as file:
@@ -362,21 +368,24 @@ class _Transfer:
     progress: Progress
     n_before: int  # bytes of the model's files before this one
     n_there: int = 0
+    n_restarts: int = 0
 
     def run(self) -> None:
-        self.n_there = n_most = self.file.seek(0, os.SEEK_END)
+        self.n_there = self.file.seek(0, os.SEEK_END)
         if self.n_there > self.part.nbytes:
             self._clear()
         client, n_failures = hub_client(), 0
-        while self.n_there < self.part.nbytes:
+        while (n_start := self.n_there) < self.part.nbytes:
             reason = "the connection ended"
             try:
                 self._append(client)
             except UnreachableError as error:
                 reason = str(error)
-            n_failures = 0 if self.n_there > n_most else n_failures + 1
-            n_most = max(n_most, self.n_there)
-            if n_failures > MAX_FAILURES:
+            n_failures = 0 if self.n_there > n_start else n_failures + 1
+            if n_failures + self.n_restarts > MAX_FAILURES:
+                if self.n_restarts:
+                    reason += "; the server cannot resume downloads: try another mirror "
+                    reason += "(HF_ENDPOINT)"
                 raise UnreachableError(reason)
             time.sleep(RETRY_S * min(n_failures, 1))
 
@@ -387,7 +396,8 @@ class _Transfer:
         with client.request("GET", url, limit_s=SLOW_S, headers=headers) as answer:
             _check(answer, self.model.repo, (200, 206))
             sent = CONTENT_RANGE.match(answer.headers.get("Content-Range", ""))
-            if answer.status == 200:  # the server begins the file again
+            if n_start and answer.status == 200:
+                self.n_restarts += 1
                 self._clear()
             elif n_start and (sent is None or int(sent["start"]) != n_start):
                 raise DownloadError(
@@ -402,8 +412,9 @@ class _Transfer:
             if self.n_there > self.part.nbytes:
                 self._clear()  # none of it can be trusted
                 raise DownloadError(
-                    f"{self.part.path} is longer than the {self.part.nbytes:,} bytes that the hub "
-                    "reports: try again, or use another mirror (HF_ENDPOINT)"
+                    f"{self.part.path} is longer than the {self.part.nbytes:,} bytes "
+                    "that the hub reports: the download was deleted; try again, or use "
+                    "another mirror (HF_ENDPOINT)"
                 )
             if self.n_there - n_noted >= SLOW_BYTES:
                 n_noted = self.n_there
@@ -450,7 +461,10 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
         reason = error.strerror or error
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
-                text = f"the disk of {folder} is full: free some space; {what} resumes"
+                text = (
+                    f"the disk of {folder} is full: free some space, and try again; the "
+                    f"download of {what} resumes"
+                )
             case errno.EACCES | errno.EROFS | errno.EPERM:
                 text = f"{folder} cannot be written ({reason}): choose another folder"
             case _:

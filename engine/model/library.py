@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.errors import ModelFileError
 from engine.files import NewestEntries, exists, expanded, file_status, is_file
-from engine.model.gguf import SPLIT_NAME, names_of_parts, read_gguf
+from engine.model.gguf import SPLIT_NAME, names_of_parts, part_names, read_gguf, read_part
 from engine.model.identity import (
     ModelKind,
     identity_of,
@@ -223,9 +223,7 @@ def find_model(name_or_path: str | Path, folders: Sequence[Path]) -> Path:
         for file in find_files(folders)
         if file.problem != NOT_FINISHED and not is_projector_name(file.name)
     ]
-    plain = _plain((STARTER.file_name if is_starter else text).removesuffix(".gguf"))
-    equal = [file for file in files if _plain(file.name) == plain]
-    found = equal[:1] or [file for file in files if plain and plain in _plain(file.name)]
+    found = _matches(STARTER.file_name if is_starter else text, files)
     if len(found) == 1:
         return found[0].path
     if is_starter:
@@ -272,6 +270,13 @@ def _fits(projector: Path, n_embd: int) -> bool:
     return sees and kind_of(file) is ModelKind.PROJECTOR and any(n_embd in shape for shape in ends)
 
 
+def _matches(wanted: str, files: Sequence[ModelEntry]) -> list[ModelEntry]:
+    """The first file of that name, else all that have it in their name."""
+    plain = _plain(wanted.removesuffix(".gguf"))
+    equal = [file for file in files if _plain(file.name) == plain]
+    return equal[:1] or [file for file in files if plain and plain in _plain(file.name)]
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.lower())
 
@@ -286,9 +291,11 @@ def _not_found(
         )
     by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
-    hint = "see `kvchat models`, or download one with `kvchat models install-starter`."
+    hint = "no model was found; `kvchat models install-starter` downloads a small one."
     if near:
         hint = f"similar: {', '.join(by_plain[key] for key in near)}."
+    elif by_plain:
+        hint = f"for example {', '.join([*by_plain.values()][:N_NEAR])}; `kvchat models` lists all."
     searched = ", ".join(str(folder) for folder in folders if folder.is_dir())
     return UnknownNameError(
         f"no file or model is called {text!r}: {hint} Searched folders: "
@@ -342,6 +349,7 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEnt
         status = file_status(path)
         inode = status.st_dev, status.st_ino
         split = None if name else SPLIT_NAME.match(path.name)
+        split = split if split and _is_part(path, split) else None
         if inode in seen or (split and int(split["number"]) != 1):
             return None
         seen.add(inode)
@@ -361,3 +369,14 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEnt
         nbytes=sum(sizes),
         problem=problem,
     )
+
+
+def _is_part(path: Path, split: re.Match[str]) -> bool:
+    """Whether a file named like a part is one: another part exists, or its header names it."""
+    others = [path.with_name(name) for name in names_of_parts(split)[:2] if name != path.name]
+    if not others or any(map(is_file, others)):
+        return True
+    try:
+        return bool(part_names(read_part(path)))
+    except ModelFileError:
+        return True

