@@ -34,7 +34,9 @@ DEFAULT_COMMAND = "chat"
 
 GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "Answer": {
-        "run": ("app.cli.run", "Answer one prompt, or a file of prompts, and exit."),
+        "run": ("app.cli.run", "Answer one prompt and exit."),
+        "batch": ("app.cli.batch", "Answer a file of prompts, several at once."),
+        "replay": ("app.cli.replay", "Reproduce a recorded run token for token."),
         "web": ("app.cli.web", "Serve the chat to a browser on this machine."),
         "serve": ("app.cli.serve", "Start llama-server with a preset."),
     },

@@ -208,7 +208,7 @@ def test_commands_answer_a_prompt_and_a_file_of_prompts(kvchat: Kvchat) -> None:
     prompts = kvchat.work / "prompts.jsonl"
     lines = [{"id": n, "prompt": text} for n, text in enumerate(("One?", "Two?", "Three?"))]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    arguments = ("run", "--model", "smollm2", "--batch", "prompts.jsonl", "--out", "out.jsonl")
+    arguments = ("batch", "prompts.jsonl", "--model", "smollm2", "--out", "out.jsonl")
     kvchat.run(*arguments, "--parallel", "2", "--max-tokens", "8")
     results = [json.loads(line) for line in (kvchat.work / "out.jsonl").read_text().splitlines()]
     assert sorted(each["id"] for each in results) == [0, 1, 2]

@@ -113,11 +113,11 @@ def refusal(*words: object, code: int | None = None) -> str:
 
 
 def run_process(
-    arguments: list[str], environment: dict[str, str], **options: Any
+    arguments: list[str], environment: dict[str, str], command: str = "run", **options: Any
 ) -> "subprocess.CompletedProcess[str]":
-    """Run the installed `kvchat run` in a process of its own."""
+    """Run a command of the installed kvchat in a process of its own."""
     return subprocess.run(
-        [KVCHAT, "run", *arguments],
+        [KVCHAT, command, *arguments],
         check=False,
         env=environment,
         capture_output=True,

@@ -48,6 +48,11 @@ CASES: dict[str, Sequence[str]] = {
         "x --model FAILS", "x --model BROKEN", "x --model STRANGE", "x --model PART",
         "x --model MODEL --preset WRONG",
     ),
+    "batch": (
+        "TOML --out HOSTILE --model MODEL", "HOSTILE --out HOSTILE --model MODEL",
+        "TOML --out HOSTILE --model FAILS",
+    ),
+    "replay": ("TOML", "HOSTILE", "TOML --model MODEL"),
     "compare": (
         "MODEL x --second lookup --text", "MODEL x --second lookup --json",
         "MODEL x --second custom:HOSTILE", "FAILS x",

@@ -122,8 +122,8 @@ def test_lines_of_a_file_that_cannot_be_answered_are_named(
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
     too_long = json.dumps({"prompt": "one two " * 5000})
     prompts.write_text('{"prompt": "One?"}\n' + '{"prompt": 7}\n' * 21 + too_long)
-    files = ["--batch", str(prompts), "--out", str(out), "--model", str(starter_path)]
-    done = run_process([*files, "--max-tokens", "4"], environment)
+    files = [str(prompts), "--out", str(out), "--model", str(starter_path)]
+    done = run_process([*files, "--max-tokens", "4"], environment, "batch")
     assert done.returncode == 1
     assert "line 2 has no reply: " in done.stderr
     assert "not listed: 1" in done.stderr

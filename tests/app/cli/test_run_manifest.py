@@ -28,7 +28,7 @@ def test_a_written_run_asks_for_the_same_again(
     typed = ("--temperature", "0.5", "--top-k", "7", "--stop", "##", "--max-tokens", "30",
              "--kv", "q8_0", "--ctx", "512", "--predictor", "lookup")  # fmt: skip
     assert message(model, path, *typed) == 0
-    assert main.run(["run", "--manifest", str(path)]) == 0
+    assert main.run(["replay", str(path)]) == 0
     assert client.loads[0] == client.loads[1]
     assert client.requests[0] == client.requests[1]
     assert client.requests[0].seed is not None
@@ -56,7 +56,7 @@ def test_another_reply_than_the_recorded_one_is_reported_and_fails(
     reply = manifest.replies[0]
     other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
     write_manifest(manifest.model_copy(update={"replies": (other,)}), path)
-    assert main.run(["run", "--manifest", str(path)]) == 1
+    assert main.run(["replay", str(path)]) == 1
     n = len(reply.token_ids)
     shown = capsys.readouterr()
     assert f"only up to token {n - 1} of {n}" in shown.err
@@ -74,24 +74,11 @@ def test_several_prompts_are_answered_in_turn(
     write_manifest(manifest.model_copy(update=update), path)
     capsys.readouterr()
     again = tmp_path / "again.toml"
-    assert main.run(["run", "--manifest", str(path), "--json", "--write-manifest",
+    assert main.run(["replay", str(path), "--json", "--write-manifest",
                      str(again)]) == 0  # fmt: skip
     assert [each.messages[-1].content for each in client.requests[1:]] == ["one", "two", "three"]
     assert len(json.loads(capsys.readouterr().out)) == 3
     assert len(read_manifest(again).replies) == 3
-
-
-@pytest.mark.parametrize(
-    ("typed", "printed"),
-    [(["hello"], "the prompt"), (["--seed", "1"], "--seed"), (["--raw"], "--raw"),
-     (["--stop", "x"], "--stop"), (["--preset", "fast"], "--preset")],
-)  # fmt: skip
-def test_what_the_manifest_reports_is_not_typed_beside_it(
-    typed: list[str], printed: str, client: ScriptedClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main.run(["run", "--manifest", "any.toml", *typed]) == 2
-    assert f"--manifest sets all options of the run: leave out {printed}" in capsys.readouterr().err
-    assert not client.loads
 
 
 def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
@@ -100,7 +87,7 @@ def test_a_model_that_was_replaced_is_refused_before_anything_is_loaded(
     path = tmp_path / "run.toml"
     assert message(model, path) == 0
     model.write_bytes(model.read_bytes() + b"\0" * 32)
-    assert main.run(["run", "--manifest", str(path)]) == 1
+    assert main.run(["replay", str(path)]) == 1
     shown = capsys.readouterr().err
     assert "The manifest cannot be run: the model file differs" in shown
     assert str(model) in shown
@@ -117,7 +104,7 @@ def test_a_model_that_moved_is_found_beside_the_manifest_or_where_the_option_rep
     moved.write_bytes(model.read_bytes())
     model.unlink()
     options = [] if where == "beside" else ["--model", str(moved)]
-    assert main.run(["run", "--manifest", str(path), *options]) == 0
+    assert main.run(["replay", str(path), *options]) == 0
     assert client.loads[1].model_path == moved
 
 
@@ -170,7 +157,7 @@ def test_a_real_run_comes_out_again_token_for_token(
     predictor: str, starter_path: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     def again() -> "subprocess.CompletedProcess[str]":
-        return run_process(["--manifest", str(path)], environment)
+        return run_process([str(path)], environment, "replay")
 
     path = tmp_path / "run.toml"
     typed = ["Once upon a time there was a fox who thought", "--raw", "--model", str(starter_path)]
@@ -205,5 +192,5 @@ def test_a_manifest_that_was_edited_is_named_as_the_cause(
     other = reply.model_copy(update={"token_ids": (*reply.token_ids[:-1], 1)})
     edited = {"replies": (other,), "prompts": ("something else",)}
     write_manifest(manifest.model_copy(update=edited), path)
-    assert main.run(["run", "--manifest", str(path)]) == 1
+    assert main.run(["replay", str(path)]) == 1
     assert "the manifest was edited after it was recorded" in capsys.readouterr().err

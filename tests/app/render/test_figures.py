@@ -8,7 +8,7 @@ import pytest
 
 from app.chat.entries import ending_of
 from app.chat.meters import Meters
-from app.cli.run_reply import summary
+from app.cli.replies import summary
 from app.format import NO_VALUE
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain
