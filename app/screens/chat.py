@@ -117,6 +117,7 @@ class ChatScreen(Screen[None]):
             note="press ↓ to choose, enter to use",
             click_picks=True,
         )
+        self.panels = [Panel(name) for name in PANELS]
         self.choices = SelectList(click_picks=True, id="completion")
         self.choices.can_focus = False
         self.completion = Completion(self.composer, self.choices, commands)
@@ -151,8 +152,7 @@ class ChatScreen(Screen[None]):
                 yield self.beside
                 yield self.composer
             with VerticalScroll(id="cockpit", can_focus=False):
-                for name in PANELS:
-                    yield Panel(name)
+                yield from self.panels
         yield Static(
             f"kvchat needs {MIN_SIZE[0]} columns and {MIN_SIZE[1]} rows: make the window larger",
             id="too-small",
@@ -309,7 +309,7 @@ class ChatScreen(Screen[None]):
             self.transcript.set_progress(thinking_text(snapshot.thinking))
         self._show_status(snapshot)
         self._frame_composer()
-        for panel in self.query(Panel):
+        for panel in self.panels:
             panel.present(snapshot)
 
     def _empty_state(self, snapshot: CockpitSnapshot) -> str:
