@@ -114,7 +114,7 @@ def _folders() -> Check:
 
 def _space(folder: Path) -> Check:
     free = shutil.disk_usage(_nearest_existing(folder)).free
-    detail = f"{free / GIB:.1f} GiB free for {folder}"
+    detail = f"{free / GIB:.1f} GiB free in {folder}"
     if free < NO_BYTES:
         return Check("disk", "fail", detail, "free some space: chats cannot be saved")
     if free < LITTLE_BYTES:

@@ -57,7 +57,7 @@ class PlainChat:
             self.engine.client.stop()
             print_text(sentences(pieces(self.engine.rest_of_reply())), nl=False)
         finished = self.engine.finished
-        assert finished is not None, "a reply ends with `Finished`"
+        assert finished is not None
         if not finished.text.endswith("\n"):
             print_line()
         return finished

@@ -101,7 +101,7 @@ class Replies:
         except KeyboardInterrupt:
             self.engine.client.stop()
             self._follow(self.engine.rest_of_reply(), shows_text=shows_text)
-        assert self.engine.finished is not None, "a reply ends with `Finished`"
+        assert self.engine.finished is not None
         return self.engine.finished
 
     def _follow(self, events: Iterator[Event], *, shows_text: bool) -> None:
@@ -272,4 +272,4 @@ def _note_unanswered(lines: Sequence[BrokenLine]) -> None:
     for line in lines[:N_NAMED]:
         note(f"line {line.number} has no reply: {line.reason}")
     if len(lines) > N_NAMED:
-        note(f"lines without a reply that are not listed: {len(lines) - N_NAMED:,}")
+        note(f"lines without a reply: {len(lines):,} in total")

@@ -68,7 +68,7 @@ _CHOICES: dict[str, tuple[str, dict[str | bool, str]]] = {
     ),
     "bonus_token": (
         "bonus token",
-        {True: "on: one more token if all are accepted", False: "off: no extra token"},
+        {True: "on: extra token after an accepted draft", False: "off: no extra token"},
     ),
 }
 """Settings of sampling or speculation with their labels and choices."""

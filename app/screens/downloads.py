@@ -286,7 +286,7 @@ class DownloadScreen(ModalScreen[Path | None]):
         def show(n_done: int, n_all: int) -> None:
             nonlocal painted, first
             if self._is_stopped:
-                raise StoppedError(f"{self._model.name} was stopped")
+                raise StoppedError(f"the download of {self._model.name} was stopped")
             first = n_done if first is None else first
             now = time.monotonic()
             if now - painted >= PAINT_EVERY_S or n_done == n_all:

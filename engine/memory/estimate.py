@@ -128,7 +128,7 @@ def _add_model(ledger: Ledger, model: Model, configuration: Configuration, targe
     check_not_aborted(model, shape)
     source = Source.ESTIMATED if tolerance else Source.EXACT
     for device, nbytes in where.weight_bytes.items():
-        note = f"usual types of {model.file.file_type}" if tolerance else "tensor table"
+        note = f"usual tensor types of {model.file.file_type}" if tolerance else "tensor table"
         if device == ledger.cpu and where.mapped.repacked:
             copies = format_bytes(where.mapped.repacked)
             note = f"{note}, {copies} repacked for a CPU with {device.instructions}"

@@ -98,7 +98,7 @@ class ServerSession:
         limits: TimeLimits | None = None,
         emit: Callable[[Event], None] | None = None,
     ) -> None:
-        assert configuration.server is not None, "a server session needs an address"
+        assert configuration.server is not None
         watch, is_trusted = Stopwatch(), configuration.is_server_trusted
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._emit = emit or (lambda _: None)
