@@ -34,7 +34,7 @@ CHAT_KEYS: list[BindingType] = [
     _key("f4", "app.compare", "Compare", "compare-open",
          "Answer one prompt with and without drafts, side by side", show=True),
     _key("f5", "next_predictor", "Predictor", "speculation-predictor",
-         "Switch what drafts tokens: off, lookup, suffix, combined, draft model", show=True),
+         "Switch the predictor of drafts: off, lookup, suffix, combined, draft model", show=True),
     _key("f6", "app.cache", "Cache", "cache-open",
          "Pin, delete or verify saved states in RAM and on disk", show=True),
     _key("escape", "stop", "Stop", "reply-stop",

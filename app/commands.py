@@ -161,7 +161,7 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
         yield Command(
             f"predictor {name.value}",
             f"speculation: Predictor {name.value}",
-            "Switch what drafts tokens",
+            "Switch the predictor of drafts",
             partial(chat.use_speculation, predictor=name),
         )
     for rule in ControllerName:

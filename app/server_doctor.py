@@ -71,9 +71,10 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
         )
         yield Check("tokens", "note", text)
     if facts.program == "llama-server":
-        yield Check("counts", "ok", "prompt, reused, drafted and accepted tokens, and times")
+        text = "the server reports prompt, reused, drafted and accepted tokens, and times"
+        yield Check("counts", "ok", text)
     if facts.has_metrics:
-        yield Check("metrics", "ok", "counters at /metrics")
+        yield Check("metrics", "ok", "the server reports counters at /metrics")
     else:
         todo = {
             "llama-server": "with --metrics",
@@ -81,7 +82,7 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
             "vLLM": "without --disable-log-stats",
         }.get(facts.program)
         advice = None if todo is None else f"start the server {todo} to see figures for all users"
-        yield Check("metrics", "note", "no counters at /metrics", advice)
+        yield Check("metrics", "note", "the server reports no counters", advice)
     if facts.program == "llama-server" and not facts.has_slots:
         text = "the server does not report its slots"
         yield Check("slots", "note", text, "start the server without --no-slots")

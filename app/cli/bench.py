@@ -26,8 +26,8 @@ bench_options = joined(
                       "PREDICTOR:fixed:LENGTH; repeatable. [auto, and fixed lengths 2, 4 and 8, "
                       "for each predictor]"),
     click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
-                 help="Blocks per prompt and --arm; a block is four replies: plain, arm, arm, "
-                      "plain."),
+                 help="Blocks per prompt and --arm; a block is four replies: plain, --arm, "
+                      "--arm, plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens per reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),

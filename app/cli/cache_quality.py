@@ -70,7 +70,7 @@ quality_options = joined(
     click.option("--tokens", "n_tokens", default=MAX_TOKENS, show_default=True, type=Count(0),
                  help="Maximum tokens of all texts together; 0: no limit."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
-                 help="Skip the retrieval questions."),
+                 help="Skip the questions that test retrieval from the context."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
                  help="Do not measure memory and speed; a later run with the same --json FILE "
                  "can."),

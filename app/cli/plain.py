@@ -71,9 +71,11 @@ class PlainChat:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
             case FinishReason.LENGTH:
-                parts.append("cut off at the token limit")
+                parts.append("the reply was cut off at the token limit")
             case FinishReason.CONTEXT:
-                parts.append("cut off because the context is full; /new starts a new chat")
+                parts.append(
+                    "the reply was cut off because the context is full; /new starts a new chat"
+                )
         return f"({', '.join(parts)})"
 
 

@@ -54,7 +54,7 @@ def _facts(records: Sequence[PromptRecord], arms: Sequence[str]) -> str:
         f"{exclusions.count('loop')} excluded because of endless repetition"
         if "loop" in exclusions
         else "",
-        f"{exclusions.count('short')} excluded as too short to time"
+        f"{exclusions.count('short')} excluded because replies are too short"
         if "short" in exclusions
         else "",
     )

@@ -79,7 +79,7 @@ CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
 LEGEND = "✓ fits · ! tight · ✗ too large · [ ] this plan"
-QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ?: unknown"
+QUALITY_LEGEND = "on text: mean KL on your text · ref: reference type · ?: not measured"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 

