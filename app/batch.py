@@ -90,7 +90,7 @@ class _Line(BaseModel):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("exactly one of `prompt` and `messages` must be set")
         if not (self.messages or (self.prompt or "").strip()):
-            raise ValueError("the prompt is empty")
+            raise ValueError("the prompt is empty: write a prompt")
         if self.raw and (self.messages is not None or self.system):
             raise ValueError("`raw` sends the prompt unchanged: remove `messages` and `system`")
         if self.json_schema is not None and self.grammar is not None:
@@ -150,7 +150,7 @@ _check = lru_cache(maxsize=64)(check_grammar)
 def _adapter(text: str) -> Adapter:
     adapter = Adapter.read(text)
     if not is_file(adapter.path):
-        raise ValueError(f"the adapter {adapter.path} does not exist")
+        raise ValueError(f"the adapter {adapter.path} does not exist: check the path")
     return adapter
 
 
@@ -218,7 +218,8 @@ def read_requests(
         try:
             found = _read_line(number, line, base, system, answered_by)
             if found.id in seen:
-                raise ValueError(f"the id {found.id!r} is already used on line {seen[found.id]}")
+                first = f"the id {found.id!r} is already used on line {seen[found.id]}"
+                raise ValueError(f"{first}: write another id")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:
@@ -252,7 +253,7 @@ def _object(line: bytes) -> dict[str, object]:
         why = f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
         raise ValueError(f"not valid JSON: {why}") from error
     except UnicodeDecodeError as error:
-        raise ValueError("not valid JSON: the line is not UTF-8") from error
+        raise ValueError("the line is not UTF-8 text: save the file as UTF-8") from error
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

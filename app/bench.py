@@ -115,7 +115,7 @@ class Benchmark:
             with loaded_engine(self.configuration, self._progress.note) as engine:
                 self._measure(engine)
         except KeyboardInterrupt:
-            self._progress.note("stopped; the results so far follow")
+            self._progress.note("the benchmark was stopped; the results so far follow")
             return EXIT_INTERRUPTED
         except EngineError as error:
             if self.results is None or not self.results.prompts:

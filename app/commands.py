@@ -160,15 +160,15 @@ def _chat_commands(chat: ChatScreen) -> Iterator[Command]:
     for name in map(PredictorName, loaded.predictors if loaded else ()):
         yield Command(
             f"predictor {name.value}",
-            f"speculation: Use {name.value}",
-            "Switch the predictor",
+            f"speculation: Predictor {name.value}",
+            "Switch the predictor of drafts",
             partial(chat.use_speculation, predictor=name),
         )
     for rule in ControllerName:
         yield Command(
             f"rule {rule.value}",
-            f"speculation: Controller {rule.value}",
-            "Switch the draft-length controller",
+            f"speculation: Draft length {rule.value}",
+            "Switch the draft length: fixed or adaptive (auto)",
             partial(chat.use_speculation, controller=rule),
         )
     for mode in TINT_MODES:

@@ -375,7 +375,7 @@ def _validated(content: dict[str, object], path: Path) -> LoadedSettings:
     shown = [f"{_named(location)}{reason}" for location, reason in faults.items()][:MAX_FAULTS]
     if len(faults) > MAX_FAULTS:
         shown.append(f"and {len(faults) - MAX_FAULTS:,} more")
-    problem = f"ignored in {path}: {'; '.join(shown)}"
+    problem = f"invalid settings in {path} are ignored: {'; '.join(shown)}"
     return LoadedSettings(Settings.model_validate(content), problem, faults, given)
 
 

@@ -94,7 +94,7 @@ def jsonable(value: object) -> object:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def prompt_text(prompt: str | None, usage: str) -> str:

@@ -114,7 +114,7 @@ def _folders() -> Check:
 
 def _space(folder: Path) -> Check:
     free = shutil.disk_usage(_nearest_existing(folder)).free
-    detail = f"{free / GIB:.1f} GiB free for {folder}"
+    detail = f"{free / GIB:.1f} GiB free in {folder}"
     if free < NO_BYTES:
         return Check("disk", "fail", detail, "free some space: chats cannot be saved")
     if free < LITTLE_BYTES:
@@ -189,7 +189,7 @@ def check_characters(encoding: str) -> Check:
 def _size(*, is_terminal: bool) -> Check:
     if not is_terminal:
         advice = "the chat needs a terminal; `kvchat run` does not"
-        return Check("terminal", "note", "not in a terminal", advice)
+        return Check("terminal", "note", "kvchat does not run in a terminal", advice)
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns >= COLUMNS and lines >= LINES:

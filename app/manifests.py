@@ -108,7 +108,7 @@ def difference(manifest: Manifest, index: int, finished: Finished) -> str | None
     if manifest.asked not in (None, manifest.digest):
         cause = "the manifest was edited after it was recorded"
     elif here != manifest.made_with:
-        cause = f"it was recorded with {manifest.made_with} and run with {here}"
+        cause = f"the manifest was recorded with {manifest.made_with} and run with {here}"
     return (
         f"reply {index + 1}, with {len(finished.token_ids)} tokens ({finished.reason}), matches "
         f"the recording only up to token {at} of {len(recording.token_ids)}: {cause}"

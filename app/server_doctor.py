@@ -43,7 +43,7 @@ def check_server(
 
 
 def _models(facts: ServerFacts) -> Check:
-    others = f", one of {len(facts.models)}" if len(facts.models) > 1 else ""
+    others = f", one of {len(facts.models)} models" if len(facts.models) > 1 else ""
     kind = f" ({facts.file_type})" if facts.file_type else ""
     return Check("model", "ok", f"{facts.model}{kind}{others}")
 
@@ -51,7 +51,8 @@ def _models(facts: ServerFacts) -> Check:
 def _context(facts: ServerFacts) -> Check:
     if facts.n_ctx is None:
         return Check("context", "note", "the server does not report its context length")
-    trained = f" of {fmt.count(facts.n_ctx_train)} trained" if facts.n_ctx_train else ""
+    n_train = facts.n_ctx_train
+    trained = f" (training context {fmt.count(n_train)})" if n_train else ""
     slots = f", {facts.n_slots} replies at once" if facts.n_slots else ""
     return Check("context", "ok", f"{fmt.count(facts.n_ctx)} tokens{trained}{slots}")
 
@@ -70,9 +71,10 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
         )
         yield Check("tokens", "note", text)
     if facts.program == "llama-server":
-        yield Check("counts", "ok", "prompt, reused, drafted and accepted tokens, and times")
+        text = "the server reports prompt, reused, drafted and accepted tokens, and times"
+        yield Check("counts", "ok", text)
     if facts.has_metrics:
-        yield Check("metrics", "ok", "counters at /metrics")
+        yield Check("metrics", "ok", "the server reports counters at /metrics")
     else:
         todo = {
             "llama-server": "with --metrics",
@@ -80,7 +82,7 @@ def _counters(facts: ServerFacts) -> Iterator[Check]:
             "vLLM": "without --disable-log-stats",
         }.get(facts.program)
         advice = None if todo is None else f"start the server {todo} to see figures for all users"
-        yield Check("metrics", "note", "no counters at /metrics", advice)
+        yield Check("metrics", "note", "the server reports no counters", advice)
     if facts.program == "llama-server" and not facts.has_slots:
         text = "the server does not report its slots"
         yield Check("slots", "note", text, "start the server without --no-slots")
@@ -104,5 +106,6 @@ def _trial(session: ServerSession) -> Check:
     if stats is None or stats.n_emitted == 0:
         return Check("trial reply", "note", "the reply contains no tokens")
     speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
-    first = "" if stats.first_token_s is None else f", first {fmt.seconds(stats.first_token_s)}"
+    first_s = stats.first_token_s
+    first = "" if first_s is None else f", first token after {fmt.seconds(first_s)}"
     return Check("trial reply", "ok", f"{fmt.counted(stats.n_emitted, 'token')}{speed}{first}")

@@ -76,7 +76,7 @@ class CacheStoreError(EngineError):
 class CacheBudgetError(EngineError):
     """The states to save exceed the budget of the cache."""
 
-    title = "The cache is too small"
+    title = "The cache budget is too small"
 
 
 class ContextFullError(EngineError):

@@ -143,7 +143,7 @@ class Metrics:
             f"{stats.n_refuted} refuted" + ("" if rate is None else f" (acceptance {rate:.0%})"),
             f"time        {stats.decode_s:.3f} s decoding",
             "speedup     "
-            + ("unknown: no plain step was measured" if speedup is None else f"{speedup:.2f}"),
+            + ("no step without drafts was measured" if speedup is None else f"{speedup:.2f}"),
         )
         return "\n".join(lines)
 

@@ -124,7 +124,7 @@ class Cancellation:
             DecodeAborted: the reply was cancelled.
         """
         if self.is_cancelled:
-            raise DecodeAborted("stopped between two decode steps")
+            raise DecodeAborted("the reply was stopped between two decode steps")
 
     def attach(self, on_cancel: Callable[[], None]) -> None:
         """Set the function that interrupts a running decode; check `is_cancelled` before each."""

@@ -60,7 +60,7 @@ class FakeVocabulary(Vocabulary):
         return tokens
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        assert 0 <= token < self.n_tokens, "llama.cpp would end the process"
+        assert 0 <= token < self.n_tokens
         if token >= self.n_plain:
             return SPECIALS[token - self.n_plain].encode() if special else b""
         return bytes([token + self.first_byte])
@@ -139,12 +139,12 @@ class FakeBackend(Backend):
 
     def verify_batch(self, steps: Tokens[Step]) -> list[Forward]:
         if sum(len(step.tokens) for step in steps) > self.n_rows:
-            raise ContextFullError(f"more rows than {self.n_rows}")
+            raise ContextFullError(f"a batch has more than {self.n_rows} rows of logits")
         if sum(step.n_tokens for step in steps) > max(self.n_batch, self.n_rows):
-            raise ContextFullError(f"more tokens than {self.n_batch}")
+            raise ContextFullError(f"a batch has more than {self.n_batch} tokens")
         for step in steps:
             if step.n_tokens > self.n_ctx - len(step.sequence.tokens):
-                raise ContextFullError(f"{step.n_tokens} tokens do not fit")
+                raise ContextFullError(f"{step.n_tokens} tokens exceed the free cells")
         self.batches.append(tuple(step.n_tokens for step in steps))
         return super().verify_batch(steps)
 
@@ -192,10 +192,10 @@ def read_fake_state(state: bytes | memoryview) -> tuple[int, list[int]]:
         StateError: it is truncated or damaged.
     """
     if len(state) < STATE.size:
-        raise StateError("the state is cut off")
+        raise StateError("the saved state is truncated")
     magic, start, n = STATE.unpack_from(state)
     if magic != STATE_MAGIC or len(state) != STATE.size + 4 * n:
-        raise StateError("the state is damaged")
+        raise StateError("the saved state is damaged")
     return start, list(struct.unpack_from(f"<{n}i", state, STATE.size))
 
 
@@ -211,14 +211,14 @@ class FakeSequence(Sequence):
 
     def prefill(self, tokens: Tokens[int]) -> None:
         if len(tokens) > self._backend.n_batch:
-            raise ContextFullError(f"{len(tokens)} tokens in a batch of {self._backend.n_batch}")
+            raise ContextFullError(f"a batch has more than {self._backend.n_batch} tokens")
         self._decode(tokens)
 
     def verify(self, tokens: Tokens[int], *, unread: Tokens[int] = ()) -> Forward:
         if len(tokens) > self._backend.n_rows:
-            raise ContextFullError(f"{len(tokens)} rows of {self._backend.n_rows}")
+            raise ContextFullError(f"a batch has more than {self._backend.n_rows} rows of logits")
         if unread and len(unread) + len(tokens) > self._backend.n_batch:
-            raise ContextFullError(f"{len(unread)} + {len(tokens)} of {self._backend.n_batch}")
+            raise ContextFullError(f"a batch has more than {self._backend.n_batch} tokens")
         start = len(self._tokens) + len(unread)
         self._decode((*unread, *tokens))
         held = [cell.token for cell in self.cells]
@@ -236,24 +236,24 @@ class FakeSequence(Sequence):
 
     def save(self, start: int = 0) -> bytes | memoryview:
         if not 0 <= start < len(self.cells):
-            raise StateError(f"{len(self.cells)} tokens are held: none from {start} on")
+            raise StateError(f"the cache has {len(self.cells)} tokens, none after {start}")
         if start and not self._backend.can_slice:
-            raise StateError("a saved state of this model cannot be split")
+            raise StateError("states of this model cannot be saved in parts")
         self._backend.n_saved += 1
         return fake_state(start, [cell.token for cell in self.cells[start:]])
 
     def load(self, tokens: Tokens[int], states: Tokens[bytes | memoryview]) -> None:
         self.crop(0)
         if len(tokens) > self._backend.n_free(self):
-            raise ContextFullError(f"{len(tokens)} tokens do not fit")
+            raise ContextFullError(f"{len(tokens)} tokens exceed the free cells")
         held: list[int] = []
         for state in states:
             start, decoded = read_fake_state(state)
             if start != len(held):
-                raise StateError(f"a state begins at {start} after {len(held)} tokens")
+                raise StateError(f"a state begins at token {start}, not at {len(held)}")
             held += decoded
         if len(held) != len(tokens):
-            raise StateError(f"the states hold {len(held)} tokens and {len(tokens)} were asked")
+            raise StateError(f"the states have {len(held)} tokens, not {len(tokens)}")
         self._backend.n_loaded += 1
         self.cells = [FakeCell(token) for token in held]
         self._tokens = list(tokens)
@@ -268,7 +268,7 @@ class FakeSequence(Sequence):
         if self._backend.is_aborted:
             raise DecodeAborted("stopped")
         if len(tokens) > self._backend.n_free(self):
-            raise ContextFullError(f"{len(tokens)} tokens do not fit")
+            raise ContextFullError(f"{len(tokens)} tokens exceed the free cells")
         self._backend.n_decodes += 1
         self._backend.n_decoded += len(tokens)
         self._tokens.extend(tokens)

@@ -24,8 +24,8 @@ def obstacle(conversation: Conversation) -> str | None:
     is_busy = conversation.is_replying or conversation.has_task
     if is_busy or conversation.meters.phase is not Phase.READY:
         return (
-            "A comparison needs a loaded, idle model: {reply-stop} stops a reply, {engine-restart} "
-            "restarts the engine."
+            "A comparison needs a loaded model and no running reply: {reply-stop} stops a reply, "
+            "{engine-restart} restarts the engine."
         )
     return None
 

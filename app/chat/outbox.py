@@ -135,7 +135,7 @@ class Outbox:
         except AttachmentError as error:
             return Part(f"@{name}", problem=str(error))
         if file.image is not None and (blindness := self._conversation.blindness):
-            return Part(f"@{name}", problem=f"an image, and {blindness}")
+            return Part(f"@{name}", problem=f"is an image, but {blindness}")
         return Part(f"@{name}", file.text)
 
     def count(self) -> tuple[int | None, bool]:

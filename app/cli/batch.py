@@ -112,4 +112,4 @@ def _note_unanswered(lines: Sequence[BrokenLine]) -> None:
     for line in lines[:N_NAMED]:
         note(f"line {line.number} has no reply: {line.reason}")
     if len(lines) > N_NAMED:
-        note(f"lines without a reply that are not listed: {len(lines) - N_NAMED:,}")
+        note(f"lines without a reply: {len(lines):,} in total")

@@ -17,17 +17,17 @@ from engine.experiment.records import Results, read_results
 bench_options = joined(
     opening_options,
     click.option("--prompt-set", "sets", multiple=True, metavar="NAME|FILE",
-                 help="Prompt set: grounded, chat or a JSONL file; repeatable. [grounded and "
-                      "chat]"),
+                 help="Prompts: grounded (tasks about a given text), chat, or a JSONL file; "
+                      "repeatable. [grounded and chat]"),
     click.option("--prompts", "n_prompts", default=6, show_default=True, type=Count(0),
                  help="Prompts per set; 0: all."),
     click.option("--arm", "arms", multiple=True, metavar="ARM",
-                 help="Settings to compare with plain decoding, as PREDICTOR:auto or "
+                 help="Draft settings to compare with plain decoding: PREDICTOR:auto or "
                       "PREDICTOR:fixed:LENGTH; repeatable. [auto, and fixed lengths 2, 4 and 8, "
                       "for each predictor]"),
     click.option("--blocks", "n_blocks", default=1, show_default=True, type=Count(),
-                 help="Blocks per prompt and arm; a block is four replies: plain, arm, arm, "
-                      "plain."),
+                 help="Blocks per prompt and --arm; a block is four replies: plain, --arm, "
+                      "--arm, plain."),
     click.option("--max-tokens", "n_tokens", default=128, show_default=True, type=Count(2),
                  help="Maximum tokens per reply."),
     click.option("--temperature", "temperatures", multiple=True, type=sampling("temperature"),

@@ -28,7 +28,7 @@ from engine.cache.segments import Segment
 from engine.cache.store import SegmentStore
 
 SIZE = Size(can_be_zero=True)
-NO_STATES = "No states on disk yet."
+NO_STATES = "No saved states on disk yet."
 MAX_TITLE = 30
 N_TITLES = 3
 """Titles that one line names; the rest is counted."""
@@ -130,7 +130,7 @@ def clear(*, yes: bool) -> None:
     with _store() as store:
         entries = [entry for model in cached_models(store) for entry in model.entries]
         if not entries:
-            log_line("No states on disk.")
+            log_line(NO_STATES)
             return
         n_pinned = sum(entry.is_pinned for entry in entries)
         pinned = f", {count(n_pinned)} of them pinned" if n_pinned else ""

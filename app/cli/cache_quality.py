@@ -63,16 +63,17 @@ quality_options = joined(
     click.option("--all", "takes_all", is_flag=True,
                  help="Measure every combination of K and V types (takes hours)."),
     click.option("--reference", type=click.Choice(["f16", "bf16", "f32"]), default="f16",
-                 show_default=True, help="K/V type of the reference."),
+                 show_default=True, help="K/V type that the others are compared with."),
     click.option("--ctx", "n_ctx", type=Count(), help="Context length of the measurement. [8k]"),
     threads_option,
     click.option("--chunk", "n_chunk", type=Count(1, 8192), help="Tokens per batch. [64]"),
     click.option("--tokens", "n_tokens", default=MAX_TOKENS, show_default=True, type=Count(0),
                  help="Maximum tokens of all texts together; 0: no limit."),
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
-                 help="Skip the retrieval questions."),
+                 help="Skip the questions that test retrieval from the context."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
-                 help="Do not measure memory and speed; --json FILE can add them later."),
+                 help="Do not measure memory and speed; a later run with the same --json FILE "
+                 "can."),
     click.option("--json", "json_path", type=FILE,
                  help="Write the report to this JSON file; if the file exists, continue its "
                  "measurement."),
@@ -160,7 +161,7 @@ def read_types(text: str, backend: BackendName | None = None) -> tuple[KVTypes, 
     names = filter(None, (part.strip().lower() for part in text.split(",")))
     pairs = dict.fromkeys(_read_pair(name, backend) for name in names)
     if not pairs:
-        raise click.BadParameter("the list of K/V types is empty")
+        raise click.BadParameter("the list of K/V types is empty: write one such as q8_0")
     return tuple(pairs)
 
 
@@ -173,7 +174,7 @@ def _read_pair(name: str, backend: BackendName | None) -> KVTypes:
     k, _, v = name.partition("/")
     for each in (k, v or k):
         if not KIND_NAME.fullmatch(each):
-            raise click.BadParameter(f"{each!r} is not a cache type")
+            raise click.BadParameter(f"{each!r} is not a cache type: write one such as q8_0")
     return KVTypes(k, v or k)
 
 
@@ -185,7 +186,7 @@ def _follow(measurement: MeasurementRun, progress: Progress) -> int:
             _show_events(measurement, progress)
         except KeyboardInterrupt:
             was_stopped = True
-            progress.note("stopping; the results so far follow")
+            progress.note("the measurement stops; the results so far follow")
             measurement.stop()
             with suppress(KeyboardInterrupt):
                 _show_events(measurement, progress)
@@ -223,7 +224,7 @@ def _print_verdict(report: Report, configuration: Configuration, settings: Setti
         print_line()
         print_line(why)
         model = shlex.quote(str(configuration.model_path))
-        print_line(f"kvchat {model} --kv auto  runs with {pair}")
+        print_line(f"To chat with {pair}: kvchat {model} --kv auto")
 
 
 def _print_report(report: Report, settings: Settings, html_path: Path | None) -> None:

@@ -144,7 +144,7 @@ def fork(chat: str, *, place: int | None) -> None:
 def rename(chat: str, title: str) -> None:
     """Change the title of CHAT, a number or a part of a title."""
     if not title.strip():
-        raise click.UsageError("the title is empty")
+        raise click.UsageError("the title is empty: write a title")
     with _store() as store:
         found = find_chat(store, chat)
         renamed = store.update_chat(found.id, title=title.strip(), title_locked=True)
@@ -256,7 +256,7 @@ def import_(files: tuple[str, ...]) -> None:
     for chat, n_of_chat in zip(added, imported.n_messages, strict=True):
         log_line(f"{_called(chat)}: {_counted(n_of_chat)}")
     n_messages = _counted(sum(imported.n_messages))
-    log_line(f"{fmt.counted(len(added), 'chat')} with {n_messages} added")
+    log_line(f"imported {fmt.counted(len(added), 'chat')} with {n_messages}")
 
 
 def _print_chats(chats: Sequence[Chat], sizes: Mapping[int, ChatSize]) -> None:
@@ -297,7 +297,7 @@ def _print_chat(
         if message.id == chat.context_start:
             print_line(("\n── the model no longer sees the messages above ──", "dim"))
             if chat.summary:
-                _print_part("summary of those messages", chat.summary)
+                _print_part("summary of the messages above", chat.summary)
         _print_message(message, with_stats=with_stats)
 
 

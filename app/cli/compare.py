@@ -30,10 +30,10 @@ class ComparePrompt:
 
 compare_options = joined(
     click.option("--first", default="plain", show_default=True, metavar="SIDE",
-                 help="Draft settings of the first side."),
+                 help="Draft settings to compare, such as suffix:auto."),
     click.option("--second", metavar="SIDE",
-                 help="Draft settings of the second side. [predictor and controller from the "
-                      "settings]"),
+                 help="Draft settings to compare with --first. [predictor and controller from "
+                      "the settings]"),
     click.option("--blocks", default=6, show_default=True, type=Count(),
                  help="Maximum number of blocks of four replies; 6 blocks decide most "
                       "comparisons."),
@@ -66,9 +66,9 @@ def command(
 ) -> int:
     """Answer PROMPT with two settings in turn; report which is faster and whether the texts differ.
 
-    A SIDE is PREDICTOR[:CONTROLLER[:LENGTH]]. A block is four replies: first, second, second,
-    first. PROMPT defaults to standard input. With --text, control characters in replies are shown
-    as symbols on a terminal; a pipe receives them unchanged.
+    SIDE is plain (no drafts) or PREDICTOR[:CONTROLLER[:LENGTH]], such as suffix:fixed:4. A block is
+    four replies: first, second, second, first. PROMPT defaults to standard input. With --text,
+    control characters are shown as symbols on a terminal; a pipe receives replies unchanged.
 
     \b
     kvchat compare smollm2 "Repeat this list: ..."

@@ -27,7 +27,7 @@ def command(context: click.Context, shell: str) -> None:
     kvchat completion fish > ~/.config/fish/completions/kvchat.fish
     """  # noqa: D301  click wants the backspace character itself
     kind = get_completion_class(shell)
-    assert kind is not None, "click knows every shell of the choice"
+    assert kind is not None
     click.echo(kind(context.find_root().command, {}, "kvchat", VARIABLE).source())
 
 

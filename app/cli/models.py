@@ -295,8 +295,8 @@ def _print_where_to_put_models() -> None:
     for folder in model_folders():
         log_line(f"  {folder}")
     log_line(
-        "Put a model into one of these folders, add a folder with KVCHAT_MODELS, or download a "
-        "model:\n  kvchat models get qwen3-1.7b\n"
+        "Put a model into one of these folders, add a folder to the environment variable "
+        "KVCHAT_MODELS, or download a model:\n  kvchat models get qwen3-1.7b\n"
         "  kvchat models install-starter"
     )
 

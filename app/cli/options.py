@@ -238,7 +238,7 @@ threads_option = click.option(
     "--threads",
     "n_threads",
     type=Parsed("N|auto", parse_threads),
-    help="Decode threads; auto adapts to the load of the machine.",
+    help="Number of decode threads; auto adapts it to the load of the machine.",
 )
 answer_options = joined(
     click.option("--json-schema", metavar="FILE",

@@ -57,7 +57,7 @@ class PlainChat:
             self.engine.client.stop()
             print_text(sentences(pieces(self.engine.rest_of_reply())), nl=False)
         finished = self.engine.finished
-        assert finished is not None, "a reply ends with `Finished`"
+        assert finished is not None
         if not finished.text.endswith("\n"):
             print_line()
         return finished
@@ -71,9 +71,11 @@ class PlainChat:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
             case FinishReason.LENGTH:
-                parts.append("cut off at the token limit")
+                parts.append("the reply was cut off at the token limit")
             case FinishReason.CONTEXT:
-                parts.append("cut off because the context is full; /new starts a new chat")
+                parts.append(
+                    "the reply was cut off because the context is full; /new starts a new chat"
+                )
         return f"({', '.join(parts)})"
 
 

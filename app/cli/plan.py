@@ -249,7 +249,7 @@ def command(
 
     repository = parse_hub_name(asked.model or "")
     if repository is not None and repository.file is None:
-        why = "settings of one file need hf:owner/repository/file.gguf"
+        why = "these options need one file (hf:owner/repository/file.gguf), not a repository"
         refuse_typed(why, OF_ONE_FILE.__contains__)
         n_ctx = asked.n_ctx or AUTO_N_CTX * int(str(options["n_slots"] or 1))
         usual = replace(asked, n_ctx=n_ctx, mmproj="off")

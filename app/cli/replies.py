@@ -220,7 +220,7 @@ class Replies:
         except KeyboardInterrupt:
             self.engine.client.stop()
             self._follow(self.engine.rest_of_reply(), shows_text=shows_text)
-        assert self.engine.finished is not None, "a reply ends with `Finished`"
+        assert self.engine.finished is not None
         return self.engine.finished
 
     def _follow(self, events: Iterator[Event], *, shows_text: bool) -> None:

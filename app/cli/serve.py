@@ -166,7 +166,7 @@ def _compare(plan: Plan, server: ServerProcess) -> None:
         return
     planned = sum(each.total_bytes - each.term(TermKind.OVERHEAD).nbytes for each in devices)
     off = f" (plan {planned / measured - 1:+.1%})" if measured else ""
-    print_line(f"planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
+    print_line(f"memory: planned {format_bytes(planned)}, allocated {format_bytes(measured)}{off}")
 
 
 def _show(server: ServerProcess) -> None:

@@ -96,7 +96,7 @@ def _open(table: str, key: str) -> "SettingDefinition":
     from app.commands import every_action  # imports Textual
 
     action = next((each for each in every_action() if each.id == key), None)
-    meaning = "The key of an action." if action is None else action.meaning
+    meaning = "Keys that run this action." if action is None else action.meaning
     return SettingDefinition(table, key, meaning, ", ".join(action.keys) if action else None)
 
 

@@ -54,12 +54,12 @@ def command(asked: ModelRequest, *, minutes: float, name: str | None, as_json: b
     """  # noqa: D301  click wants the backspace character itself
     until_s = time.monotonic() + 60 * minutes
     tuning = Tuning(asked, load_settings().settings, name)
-    note(f"{tuning.model.name}: up to {minutes:g} {plural(minutes, 'minute')}")
+    note(f"tuning {tuning.model.name} for up to {minutes:g} {plural(minutes, 'minute')}")
     try:
         with Progress() as progress:
             tuning.run(60 * minutes, until_s, progress)
     except KeyboardInterrupt:
-        note("stopped before the current settings were measured: no preset was written")
+        note("tuning was stopped before the current settings were measured: no preset was written")
         return EXIT_INTERRUPTED
     if as_json:
         print_json(tuning.as_values())

@@ -23,7 +23,7 @@ def command(*, as_json: bool) -> None:
     width = max(map(len, places))
     for name, path in places.items():
         print_line(f"{name:<{width}}  ", *_marked(path))
-    print_line("\nfolders searched for models, in this order (KVCHAT_MODELS adds folders):")
+    print_line("\nfolders searched for models, in order (the variable KVCHAT_MODELS adds folders):")
     for folder in model_folders():
         print_line("  ", *_marked(folder))
 

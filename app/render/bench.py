@@ -28,7 +28,7 @@ def report(results: Results) -> Iterator[RenderableType]:
     """The report of a benchmark, from the prompt sets to the recommendation."""
     arms, records = results.arms, results.prompts
     for (name, temperature), group in by_set(records).items():
-        title = (f"\n{name} at {temperature:g}", "bold")
+        title = (f"\n{name} at temperature {temperature:g}", "bold")
         yield Text.assemble(title, (f"  {_facts(group, arms)}", MUTED))
         if any(record.rows for record in group):
             rows = [_row(group, arm) for arm in arms]
@@ -54,7 +54,7 @@ def _facts(records: Sequence[PromptRecord], arms: Sequence[str]) -> str:
         f"{exclusions.count('loop')} excluded because of endless repetition"
         if "loop" in exclusions
         else "",
-        f"{exclusions.count('short')} excluded as too short to time"
+        f"{exclusions.count('short')} excluded because replies are too short"
         if "short" in exclusions
         else "",
     )
@@ -102,4 +102,5 @@ def prompt_line(record: PromptRecord) -> str:
     arms = {sample.arm for row in record.rows for sample in row if not sample.is_plain}
     gains = [(arm, total_gain([record], arm)) for arm in sorted(arms)]
     ratios = " ".join(f"{arm} {gain.median:.2f}" for arm, gain in gains if gain is not None)
-    return f"{record.set_name} at {record.temperature:g}  {record.prompt}: {result or ratios}"
+    sampled = f"{record.set_name} at temperature {record.temperature:g}"
+    return f"{sampled}  {record.prompt}: {result or ratios}"

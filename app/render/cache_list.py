@@ -163,7 +163,7 @@ def _chat_facts(chat: CachedChat, titles: Titles) -> list[tuple[str, str]]:
 def log_lines(notes: Sequence[CacheNote], width: int) -> list[Line]:
     """The log, the newest line first."""
     if not notes:
-        return [clipped((Run("nothing logged yet", "muted"),), width)]
+        return [clipped((Run("no events of the cache yet", "muted"),), width)]
     return [
         line
         for clock, sign, text in map(note_line, reversed(notes))

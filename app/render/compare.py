@@ -13,7 +13,7 @@ NEAR_TIE = 0.1
 """Logits between the two likeliest tokens under which rounding may decide."""
 TEXT_WIDTH = 200
 """Cells of a line where nothing limits it."""
-NOT_YET = (Run("known after four replies", "muted"),)
+NOT_YET = (Run("a comparison needs four replies", "muted"),)
 
 
 def question_line(question: str, request: GenerationRequest, width: int) -> Line:
@@ -116,7 +116,7 @@ def _verdict(gain: PairedGain, first: Arm, second: Arm) -> Line:
     if gain.is_settled:
         return (Run("no clear difference", "strong"), Run(f" ({ratio}, {ends})"))
     needed = N_DECIDING if gain.n_blocks < N_DECIDING else N_MAX
-    return (Run(f"{ratio} so far", "strong"), Run(f" ({ends}): {needed} blocks decide"))
+    return (Run(f"{ratio} so far", "strong"), Run(f" ({ends}): the verdict needs {needed} blocks"))
 
 
 def _unexplained(gain: PairedGain) -> str:

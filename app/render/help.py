@@ -11,7 +11,8 @@ WITH_IDS_WIDTH = 80
 """From this width on the ids of the keys are shown, which the settings use."""
 
 GLOSSARY = (
-    ("draft", "Tokens that a predictor proposes; the model verifies them in one batch."),
+    ("draft", "Tokens that a predictor (lookup, suffix or a draft model) proposes; the model "
+              "verifies them in one batch."),
     ("validated", "Drafted tokens that the model accepted."),
     ("refuted", "Drafted tokens that the model rejected."),
     ("acceptance", "Accepted tokens divided by verified draft tokens; all draft tokens after a "
@@ -26,10 +27,10 @@ GLOSSARY = (
                  "suffix predictor finds no continuation."),
     ("draft model", "A smaller model that drafts tokens, with the vocabulary of the target "
                     "model."),
-    ("fixed", "A controller that drafts the same number of tokens in every round."),
-    ("auto", "The default controller: it chooses the draft length with the largest expected gain, "
-    "from the measured cost and acceptance of drafts. The controller spends little time on trial "
-    "drafts."),
+    ("fixed", "A draft-length controller that drafts the same number of tokens in every round."),
+    ("auto", "The default draft-length controller: it chooses the length with the largest expected "
+    "gain, from the measured cost and acceptance of drafts. Its trial drafts take little time."),
+    ("examined", "Draft tokens up to and including the first rejected one."),
     ("coupled", "Verification above temperature 0: the random number for a token depends only on "
                 "seed and position, so the text is the same with and without speculation."),
     ("time saved", "Time that drafts saved: rounds with drafts compared with steps without drafts "

@@ -86,7 +86,7 @@ def _reason(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     if length is None and snapshot.controller != "auto":
         length = snapshot.n_draft
     is_off = length is None or snapshot.predictor == "off"
-    label = f"length is {fmt.NO_VALUE if is_off else length}"
+    label = f"drafts of {fmt.NO_VALUE if is_off else length}"
     reason = Run(snapshot.reason or fmt.NO_VALUE, "muted")
     value = Run(snapshot.fault, "warn") if snapshot.fault else reason
     lines = field(label, (value,), width, indent=INDENT)

@@ -78,8 +78,8 @@ def _joined(cells: list[str], symbols: GraphSymbols) -> Line:
 CELL_WIDTH = 8
 LABEL_WIDTH = 10
 MAX_COLUMNS = 10
-LEGEND = "✓ fits · ! tight · ✗ too large · [ ] plan"
-QUALITY_LEGEND = "on text: mean KL on your text · ref: reference · ?: unknown"
+LEGEND = "✓ fits · ! tight · ✗ too large · [ ] this plan"
+QUALITY_LEGEND = "on text: mean KL on your text · ref: reference type · ?: not measured"
 QUALITY_WIDTH = 8
 BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"}
 
@@ -213,7 +213,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
             for each in bound.reads
             if each.bandwidth is not None
         )
-        full = f", {fmt.rate(bound.full_tps)} at {fmt.context_size(bound.n_ctx)} context"
+        full = f", {fmt.rate(bound.full_tps)} tok/s at {fmt.context_size(bound.n_ctx)} context"
         why = f"{fmt.nbytes(bound.weight_bytes)} per token at {' and '.join(rates)}"
         yield (
             Run(f"speed {'about' if bound.is_estimate else 'at most'} ", "heading-minor"),
@@ -244,12 +244,12 @@ def _measured_line(speed: ModelSpeed) -> Line:
         how = f"by kvchat {speed.by}  {settings}"
     deep = ""
     if speed.deep_tps is not None and speed.n_deep is not None:
-        deep = f", {fmt.rate(speed.deep_tps)} at {fmt.context_size(speed.n_deep)} context"
-    prompts = "" if speed.prompt_tps is None else f", prompts {fmt.rate(speed.prompt_tps)}"
+        deep = f", {fmt.rate(speed.deep_tps)} tok/s at {fmt.context_size(speed.n_deep)} context"
+    rate = "" if speed.prompt_tps is None else f", prefill {fmt.rate(speed.prompt_tps)} tok/s"
     return (
-        Run("measured here ", "heading-minor"),
+        Run("measured ", "heading-minor"),
         Run(f"{fmt.rate(speed.decode_tps)} tok/s", "strong"),
-        Run(f"{deep}{prompts}  {how}", "muted"),
+        Run(f"{deep}{rate}  {how}", "muted"),
     )
 
 

@@ -69,9 +69,8 @@ def change_line(change: Change) -> Line:
 
 def change_lines(changes: tuple[Change, ...], width: int, hint: str = "") -> list[Line]:
     """The suggested changes below a heading; nothing if there are none."""
-    heading = (
-        Run("alternatives", "heading-minor"), Run(f"  memory, largest context{hint}", "muted")
-    )  # fmt: skip
+    effect = Run(f"  effect on memory and largest context{hint}", "muted")
+    heading = (Run("alternatives", "heading-minor"), effect)
     return [clipped(line, width) for line in (heading, *map(change_line, changes)) if changes]
 
 

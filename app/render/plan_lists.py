@@ -16,7 +16,7 @@ from engine.planning.verdict import FitVerdict
 from engine.presets.library import PresetEntry
 
 WORDS = {FitVerdict.FITS: "fits", FitVerdict.TIGHT: "tight", FitVerdict.NO: "no"}
-LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ no · ≤ at most · ~ about"
+LEGEND = "✓ fits · ! tight · ◐ partly in RAM · ✗ too large · ≤ at most · ~ about"
 SPILLS = "partly"
 """Verdict of a model that needs RAM beside the GPU."""
 NAME_WIDTH, SPEED_WIDTH, SIZE_WIDTH = 26, 15, 19

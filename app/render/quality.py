@@ -46,7 +46,7 @@ BOUNDED = FIGURES[:3]
 """Figures whose intervals are shown."""
 COST = ("K/V", "bytes/token", "peak", "prefill", "tok/s", "deep", "needles")
 INTERVALS = "95 % intervals, by bootstrap over documents"
-BY_TEXT, BY_POSITION = "KL mean by kind of text", "KL mean by position"
+BY_TEXT, BY_POSITION = "mean KL by kind of text", "mean KL by position"
 SIGNS = {True: Run("✓ ", "good"), False: Run("✗ ", "bad"), None: Run("  ")}
 Section = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A table: heading, titles, rows."""

@@ -29,7 +29,7 @@ def _made_by(message: StoredMessage) -> str:
 
 def _speed(stats: GenerationStats) -> str:
     if stats.n_emitted == 0:
-        return "ended before the first token"
+        return "the reply ended before its first token"
     text = f"{fmt.counted(stats.n_emitted, 'token')} in {fmt.seconds(stats.decode_s)}"
     if stats.decode_tps is not None:
         text += f", {fmt.speed(stats.decode_tps, stats.plain_spread)}"

@@ -54,7 +54,7 @@ def reuse_lines(snapshot: CockpitSnapshot, width: int) -> list[Line]:
     report = snapshot.tiers
     if report is not None and any(t.name == "cold" and t.budget_bytes for t in report.tiers):
         nbytes = fmt.nbytes(report.counts.n_written_bytes)
-        rows.append(("disk", (Run(f"{nbytes} written since the model was loaded"),)))
+        rows.append(("disk", (Run(f"{nbytes} written to disk since the model was loaded"),)))
     return [line for label, value in rows for line in field(label, value, width)]
 
 

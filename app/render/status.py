@@ -21,7 +21,7 @@ def status_line(snapshot: CockpitSnapshot, width: int) -> Line:
 def model_facts(snapshot: CockpitSnapshot) -> list[str]:
     """The loaded model in an empty chat: its context, and memory as planned and measured."""
     trained = snapshot.n_ctx_train
-    of = f" of {fmt.count(trained)} trained" if trained else ""
+    of = f" (training context {fmt.count(trained)})" if trained else ""
     rows = ["model    " + " · ".join(filter(None, _name_and_type(snapshot)))]
     rows.append(f"context  {fmt.count(snapshot.n_ctx)} tokens{of}")
     memory = [f"{fmt.nbytes(sum(b.nbytes for b in snapshot.buffers))}"] if snapshot.buffers else []

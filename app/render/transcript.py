@@ -262,7 +262,8 @@ class EntryLines:
                 return [*self._thinking(self._thought, width), *lines]
             return lines or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
-            return divider_lines(self.entry.content, self._named("{message-see-all} undoes"), width)
+            undoes = self._named("{message-see-all} undoes this")
+            return divider_lines(self.entry.content, undoes, width)
         if self.entry.speaker is Speaker.NOTE:
             return question_lines(self._named(self.entry.content), width, "aside")
         text, files = attached_to(self.entry.content)
@@ -274,8 +275,8 @@ class EntryLines:
             self.entry.thinking or self._progress or ("thought" if thought.is_over else "thinking")
         )
         mark = FOLDED[0] if self._is_open else FOLDED[1]
-        opens = "{composer-complete}, then {message-thinking} opens it"
-        key = self._named("{message-thinking} folds it" if self._is_open else opens)
+        opens = "{composer-complete}, then {message-thinking} shows the thinking"
+        key = self._named("{message-thinking} hides the thinking" if self._is_open else opens)
         head = clipped((Run(f"{mark} {what}", "note"), Run(f" · {key}", "muted")), width)
         if self._is_open:
             return [head, *question_lines(thought.text, width, "aside"), EMPTY]

@@ -42,7 +42,7 @@ def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
         if each.verdict == "chosen":
             yield f"Chosen: {each.setting} {each.label}."
             if each.setting == "flash attention":
-                yield "With this flash attention, replies can differ where two tokens nearly tie."
+                yield "With flash attention changed, replies can differ where tokens nearly tie."
         elif each.verdict in ("failed", "faster"):
             yield f"Not chosen: {each.setting} {each.label} ({each.reason})."
     untried = (each.reason for each in outcome.compared if each.verdict == "not tried")
@@ -63,9 +63,9 @@ def _conclusions(tuning: Tuning, outcome: Outcome) -> Iterator[str]:
         )
     undecided = [each.setting for each in outcome.compared if each.verdict == "undecided"]
     if undecided:
-        yield f"No time was left for {', '.join(dict.fromkeys(undecided))}: raise --minutes."
+        yield f"No time was left to measure {', '.join(dict.fromkeys(undecided))}: raise --minutes."
     else:
-        yield "Everything was measured."
+        yield "All settings were measured."
 
 
 def _speeds(outcome: Outcome) -> str:

@@ -46,8 +46,8 @@ class _Field:
 
 _FIELDS = (
     _Field("temperature", "temperature", "0: always the most likely token"),
-    _Field("top_k", "top k", "sample from the top k; 0: all", True),
-    _Field("top_p", "top p", "probability mass; 1: all"),
+    _Field("top_k", "top k", "sample from the k likeliest; 0: all", True),
+    _Field("top_p", "top p", "sampled probability mass; 1: all"),
     _Field("min_p", "min p", "fraction of top probability; 0: off"),
     _Field("repetition_penalty", "repetition penalty", "above 1: less repetition; 1: off"),
     _Field("thinking_budget", "thinking budget", "max tokens of thinking; 0: no limit", True),
@@ -68,7 +68,7 @@ _CHOICES: dict[str, tuple[str, dict[str | bool, str]]] = {
     ),
     "bonus_token": (
         "bonus token",
-        {True: "on: one more token if all are accepted", False: "off: no extra token"},
+        {True: "on: extra token after an accepted draft", False: "off: no extra token"},
     ),
 }
 """Settings of sampling or speculation with their labels and choices."""

@@ -115,7 +115,7 @@ class CompareScreen(Screen[None]):
         self.prompt.begin(self._proposed)
         self.prompt.border_title = "prompt"
         limit = counted(MAX_TOKENS, "token")
-        self.prompt.border_subtitle = f"enter: {len(ORDER)} replies of at most {limit}"
+        self.prompt.border_subtitle = f"enter generates {len(ORDER)} replies of at most {limit}"
         self.set_interval(FRAME_S, self.show_now)
         self.action_edit_prompt()
 

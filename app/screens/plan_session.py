@@ -156,7 +156,7 @@ class PlanSession:
         """The suggested changes, the warnings, and the command."""
         note = (f"the dry run failed: {self.note}",) if self.note else ()
         sections = [
-            change_lines(self.changes or (), width, " · press a to apply one"),
+            change_lines(self.changes or (), width, " · press a to choose"),
             warning_section(plan, width, extra=note),
             command_lines(plan, width),
         ]

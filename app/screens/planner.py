@@ -66,7 +66,7 @@ class PlannerScreen(ListDetail[Configuration | None]):
                 tooltip="Load the model with these values"),
         Binding("l", "load", "Load", id="planner-load", show=False),
         Binding("tab", "app.focus_next", "Table", id="planner-table",
-                tooltip="Switch between the settings and the table"),
+                tooltip="Switch between the settings and the table of K/V types"),
         Binding("g", "search", "Goal", id="planner-goal",
                 tooltip="Search for the largest context, most precise cache, highest speed, or "
                         "best balance"),

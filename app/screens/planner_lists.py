@@ -187,7 +187,7 @@ class CardsScreen(PickScreen[str]):
 
 def _card_line(card: Card, width: int) -> Line:
     sizes = (
-        Run(f"{'shared' if card.is_unified else '':<8}", "muted"),
+        Run(f"{'unified' if card.is_unified else '':<8}", "muted"),
         Run(f"{fmt.nbytes(card.memory_bytes):>9}"),
         Run(f"{card.bandwidth_gbps:>7.0f} GB/s", "muted"),
     )

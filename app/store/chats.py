@@ -357,7 +357,7 @@ class ChatStore:
     def _reading(self) -> Iterator[sqlite3.Connection]:
         """A connection for one read; opening it takes 0.1 ms."""
         if self._is_closed:
-            raise StoreError(f"{self.path} is closed")
+            raise StoreError(f"the chat database {self.path} is closed")
         try:
             with closing(connect(self.path)) as connection:
                 yield connection

@@ -172,7 +172,7 @@ def packed(value: object) -> Column:
             return dump_tokens(value)
         case None | int() | float() | str():
             return value
-    raise TypeError(f"no column holds a {type(value).__name__}")
+    raise TypeError(f"a {type(value).__name__} cannot be stored in the chat database")
 
 
 def _sampling_of(text: str) -> SamplingSettings:

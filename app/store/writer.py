@@ -135,7 +135,7 @@ class Writer:
 
     def _submit(self, job: Job[T], *, is_patient: bool = False) -> "Future[T]":
         if self._is_closed:
-            raise StoreError(f"{self._path} is closed")
+            raise StoreError(f"the chat database {self._path} is closed")
         future: Future[T] = Future()
         self._jobs.put(partial(self._do, future, job, is_patient=is_patient))
         return future

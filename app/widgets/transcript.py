@@ -219,9 +219,9 @@ class Transcript(ScrollView, Ink, can_focus=True):
             return [(Run(line, "note"),) for line in self._invitation.split("\n")]
         if not self.n_hidden:
             return []
-        how = self._named("{composer-complete}, then {transcript-earlier} shows more")
-        earlier = counted(self.n_hidden, "earlier message")
-        return [(Run(f"{earlier}: {how}", "note"),), ()]
+        how = self._named("{composer-complete}, then {transcript-earlier} shows earlier messages")
+        hidden = counted(self.n_hidden, "message")
+        return [(Run(f"{hidden} above not shown: {how}", "note"),), ()]
 
     def _named(self, hint: str) -> str:
         return with_keys(hint, self.app)

@@ -177,7 +177,7 @@ class EventLoop:
                 future.cancel()
             return future.result()
         except CancelledError as error:
-            raise DecodeAborted("stopped while waiting for the target function") from error
+            raise DecodeAborted("the reply was stopped in the target function") from error
         finally:
             self._waiting.discard(cast("Future[object]", future))
 

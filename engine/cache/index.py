@@ -202,7 +202,7 @@ class SegmentIndex:
         for entry, n_shared in self.shared(sequence):
             if self._can_slice and n_shared == entry.segment.end == length:
                 return entry
-        raise StateError(f"the state begins at token {length}, where no cached state ends")
+        raise StateError(f"the state begins at token {length}, but no cached state ends there")
 
     def load(self, segments: Iterable[Segment]) -> set[str]:
         """Add the segments of a disk; return the keys of those without their parent."""

@@ -333,7 +333,7 @@ class PrefixCache:
         if payload is not None:
             return payload
         if self._store is None:
-            raise StateError(f"the saved state {entry.segment.key} was dropped")
+            raise StateError(f"the saved state {entry.segment.key} was deleted")
         try:
             payload = self._read_file(entry, self._store)
         except CacheStoreError as error:
@@ -436,7 +436,7 @@ class PrefixCache:
                 self._ram_limit = min(self._ram_limit, max(self._index.ram_bytes - missing, 0))
                 if not was_short and self._index.ram_bytes > self._ram_limit:
                     self.stats.note(
-                        f"RAM is running low: the warm tier frees {missing / MIB:,.0f} MiB."
+                        f"RAM is running low: {missing / MIB:,.0f} MiB of saved states are evicted."
                     )
             self._shrink()
 

@@ -75,7 +75,7 @@ def connect(path: Path) -> sqlite3.Connection:
         # An unexpected view or trigger could run endlessly.
         is_ours = {str(statement) for (statement,) in found} == set(STATEMENTS)
         if _version(rows) != SCHEMA_VERSION or not is_ours:
-            raise sqlite3.DatabaseError(f"{path} has version {_version(rows)}")
+            raise sqlite3.DatabaseError(f"{path} has the wrong version {_version(rows)}")
     except TABLE_FAULTS:
         rows.close()
         raise
@@ -121,7 +121,7 @@ def namespace_of_row(row: tuple[object, ...]) -> Namespace:
         fields = tuple((name, value) for name, value in json.loads(str(text)))
         return Namespace(str(key), os.fsdecode(model), fields)  # type: ignore[arg-type]  # checked by it
     except (TypeError, ValueError, RecursionError) as error:
-        raise sqlite3.DatabaseError(f"a row is not a valid namespace: {error}") from error
+        raise sqlite3.DatabaseError(f"a row of the table namespaces is damaged: {error}") from error
 
 
 def insert_segment(rows: sqlite3.Connection, segment: Segment) -> None:

@@ -94,7 +94,7 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
         is_known = controller in list(ControllerName) and len(rest) <= 2
         if not is_known or (len(rest) == 2 and not (is_fixed and is_length)):
             raise ExperimentError(
-                f"{text!r} is not valid: write {FORM}, with a LENGTH from 1 to {MAX_DRAFT}"
+                f"{text!r} is no draft setting: write {FORM}, with a LENGTH from 1 to {MAX_DRAFT}"
             )
         settings = replace(settings, controller=ControllerName(controller))
         if n_draft:

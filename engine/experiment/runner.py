@@ -153,7 +153,7 @@ class Runner:
             if n_crashes >= MAX_CRASHES:
                 raise WorkerError(
                     f"the engine crashed on {n_crashes} prompts in a row ({record.failure}): "
-                    "earlier measurements are saved; try other arms, or see `kvchat doctor`"
+                    "earlier measurements are saved; try another --arm, or see `kvchat doctor`"
                 )
         return results
 

@@ -237,7 +237,7 @@ class CallbackDecoder:
                         waiting = on_token(committed.token)
                         if waiting is not None:
                             await waiting
-        assert finished is not None, "a reply ends with `Finished`"
+        assert finished is not None
         return finished
 
     def _new_session(self) -> Session:

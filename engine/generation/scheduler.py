@@ -52,7 +52,7 @@ Item = Event | Step
 def compute_step(step: Step) -> Generator[Step, Computed | None, Computed]:
     """Yield a step and return its result."""
     given = yield step
-    assert given is not None, "a yielded step is answered by its result"
+    assert given is not None
     return given
 
 
@@ -208,7 +208,7 @@ class Scheduler:
         batch = _Batch(self._backend, self.chunk if decodes else self._backend.n_batch)
         for one in sorted(ready, key=lambda one: one.last_batch):
             if one.cancellation.is_cancelled:
-                self._throw(one, DecodeAborted("stopped between two decode steps"))
+                self._throw(one, DecodeAborted("the reply was stopped between two decode steps"))
                 continue
             if chosen and one.loop.adapters != chosen[0].loop.adapters:
                 continue  # adapters apply to a whole batch

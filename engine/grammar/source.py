@@ -102,7 +102,7 @@ def refusal_of(grammar: Grammar, message: str) -> GrammarError:
     first = next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
     kind = "JSON schema" if grammar.is_schema else "grammar"
     if not grammar.is_schema and not is_lark(grammar.text):
-        first = _LARK_LINE.sub("in its Lark form, line \\1", first)
+        first = _LARK_LINE.sub("line \\1 of its translation to Lark", first)
     return GrammarError(f"the {kind} {grammar.name} is not valid: {first}")
 
 

@@ -128,11 +128,11 @@ def _add_model(ledger: Ledger, model: Model, configuration: Configuration, targe
     check_not_aborted(model, shape)
     source = Source.ESTIMATED if tolerance else Source.EXACT
     for device, nbytes in where.weight_bytes.items():
-        note = f"usual types of {model.file.file_type}" if tolerance else "tensor table"
+        note = f"usual tensor types of {model.file.file_type}" if tolerance else "tensor table"
         if device == ledger.cpu and where.mapped.repacked:
             copies = format_bytes(where.mapped.repacked)
             note = f"{note}, {copies} repacked for a CPU with {device.instructions}"
-            note += ", tied embeddings twice" * where.is_repacked
+            note += "; tied embeddings are stored twice" * where.is_repacked
         if nbytes:
             bounds = within(nbytes, tolerance)
             ledger.add(device, TermKind.WEIGHTS, nbytes, source, note, bounds)
@@ -309,7 +309,7 @@ Estimator = Callable[[Configuration], Estimate]
 class DoesNotFitError(PresetError):
     """No allowed configuration fits; the message has the missing bytes of each device."""
 
-    title = "It does not fit"
+    title = "The model does not fit"
 
 
 def estimator(

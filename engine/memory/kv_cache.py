@@ -193,5 +193,5 @@ def check_cache_types(architecture: Architecture, shape: CacheShape) -> None:
         if odd := sorted(dim for dim in head_dims if dim % block):
             raise PresetError(
                 f"{letter} type {name} has blocks of {block} elements, but the model's heads have "
-                f"{odd[0]}: use f16, bf16 or f32 for {letter}"
+                f"{odd[0]} elements: use f16, bf16 or f32 for {letter}"
             )

@@ -206,7 +206,7 @@ def _device_named(name: str, gpus: Sequence[Device], cpu: Device) -> Device:
         return cpu
     if int(digits) >= len(gpus):
         raise PresetError(
-            f"a tensor override uses {name}, but the last GPU is number {len(gpus) - 1}"
+            f"a tensor override uses {name}: write a GPU number from 0 to {len(gpus) - 1}"
         )
     return gpus[int(digits)]
 
@@ -215,7 +215,7 @@ def _used_gpus(now: Configuration, gpus: Sequence[Device]) -> tuple[Device, ...]
     if now.split_mode == "layer" or not gpus:
         return tuple(gpus)
     if now.main_gpu >= len(gpus):
-        raise PresetError(f"main_gpu is {now.main_gpu}, but the last GPU is number {len(gpus) - 1}")
+        raise PresetError(f"main_gpu is {now.main_gpu}: write a number from 0 to {len(gpus) - 1}")
     return (gpus[now.main_gpu],)
 
 
@@ -225,7 +225,8 @@ def _share_ends(now: Configuration, gpus: tuple[Device, ...]) -> list[float]:
     if len(gpus) > 1 and any(now.tensor_split):
         shares = [*now.tensor_split, *[0.0] * (len(gpus) - len(now.tensor_split))]
     if len(shares) > len(gpus):
-        raise PresetError(f"tensor_split has {len(now.tensor_split)} shares for {len(gpus)} GPUs")
+        n_shares = len(now.tensor_split)
+        raise PresetError(f"tensor_split has {n_shares} shares: write {len(gpus)}, one per GPU")
     total = sum(shares)
     return [part / total for part in accumulate(shares)] if total else [1.0] * len(gpus)
 

@@ -64,7 +64,7 @@ class Family:
     indexer: IndexerKind = ""
     """The unit that sparse attention selects by indexer keys; `compressed` caches compressed keys
     of tokens outside a window in every layer."""
-    indexer_layers: Literal["named", "all", "all unless named", "by context unless named"] = "named"
+    indexer_layers: Literal["named", "all", "all_unless_named", "by_context"] = "named"
     """Which layers have an indexer of their own."""
     needs_top_k: bool = False  # whether an indexer needs a number of chosen tokens in the file
     has_flash_attention: bool = True
@@ -160,14 +160,14 @@ FAMILIES: dict[str, Family] = {
     "glm-dsa": Family(
         may_be_latent=True,
         indexer="tokens",
-        indexer_layers="by context unless named",
+        indexer_layers="by_context",
         loaded_of_head=r"\.exp_probs_b",
     ),
     "glm5-next": KDA(
         of_head="nothing",
         rolls_back=True,
         indexer="latent pools",
-        indexer_layers="all unless named",
+        indexer_layers="all_unless_named",
         graph="rough",
         has_streams=True,
         is_uneven=False,

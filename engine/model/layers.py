@@ -142,7 +142,7 @@ def _has_own_indexer(keys: HeaderKeys, index: int, n_layers: int) -> bool:
     if flags is not None:
         return flags[index]
     is_long = keys.optional("context_length", 0) >= GLM_5_2_CONTEXT
-    if which == "by context unless named" and is_long:
+    if which == "by_context" and is_long:
         return index < 2 or (index - 2) % 4 == 0
     return which != "named"
 

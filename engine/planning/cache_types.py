@@ -106,7 +106,7 @@ def with_budget(cost: Estimator, budget_bytes: int | None) -> Estimator:
 def types_text(configuration: Configuration, known: Known) -> str:
     """Why a configuration has its K/V types: measured or guessed, and the reason."""
     pair = configuration.kv_types
-    return f"cache {known.standing(pair).basis}: {explain(known, pair)}"
+    return f"K/V types {known.standing(pair).basis}: {explain(known, pair)}"
 
 
 def type_rules(kv: str | None, budget_bytes: int | None) -> dict[str, object]:

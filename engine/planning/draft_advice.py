@@ -110,8 +110,8 @@ def should_use_speculation(
     times = [f"{each.draft + each.batch[1] - each.batch[0]:.2f}" for each in costs]
     cost = f"a drafted token takes {' to '.join(dict.fromkeys(times))} of the time of a decode step"
     if share >= 1:
-        much = "as much" if f"{share:.1f}" == "1.0" else f"{share:.1f} times as much"
-        cost = f"the draft model reads {much} per token as the target; {cost}"
+        times_as = "as" if f"{share:.1f}" == "1.0" else f"{share:.1f} times as"
+        cost = f"the draft model reads {times_as} many bytes per token as the target; {cost}"
     if high.factor < MIN_GAIN:
         gain = f"a speedup of {high.factor:.2f}x" if high.n_draft else "no speedup"
         return Advice(Worth.NEVER, f"{cost}: {gain} at {high_share:.0%} acceptance", low, high)

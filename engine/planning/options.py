@@ -363,7 +363,7 @@ OPTIONS: tuple[PlanOption, ...] = (
          lambda setup, text: _with_ram(setup, None if text.strip().lower() == FOUND else
              parse_size(text, "or type `found` for the free RAM of this machine")),
          ((lambda setup, _: setup.machine.unified_card is not None,
-           "this machine has unified memory: the chosen card sets the amount"),)),
+           "the chosen card has unified memory, which also sets the RAM"),)),
     PlanOption("margin", "keep free", "Memory to leave free on every device. Type 512MiB or 0.",
          lambda setup: format_bytes(setup.margin_bytes),
          lambda setup, _, step: replace(

@@ -170,7 +170,7 @@ def entry_of(file_name: str) -> CatalogEntry | None:
 
 def server_options(draft: DraftOption) -> list[str]:
     """llama-server's options for drafting with a model of this machine."""
-    assert draft.path is not None, "only a file of this machine can be loaded"
+    assert draft.path is not None
     speculation = SpeculationSettings(
         PredictorName.DRAFT, ControllerName.FIXED, n_draft=max(1, draft.advice.n_draft)
     )

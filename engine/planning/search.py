@@ -445,7 +445,7 @@ def search(
         HardwareError: no RAM among the devices, or a negative margin.
     """
     if not any(device.kind == "cpu" for device in devices):
-        raise HardwareError("the devices include no RAM, which every model needs")
+        raise HardwareError("the devices include no RAM, which every model needs: add RAM")
     if margin_bytes < 0:
         raise HardwareError(f"the margin is {margin_bytes} bytes: write 0 or more")
     if draft is not None:

@@ -40,7 +40,7 @@ class Basis(StrEnum):
 class BudgetError(PresetError):
     """No allowed K/V types are within the budget."""
 
-    title = "The cache is too large"
+    title = "The cache exceeds its budget"
 
 
 Size = Callable[[KVTypes], int]
@@ -139,7 +139,8 @@ def checked(report: Report, gates: Gates) -> tuple[Candidate, ...]:
     for pair, candidate in found.items():
         finer = [other for other in failed if is_coarser(pair, other)]
         if finer and not candidate.objections:
-            found[pair] = candidate.refused(f"even {finer[0]}, which has more bits, fails")
+            why = f"even {finer[0]}, which has more bits, fails the quality limits"
+            found[pair] = candidate.refused(why)
     return tuple(sorted(found.values(), key=lambda each: each.usage))
 
 

@@ -33,7 +33,7 @@ def sentence(report: Report, kind: KVTypes) -> str:
     before = n_right(report.reference.needle)[0] if report.reference else 0
     right, asked = n_right(found.needle)
     if right < before:
-        parts.append(f"{before - right} of {asked} needles lost")
+        parts.append(f"{before - right} of {asked} needles not retrieved")
     if not found.is_complete:
         parts.append("measurement incomplete")
     return f"{name}: {', '.join(parts)}"

@@ -43,8 +43,8 @@ class Gates:
     __pydantic_config__ = STRICT
 
     max_nll_delta: Loss = 0.014
-    """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. With a 4-bit
-    cache, it is 0.0022 to 0.004 on robust models, and above 1 on models that cannot use one."""
+    """Maximum increase of the mean loss (NLL) in nats, on the worst kind of text. A 4-bit cache
+    increases the loss by 0.0022 to 0.004 on robust models, by more than 1 on sensitive models."""
     max_perplexity_ratio: Annotated[float, Bounds(ge=1, le=100)] = 100.0
     """Maximum ratio of the perplexity to that of the reference, exp(increase of the loss); the
     stricter of this limit and `max_nll_delta` applies."""

@@ -20,7 +20,7 @@ from engine.quality.records import MIN_VERDICT_TOKENS, Report
 MAX_COST = 8.0
 """Maximum cost in halvings of the context; pairs named by the user may be far beyond the gates."""
 BIASED_KEYS = (
-    "break models with biased key projections, such as this model; Qwen2.5-Coder-0.5B with "
+    "{} keys break models with biased key projections, such as this model; Qwen2.5-Coder-0.5B with "
     "q4_0 had a different top token at 39 of 100 positions and a mean KL of 1.03"
 )
 USUAL_N_CTX = 8192
@@ -74,7 +74,7 @@ class Known:
         if self.report is None:
             return Standing(Basis.GUESSED, self._guess(pair), "guess")
         if found is None or found.measured is None:
-            text = f"not among the {len(self.candidates)} measured types"
+            text = f"this type is not among the {len(self.candidates)} measured types"
             return Standing(Basis.UNKNOWN, text, "?")
         if found.measured.role == "reference":
             text = "the reference type of the comparison"
@@ -119,7 +119,7 @@ class Known:
         if is_whole(pair):
             return f"{pair} is assumed to be lossless"
         if self.has_key_biases and COARSENESS[pair.k] > COARSENESS["q8_0"]:
-            return f"{pair.k} keys {BIASED_KEYS}"
+            return BIASED_KEYS.format(pair.k)
         if max(COARSENESS[pair.k], COARSENESS[pair.v]) <= COARSENESS["q8_0"]:
             return "8-bit types cost almost no quality on most models"
         return "types with fewer than 8 bits cost quality on most models"

@@ -79,7 +79,7 @@ class PlanStore:
         if others and not plans:
             builds = ", ".join(sorted({subject.build for subject in others}))
             problems.append(
-                f"the cache of {others[0].model} was measured with llama-cpp-python "
+                f"the cache quality of {others[0].model} was measured with llama-cpp-python "
                 f"{builds}, but {build} is installed: measure again with `kvchat "
                 "cache-quality`"
             )
@@ -146,7 +146,7 @@ def measured_at(plan: Report) -> datetime:
     """
     found = datetime.fromisoformat(plan.started)
     if found.tzinfo is None:
-        raise ValueError(f"{plan.started!r} has no UTC offset")
+        raise ValueError(f"the start time {plan.started!r} has no UTC offset")
     return found
 
 

@@ -32,13 +32,13 @@ DEFAULT_MARGIN_BYTES = 512 * MIB
 class ExportError(PresetError):
     """A value that the target's format has no way to write."""
 
-    title = "This cannot be exported"
+    title = "The settings cannot be exported"
 
 
 class ImportedFileError(PresetError):
     """Settings that cannot be read, or that name nothing a preset has."""
 
-    title = "This cannot be imported"
+    title = "The settings cannot be imported"
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,4 +198,4 @@ class BlockingClient:
                     self._on_restart(event)
                 case WorkerStopped():
                     raise EngineStoppedError(event)
-        raise AssertionError("events never end")
+        raise AssertionError("the stream of engine events ended")

@@ -178,7 +178,7 @@ class Worker:
     def _go_on(self) -> None:
         """Run one step of all running replies and send the events that are due."""
         session = self._session
-        assert session is not None, "replies are a session's"
+        assert session is not None
         session.step()
         for reply in tuple(self._replies):
             if reply.collect():

@@ -175,7 +175,7 @@ class Laboratory:
 
     def _left_out(self, kind: KVTypes, why: object) -> Note:
         self._refused.add(kind)
-        return Note(f"{kind} is left out: {why}")
+        return Note(f"{kind} is not measured: {why}")
 
     def _is_refused(self, context: Context) -> bool:
         role, kind = context

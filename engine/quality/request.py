@@ -168,7 +168,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
             "backend": configuration.backend,
             "computed in": configuration.dtype,
             "sliding window": window,
-            CONTROL: "2 rows at once",
+            CONTROL: "two rows per forward pass",
         }
     rotation = os.environ.get("LLAMA_ATTN_ROT_DISABLE", "0") in ("", "0")
     settings = {
@@ -176,7 +176,7 @@ def subject_settings(configuration: Configuration) -> dict[str, str]:
         "sliding window": window,
         "CPU kernels": "repacked" if configuration.use_extra_buffers else "plain",
         "Hadamard rotation of quantised K and V": "on" if rotation else "off",
-        CONTROL: "the other attention",
+        CONTROL: "the other flash attention setting",
     }
     n_layers = configuration.n_gpu_layers
     if n_layers and find_gpus():

@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_whole_prompts(
     arguments = ("--prompt-set", "chat", "--json", str(path), "--write", "mine")
     assert run(["bench", str(model), *FEW, *arguments]) == 130
     assert len(read_results(path).prompts) == interrupted_at // 5
-    assert "chat at 0" in capsys.readouterr().out
+    assert "chat at temperature 0" in capsys.readouterr().out
     assert not (paths.presets_dir() / "mine.toml").exists()
 
 

@@ -237,7 +237,7 @@ class LlamaCppBackend(Backend):
     def _own(self, step: Step) -> LlamaCppSequence:
         sequence = step.sequence
         assert isinstance(sequence, LlamaCppSequence)
-        assert self.opened.get(sequence.id) is sequence, "it belongs to who opened it"
+        assert self.opened.get(sequence.id) is sequence
         return sequence
 
     def _after_images(self, step: Step) -> Step:
@@ -255,9 +255,9 @@ class LlamaCppBackend(Backend):
 
         def check_stopped() -> None:
             if self._flag.is_set:
-                raise DecodeAborted(f"stopped; the cache holds {len(sequence.tokens)} tokens")
+                raise DecodeAborted(f"decoding stopped after {len(sequence.tokens)} cached tokens")
 
-        assert self.projector is not None, "image tokens need a projector"
+        assert self.projector is not None
         start = sequence.next_position
         n_tokens, n_positions, status = self.projector.decode(
             self.native, sequence.id, tokens, start, n_batch=self.n_batch, check=check_stopped
@@ -277,7 +277,7 @@ class LlamaCppBackend(Backend):
         n_asked = sum(step.n_tokens for step, _ in pairs)
         n_held = sum(len(sequence.tokens) for _, sequence in pairs)
         if status == ABORTED:
-            return DecodeAborted(f"stopped; the cache holds {n_held} tokens")
+            return DecodeAborted(f"decoding stopped after {n_held} cached tokens")
         if status == NO_CELLS:
             return ContextFullError(
                 f"llama.cpp found no free cells for {n_asked} more tokens after {n_held} "

@@ -134,7 +134,7 @@ def _buffer_type(name: str) -> int:
         device = gpus[int(number[0])]
     else:
         raise ModelLoadError(
-            f"a tensor override uses {name}, but the last GPU is number {len(gpus) - 1}"
+            f"a tensor override uses {name}: write a GPU number from 0 to {len(gpus) - 1}"
         )
     return _ggml("ggml_backend_dev_buffer_type", device)
 

@@ -35,7 +35,7 @@ MAX_IMAGES = 1024
 """Maximum number of cached layouts, of the images used last; each prompt uses all of its images."""
 MAX_EMBEDDING_BYTES = 256 << 20
 """Limit of the cached embeddings, of the images used last: encoding an image takes seconds."""
-UNKNOWN_IMAGE = "the prompt contains an image that is not attached"
+UNKNOWN_IMAGE = "the prompt contains an image that is not attached: attach the image again"
 NO_LIBRARY = (
     "the projector {name} cannot be loaded: this build of llama-cpp-python has no libmtmd "
     "({reason}); rebuild it with `make llama`"
@@ -310,7 +310,7 @@ class Projector:
                 self._embedded.popitem(last=False)
         self._embedded.move_to_end(key)
         rows = self._embedded[key][segment.index]
-        assert len(rows) == segment.n_tokens, "the pixels of an image do not change its layout"
+        assert len(rows) == segment.n_tokens
         return rows
 
     def _encoded(self, image: Image, check: Callable[[], None]) -> list[NDArray[np.float32]]:

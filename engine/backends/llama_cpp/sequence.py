@@ -78,7 +78,7 @@ class LlamaCppSequence(Sequence):
     def save(self, start: int = 0) -> bytes | memoryview:
         if not 0 <= start < len(self._tokens):
             raise StateError(
-                f"cannot save from token {start}: the cache has only {len(self._tokens)} tokens"
+                f"no state begins at token {start}: the cache has only {len(self._tokens)} tokens"
             )
         self.learn_states()
         states = self._backend.states

@@ -64,8 +64,7 @@ def cells_from(state: State, shape: AttentionLayout, start: int) -> Cells:
         raise StateError("the saved state is damaged: tokens are missing or repeated")
     if not first <= start < end:
         raise StateError(
-            f"the saved state contains tokens {first} to {end}, but those from {start} on were "
-            "requested"
+            f"the saved state contains tokens {first} to {end}, but token {start} was requested"
         )
     is_ordered = np.array_equal(order, expected - first)
     return Cells(state, part, slice(start - first, None) if is_ordered else order[start - first :])

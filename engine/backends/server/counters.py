@@ -87,7 +87,7 @@ class Counters:
         if facts.program in ("vLLM", "SGLang") and not facts.has_metrics:
             missing["cache"] = "/metrics is off"
         if facts.program == "llama-server" and facts.speculates is False:
-            missing["speculation"] = "started without --spec-type: no drafts"
+            missing["speculation"] = "no drafts: the server was started without --spec-type"
         return ServerFigures((*figures, *(ServerFigure(*each) for each in missing.items())))
 
     def _of_slots(self) -> Iterator[ServerFigure]:

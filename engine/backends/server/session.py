@@ -98,7 +98,7 @@ class ServerSession:
         limits: TimeLimits | None = None,
         emit: Callable[[Event], None] | None = None,
     ) -> None:
-        assert configuration.server is not None, "a server session needs an address"
+        assert configuration.server is not None
         watch, is_trusted = Stopwatch(), configuration.is_server_trusted
         self._wanted = str(configuration.model_path) if configuration.model_path.name else None
         self._emit = emit or (lambda _: None)
@@ -216,7 +216,7 @@ class ServerSession:
     def _speculation(self, note: str | None = None) -> SpeculationChanged:
         match self.facts.speculates:
             case True:
-                return SpeculationChanged(self.facts.program, "its own rule", note)
+                return SpeculationChanged(self.facts.program, "the server's rule", note)
             case False:
                 return SpeculationChanged("off", "", note)
             case None:
@@ -239,7 +239,7 @@ class ServerSession:
             if time.monotonic() - idle_since < IDLE_S:
                 time.sleep(LOOK_S)
                 continue
-            when = f"as of {time.strftime('%H:%M:%S')}; updated with the next reply"
+            when = f"figures as of {time.strftime('%H:%M:%S')}; updated with the next reply"
             last = ServerFigures((*figures.figures, ServerFigure("throughput", when)))
             self._emit(last)
             self._is_asked.wait()

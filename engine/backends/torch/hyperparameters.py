@@ -159,8 +159,8 @@ def _attention(keys: _Keys, layer: Layer) -> AttentionShape:
     n_rotated = keys.number("rope.dimension_count", head_dim)
     if layer.v_head_dim != head_dim or n_rotated != head_dim:
         raise keys.unsupported(
-            f"the heads of {keys.file}: keys of {head_dim} elements, values of "
-            f"{layer.v_head_dim} and {n_rotated:.0f} rotated elements must be equal"
+            f"{keys.file}, which has {head_dim} elements per key, {layer.v_head_dim} per value and "
+            f"{n_rotated:.0f} rotated elements (the three numbers must be equal)"
         )
     width = head_dim
     if keys.name == "gemma3" and architecture.n_layers == LARGEST_GEMMA_LAYERS:

@@ -85,8 +85,8 @@ class CustomPredictor:
         self._n_late += 1
         if self._n_late >= MAX_LATE:
             raise PredictorError(
-                f"its drafts were late in {MAX_LATE} rounds in a row: a token may take "
-                f"{self._limit_s:.1f} s"
+                f"its drafts were late in {MAX_LATE} rounds in a row: the limit is "
+                f"{self._limit_s:.1f} s per token"
             )
 
     # --- in the predictor's thread ---

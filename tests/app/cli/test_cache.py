@@ -92,12 +92,12 @@ def test_the_list_as_json_reports_everything() -> None:
 def test_an_empty_cache_reports_it() -> None:
     done = kvchat("cache")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "No states" in done.stderr
+    assert "No saved states" in done.stderr
     assert json.loads(kvchat("cache", "list", "--json").stdout)["models"] == []
     checked = kvchat("cache", "verify")
     assert (checked.returncode, checked.stdout) == (0, ""), "of no states none is whole"
-    assert "No states" in checked.stderr
-    assert "No states" in kvchat("cache", "clear").stderr
+    assert "No saved states" in checked.stderr
+    assert "No saved states" in kvchat("cache", "clear").stderr
 
 
 def test_a_check_of_whole_states_ends_well(folder: SegmentStore) -> None:
@@ -130,7 +130,7 @@ def test_a_damaged_table_is_reported_by_the_list_and_by_a_check(folder: SegmentS
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     done = kvchat("cache", "list")
     assert "was damaged" in done.stderr
-    assert "No states" in done.stderr
+    assert "No saved states" in done.stderr
     (paths.snapshots_dir() / "states.db").write_bytes(b"noise" * 9000)
     checked = kvchat("cache", "verify", "--json")
     assert checked.returncode == 1

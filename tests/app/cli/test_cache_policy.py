@@ -111,14 +111,14 @@ def test_an_export_whose_types_were_chosen_reports_by_what(
     budget = ["--kv-budget", "100MiB"]
     assert run([*command, "--kv", "auto", *budget]) == 0
     message = capsys.readouterr()
-    note = "# cache guessed: q8_0, not measured on this model"
+    note = "# K/V types guessed: q8_0, not measured on this model"
     assert note in message.err
     assert (note in message.out) is (name == "compose")
     assert run([*command, *budget, "--json"]) == 0
     assert note[2:] in json.loads(capsys.readouterr().out)["warnings"][0]
     keep(starter_path)
     assert run([*command, "--kv", "auto"]) == 0
-    assert "# cache measured: q8_0 K with q5_1 V" in capsys.readouterr().err
+    assert "# K/V types measured: q8_0 K with q5_1 V" in capsys.readouterr().err
     assert run([*command, "--kv", "q4_0"]) == 0
     assert "# cache" not in capsys.readouterr().err
 
@@ -148,7 +148,7 @@ def test_a_broken_plan_is_reported_not_used_and_left_alone(starter_path: Path) -
     assert any(str(path) in each and "is ignored" in each for each in warnings)
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), Settings())
     guessed, message = (opened.types_note or "").splitlines()
-    assert guessed.startswith("cache guessed: f16")
+    assert guessed.startswith("K/V types guessed: f16")
     assert message.startswith(f"{path} is ignored")
     assert len(path.read_bytes()) == 100
 
@@ -193,7 +193,7 @@ def test_the_chat_reports_why_its_cache_has_the_types_that_were_left_open(
     settings = Settings()
     opened = open_model(ModelRequest(str(starter_path), kv="auto"), settings)
     assert opened.configuration.kv_types == MIXED
-    assert opened.types_note.startswith("cache measured: q8_0 K with q5_1 V")
+    assert opened.types_note.startswith("K/V types measured: q8_0 K with q5_1 V")
     named = open_model(ModelRequest(str(starter_path), n_ctx=1024, kv="q4_0"), settings)
     assert (named.configuration.type_k, named.configuration.n_ctx) == ("q4_0", 1024)
     assert named.types_note is None
@@ -225,10 +225,10 @@ def test_a_new_user_types_one_command_reads_one_sentence_and_runs_with_that_type
     *_, sentence, command = measured.stdout.strip().splitlines()
     name = command.rpartition(" ")[2]
     assert sentence.startswith(name)
-    assert command == f"kvchat {starter_path} --kv auto  runs with {name}"
+    assert command == f"To chat with {name}: kvchat {starter_path} --kv auto"
     planned = json.loads(spawned("plan", str(starter_path), "--kv", "auto", "--json").stdout)
     assert planned["quality"]["basis"] == "measured"
     assert types_of(planned) == f"{name}/{name}"
     answered = spawned("run", "Hi", "-m", str(starter_path), "--kv", "auto", "--max-tokens", "1")
     assert answered.returncode == 0
-    assert "cache measured: " in answered.stderr
+    assert "K/V types measured: " in answered.stderr

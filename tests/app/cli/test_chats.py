@@ -272,4 +272,4 @@ def test_folders_are_listed_and_an_import_prints_what_it_added(
     file = str(tmp_path / "chats.jsonl")
     kvchat("chats", "export", "--all", "-o", file)
     added = kvchat("chats", "import", file)
-    assert (added.stdout + added.stderr).splitlines()[-1] == "2 chats with 6 messages added"
+    assert (added.stdout + added.stderr).splitlines()[-1] == "imported 2 chats with 6 messages"

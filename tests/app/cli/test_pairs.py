@@ -25,7 +25,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_text_names_the_best_with_its_arguments_and_why_others_are_not(models: Path) -> None:
     text = text_of("pairs", "target", "--on", "gpu")
     assert "never load it" in text
-    assert "large: the draft model reads 2.0 times as much per token as the target" in text
+    assert "large: the draft model reads 2.0 times as many bytes per token as the target" in text
     assert "other: token 77 is 'token 77' in the target and 'odd' in the draft" in text
     assert "kvchat target --draft small" in text
     server = next(line for line in text.splitlines() if "llama-server" in line)

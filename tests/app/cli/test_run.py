@@ -106,7 +106,7 @@ def test_a_draft_that_cannot_pay_is_warned_of_and_the_answer_comes(
     done = run_process([*arguments, "--max-tokens", "4"], environment)
     assert done.returncode == 0
     assert "will not make SmolLM2-135M-Instruct.Q4_1.gguf faster" in done.stderr
-    assert "the draft model reads as much per token as the target" in done.stderr
+    assert "the draft model reads as many bytes per token as the target" in done.stderr
 
 
 def test_a_predictor_that_is_none_is_refused(environment: dict[str, str]) -> None:
@@ -126,6 +126,6 @@ def test_lines_of_a_file_that_cannot_be_answered_are_named(
     done = run_process([*files, "--max-tokens", "4"], environment, "batch")
     assert done.returncode == 1
     assert "line 2 has no reply: " in done.stderr
-    assert "not listed: 1" in done.stderr
+    assert "without a reply: 21" in done.stderr
     assert "line 23 has no reply: " in done.stderr
     assert out.read_text().count("\n") == 1

@@ -49,13 +49,13 @@ def printed(made: Results) -> str:
 def test_the_report_has_every_result() -> None:
     text = printed(made())
     for part in (
-        "grounded at 0",
+        "grounded at temperature 0",
         "1 excluded because of endless repetition",
         "1.20",  # the median of 1.5 and 0.9
         "0.90 to 1.50",
         "0.90 <b>two</b>",
         "context < full",
-        "chat at 0.7",
+        "chat at temperature 0.7",
         "All prompts",
         "Recommended: nothing yet",
     ):
@@ -74,8 +74,8 @@ def test_the_page_loads_nothing_and_escapes_the_text_of_the_model() -> None:
 
 def test_a_prompt_has_a_line_with_its_ratios_or_why_it_does_not_count() -> None:
     made = record({FIXED: [2.0, 0.5], AUTO: [1.5, 1.5]})
-    line = "grounded at 0  one: combined:auto 1.50 lookup:fixed:4 1.25"
+    line = "grounded at temperature 0  one: combined:auto 1.50 lookup:fixed:4 1.25"
     assert prompt_line(made) == line
     assert prompt_line(record({AUTO: 1.0}, excluded="loop")).endswith("excluded: loop")
     failed = PromptRecord("chat", "one", 0.7, failure="the context is full")
-    assert prompt_line(failed) == "chat at 0.7  one: failed: the context is full"
+    assert prompt_line(failed) == "chat at temperature 0.7  one: failed: the context is full"

@@ -60,8 +60,12 @@ def shown(comparison: Comparison, width: int = 140) -> str:
         ([1.4] * 6, "1.40x: lookup:auto is faster than plain  1.40x to 1.40x in 6", "strong good"),
         ([0.8] * 6, "0.80x: lookup:auto is slower than plain", "strong bad"),
         ([1.01] * 6, "no clear difference (1.01x", "strong"),
-        ([1.4], "1.40x so far (1.40x to 1.40x in 1 block): 6 blocks decide", "strong"),
-        ([1.4, 1.4, 1.4, 1.4, 1.4, 0.9], "1.40x so far (0.90x to 1.40x in 6 blocks): 16", "strong"),
+        ([1.4], "1.40x so far (1.40x to 1.40x in 1 block): the verdict needs 6 blocks", "strong"),
+        (
+            [1.4, 1.4, 1.4, 1.4, 1.4, 0.9],
+            "1.40x so far (0.90x to 1.40x in 6 blocks): the verdict needs 16",
+            "strong",
+        ),
     ],
 )
 def test_a_verdict_has_its_interval_and_too_few_blocks_have_none(

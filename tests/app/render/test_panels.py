@@ -138,7 +138,7 @@ def test_shares_of_the_session_are_labelled_if_the_reply_drafted_nothing(width: 
 
 @pytest.mark.parametrize("width", [44, 60, 76])
 def test_the_reason_is_readable_in_full_in_the_smallest_panel(width: int) -> None:
-    words = text(speculation_lines(FULL, width)[:10]).split("length is 4")[1].split()
+    words = text(speculation_lines(FULL, width)[:10]).split("drafts of 4")[1].split()
     assert " ".join(words[: len(OFF_REASON.split())]) == OFF_REASON
 
 

@@ -127,7 +127,7 @@ async def test_without_a_question_or_while_a_reply_runs_it_gives_the_reason(tmp_
         await pilot.press("f4")
         await pilot.pause()
         assert app.screen is chat
-        assert any("idle model" in toast.message for toast in app._notifications)
+        assert any("no running reply" in toast.message for toast in app._notifications)
         assert len(client.requests) == 1
 
 

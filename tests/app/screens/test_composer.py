@@ -247,7 +247,7 @@ async def test_an_image_is_refused_without_a_projector(
         await ask(pilot, screen, "what is @a.png ?")
         assert client.requests == []
         assert screen.composer.text == "what is @a.png ?"
-        assert f"an image, and {blind}" in beside(screen)
+        assert f"is an image, but {blind}" in beside(screen)
         notices = [notice.message for notice in app._notifications]
         assert notices == [f"@a.png is an image, but {blind}"]
 

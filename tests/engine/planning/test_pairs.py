@@ -36,8 +36,8 @@ def test_small_drafts_of_the_same_tokens_come_first_and_large_ones_are_warned_of
     worths = [each.advice.worth for each in found.drafts]
     assert worths == [Worth.USE, Worth.DEPENDS, Worth.NEVER, Worth.NEVER]
     assert found.best == found.drafts[0]
-    assert found.drafts[-1].advice.reason.startswith("the draft model reads 2.0 times as much")
-    assert found.drafts[2].advice.reason.startswith("the draft model reads as much per token")
+    assert found.drafts[-1].advice.reason.startswith("the draft model reads 2.0 times as many")
+    assert found.drafts[2].advice.reason.startswith("the draft model reads as many bytes per token")
 
 
 def test_the_target_and_its_copies_are_no_candidates(folder: Path) -> None:

@@ -111,7 +111,7 @@ def test_two_equal_cards_are_two_devices(
 @pytest.mark.parametrize(
     ("target", "draft", "message"),
     [
-        ("qwen2.5-0.5b", "qwen2.5-7b", "times as much per token as the target"),
+        ("qwen2.5-0.5b", "qwen2.5-7b", "times as many bytes per token as the target"),
         ("qwen2.5-7b", "llama-3.2-1b", "cannot draft for qwen2.5-7b"),
         ("qwen2.5-7b", "qwen2.5-0.5b", None),
     ],

@@ -153,7 +153,10 @@ def test_what_is_compared_with_f32_never_runs_with_it_unless_it_is_named() -> No
 def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks() -> None:
     found = report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0})
     assert [each.pair for each in choose(found, TypeRequest(N_CTX), Gates(), size)] == [WHOLE]
-    assert "even q8_0, which has more bits, fails" in Known(found).candidates[Q4].objections
+    assert (
+        "even q8_0, which has more bits, fails the quality limits"
+        in Known(found).candidates[Q4].objections
+    )
 
 
 def test_an_unfinished_kind_refuses_no_other() -> None:

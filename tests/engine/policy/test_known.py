@@ -21,7 +21,7 @@ def test_with_a_report_its_pairs_are_measured_and_all_others_unknown() -> None:
     assert known.standing(Q8).text == "same top token 99.6 %, mean KL 0.0020"
     assert known.standing(WHOLE).basis is Basis.MEASURED
     assert known.standing(Q4).basis is Basis.UNKNOWN
-    assert known.standing(Q4).text == "not among the 2 measured types"
+    assert known.standing(Q4).text == "this type is not among the 2 measured types"
 
 
 def test_a_pair_that_fails_names_the_figure() -> None:

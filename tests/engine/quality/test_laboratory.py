@@ -64,7 +64,7 @@ def test_a_kind_that_cannot_be_used_is_left_out_with_the_reason() -> None:
     one.refusal = lambda kind: "no flash attention" if kind == Q4 else None
     events = list(one.run())
     assert [event.text for event in events if isinstance(event, Note)] == [
-        "q4_0 is left out: no flash attention"
+        "q4_0 is not measured: no flash attention"
     ]
     assert isinstance(events[-1], LaboratoryFinished)
     assert [row.kind for row in events[-1].report.candidates] == [Q8]
