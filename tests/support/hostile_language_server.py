@@ -39,6 +39,8 @@ WORDS = ("The", " cat", " sat", " on", " the", " mat", ".")
 FINE = ("none", "usage beside choices", "slow counters", "no tokenizer", "no reason")
 """Misdeeds that leave replies whole."""
 CHUNK = b"x" * (1 << 16)
+PROGRESS = {"total": 9, "cache": 4, "processed": 6, "time_ms": 1}
+"""The first event of a llama-server's reply."""
 
 
 @dataclass
@@ -58,6 +60,7 @@ class LanguageServer:
     """Connections that the client ended before the reply was whole."""
     is_at_work: bool = False
     """A llama-server's report of its slot."""
+    drafts: bool = True
     sees_images: bool = False
     metrics: str = ""
     headers: dict[str, str] = field(default_factory=dict)
@@ -143,6 +146,7 @@ class _Handler(BaseHTTPRequestHandler):
             "total_slots": 2,
             "build_info": state.key if state.misdeed == "names key" else "b1-test",
             "chat_template": "x",
+            "model_ftype": "Q4_1",
             "endpoint_slots": True,
             "endpoint_metrics": bool(state.metrics),
             "modalities": {"vision": state.sees_images},
@@ -152,7 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
             "llama-server": {
                 "/props": props,
                 "/health": {"status": "ok"},
-                "/slots": [{"id": 0, "speculative": True, "is_processing": state.is_at_work}],
+                "/slots": [
+                    {"id": 0, "speculative": state.drafts, "is_processing": state.is_at_work}
+                ],
             },
             "Ollama": {"/api/version": {"version": "0.12.0"}},
             "vLLM": {"/version": {"version": "0.32.0"}},
@@ -287,6 +293,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.server_state.n_cut += 1
 
     def _words(self, misdeed: Misdeed) -> None:
+        if self.server_state.kind == "llama-server":
+            self._event({"content": "no", "prompt_progress": PROGRESS})
         for number, word in enumerate(WORDS):
             self._event(self._chunk(word, number))
             if number == 2 and misdeed not in FINE:
@@ -340,7 +348,7 @@ class _Handler(BaseHTTPRequestHandler):
         n = len(WORDS)
         match self.server_state.kind:
             case "llama-server":
-                return [{"stop_type": "word", "timings": _timings(n)}]
+                return [{"stop_type": "word", "truncated": False, "timings": _timings(n)}]
             case _:
                 usage = {"prompt_tokens": 9, "completion_tokens": n,
                          "prompt_tokens_details": {"cached_tokens": 4}}  # fmt: skip

@@ -2,6 +2,8 @@
 
 import json
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from app.store.chats import ChatStore
 from app.store.records import Chat, StoredMessage
 from engine.cache.store import SegmentStore
 from engine.events import GenerationStats
-from tests.app.cli.conftest import kvchat
+from tests.app.cli.conftest import MAIN, kvchat
 from tests.app.store.conftest import finish
 from tests.engine.cache.making import NAMESPACE, payload_of, state_of
 from tests.support.chats import add_chat, add_message, add_stored
@@ -125,6 +127,9 @@ def test_a_chat_is_named_by_number_title_or_part_of_one(store: ChatStore) -> Non
     assert "KV caches" in near.stderr
     assert "kvchat chats list" in kvchat("chats", "show", "zzz").stderr
     assert kvchat("chats", "show", "").returncode == 1
+    for number in range(8):
+        dialogue(store, f"Caches {number}")
+    assert "and 2 more" in kvchat("chats", "show", "cache").stderr
 
 
 def test_a_renamed_chat_keeps_the_name(store: ChatStore) -> None:
@@ -141,7 +146,9 @@ def test_an_archived_chat_is_in_the_archive_only(store: ChatStore) -> None:
     assert kvchat("chats", "archive", "one", "1").returncode == 0
     assert "one" not in kvchat("chats").stdout
     assert "one" in kvchat("chats", "list", "--archived").stdout
+    assert "· archived 20" in kvchat("chats", "show", "one").stdout
     kvchat("chats", "unarchive", "one")
+    assert "archived" not in kvchat("chats", "show", "one").stdout
     assert "one" in kvchat("chats").stdout
     assert "archive is empty" in kvchat("chats", "list", "--archived").stderr
 
@@ -178,6 +185,19 @@ def test_deleting_makes_no_folder_where_nothing_is_saved(store: ChatStore) -> No
     dialogue(store, "gone")
     assert run(["chats", "delete", "gone", "--yes"]) == 0
     assert not paths.snapshots_dir().exists()
+
+
+def test_states_that_cannot_be_deleted_are_reported_beside_the_deleted_chat(
+    store: ChatStore,
+) -> None:
+    dialogue(store, "gone")
+    paths.snapshots_dir().parent.mkdir(parents=True)
+    paths.snapshots_dir().write_text("no folder")
+    done = kvchat("chats", "delete", "gone", "--yes")
+    assert done.returncode == 0
+    assert "is deleted" in done.stderr
+    assert "states of the chat could not be deleted" in " ".join(done.stderr.split())
+    assert not store.list_chats()
 
 
 def test_a_name_that_is_not_found_deletes_nothing(store: ChatStore) -> None:
@@ -273,3 +293,10 @@ def test_folders_are_listed_and_an_import_prints_what_it_added(
     kvchat("chats", "export", "--all", "-o", file)
     added = kvchat("chats", "import", file)
     assert (added.stdout + added.stderr).splitlines()[-1] == "imported 2 chats with 6 messages"
+    with Path(file).open() as piped:
+        again = subprocess.run(
+            [sys.executable, "-c", MAIN, "chats", "import", "-"],
+            stdin=piped, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert again.stderr.splitlines()[-1] == "imported 2 chats with 6 messages"
+    assert len(store.list_chats()) == 6

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,8 @@ def test_all_parts_of_a_split_model_go(tmp_path: Path) -> None:
     assert "2 files of 10 B" in found.question
     found.run()
     assert not any(part.exists() for part in parts)
+    with pytest.raises(ModelFileError, match="cannot be removed"):
+        replace(found, files=(tmp_path,)).run()
 
 
 def test_of_hugging_faces_cache_link_and_content_go_and_of_another_link_only_it(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -208,16 +209,29 @@ def test_no_key_is_in_anything_that_commands_write(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
-def test_a_server_ends_with_the_kvchat_that_was_reported_to_end(
-    starter_path: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("number", "exit_code", "more"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM, ()),
+        (signal.SIGHUP, 128 + signal.SIGHUP, ("--keep",)),
+        (signal.SIGINT, 0, ()),
+    ],
+)
+def test_a_server_reports_its_memory_and_ends_with_kvchat_unless_it_is_to_stay(
+    number: signal.Signals,
+    exit_code: int,
+    more: tuple[str, ...],
+    starter_path: Path,
+    tmp_path: Path,
 ) -> None:
     program, pid_path = tmp_path / "llama-server", tmp_path / "pid"
     program.write_text(
         f"""#!{sys.executable}
 import os, pathlib, sys, time
 sys.path.insert(0, {str(Path.cwd())!r})
-from tests.support.chats import add_chat, add_message
 from tests.support.hostile_language_server import serving
+print("load_tensors: CPU model buffer size = 90.00 MiB")
+print("llama_kv_cache: CPU KV buffer size = 10.00 MiB", flush=True)
 with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     pathlib.Path({str(pid_path)!r}).write_text(str(os.getpid()))
     time.sleep(60)
@@ -227,13 +241,23 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     program.chmod(0o755)
     run_it = "import sys; from app.cli.main import run; sys.exit(run(sys.argv[1:]))"
     command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
-    command += ["--llama-server", str(program), "--no-chat"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as kvchat:
-        assert "serves" in kvchat.stdout.readline()
-        kvchat.terminate()
-        assert kvchat.wait(30) == 128 + signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_path.read_text()), 0)
+    command += ["--llama-server", str(program), "--no-chat", *more]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as kvchat:  # type: ignore[call-overload]
+        assert f"serves {starter_path.stem}" in kvchat.stdout.readline()
+        assert re.match(r"planned .* MiB, allocated 100 MiB \(plan [+-]", kvchat.stdout.readline())
+        assert re.match(r"\d\d:\d\d:\d\d  slots: 0 of 1 busy$", kvchat.stdout.readline())
+        kvchat.send_signal(number)
+        assert kvchat.wait(30) == exit_code
+        pid = int(pid_path.read_text())
+        printed = " ".join(kvchat.stderr.read().split())
+    assert "Ctrl+C stops the server" in printed
+    assert (f"`kill {pid}`" in printed) == bool(more)
+    if more:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_serve_takes_a_model_first() -> None:

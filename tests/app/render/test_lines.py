@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.render.help import GLOSSARY, KeyHelp, KeySection, help_lines
 from app.render.lines import Line, Run, clipped, folded, padded, plain, spread, width_of, wrapped
 
 PIECES = ["a", "b", " ", "  ", "é", "漢", "👩\u200d💻", "e\u0301", "-"]
@@ -52,3 +53,13 @@ def test_padding_reaches_the_width() -> None:
 
 def test_the_right_part_of_a_spread_line_wins() -> None:
     assert plain(spread(line("a long left side"), line("right"), 12)) == "a lon… right"
+
+
+@given(st.integers(50, 200))
+def test_the_help_loses_no_word_at_any_width(width: int) -> None:
+    keys = (KeyHelp("ctrl+r", "Restart the engine and load its model again", "engine-restart"),)
+    lines = list(map(plain, help_lines((KeySection("chat", keys),), width)))
+    shown = "".join("".join(lines).replace("engine-restart", "").split())
+    for term, meaning in (("ctrl+r", keys[0].what), *GLOSSARY):
+        assert "".join(f"{term}{meaning}".split()) in shown
+    assert max(map(len, lines)) <= width

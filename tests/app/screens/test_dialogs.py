@@ -136,6 +136,33 @@ async def test_the_first_run_shows_where_it_looked_and_installs_with_one_key(
         assert client.loads[0].model_path == tmp_path / "starter.gguf"
 
 
+async def test_the_first_run_opens_a_file_by_its_path_and_looks_again(tmp_path: Path) -> None:
+    (file := tmp_path / "a.gguf").write_bytes(b"x")
+    found: list[ModelEntry] = []
+    conversation, client = make_conversation(tmp_path)
+    app = KvchatApp(conversation, replace(services(tmp_path), scan=lambda: found))
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        progress = app.screen.query_one("#progress")
+        await pilot.press("r")
+        await wait_until(pilot, lambda: "No model was found" in str(progress.render()))
+        for typed in ("nothing.gguf", str(file)):
+            await pilot.press("o")
+            app.screen.query_one(Input).value = typed
+            await pilot.press("enter")
+            assert ("nothing.gguf is not a file" in str(progress.render())) or client.loads
+        await wait_until(pilot, lambda: client.loads)
+        await pilot.press("ctrl+o", "ctrl+n")
+        await wait_until(pilot, lambda: isinstance(app.screen, FirstRunScreen))
+        found += [
+            ModelEntry(path=tmp_path / "bad.gguf", name="bad", nbytes=1, problem="truncated"),
+            ModelEntry(path=tmp_path / "b.gguf", name="b", nbytes=1),
+        ]
+        await pilot.press("r")
+        await wait_until(pilot, lambda: len(client.loads) == 2)
+    assert [each.model_path for each in client.loads] == [file, tmp_path / "b.gguf"]
+
+
 async def test_a_chat_without_a_model_shows_what_can_be_done_and_leads_back(tmp_path: Path) -> None:
     app, client = make_app(tmp_path, has_model=False)
     async with app.run_test(size=NARROW) as pilot:

@@ -24,7 +24,7 @@ from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import GIB
 from engine.model.architecture import read_model
-from engine.model.hub import HubModel, HubPart
+from engine.model.hub import DownloadError, HubModel, HubPart
 from engine.model.library import ModelEntry, scan
 from engine.planning.models import fit_context
 from engine.planning.planner import Planner
@@ -96,6 +96,24 @@ async def test_enter_before_the_models_are_found_takes_the_one_that_was_typed(
     assert chosen == [str(entries[39].path)]
 
 
+async def test_without_models_here_a_row_leads_to_ways_to_get_one(tmp_path: Path) -> None:
+    added: list[bool] = []
+    screen = ModelsScreen(
+        list, [tmp_path], lambda: None, None, purpose="load", add=lambda: added.append(True)
+    )
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen)
+        await wait_until(pilot, lambda: screen.is_mounted and "Install the" in rows_of(screen))
+        await pilot.press("tab")
+        await wait_until(pilot, lambda: "quantisation" in text_of(screen))
+        await pilot.press("tab")
+        await wait_until(pilot, lambda: "Install the" in rows_of(screen))
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: added)
+
+
 async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
     here = (Device("CPU", "cpu", 8 * GIB, 8 * GIB),)
     planner = Planner(here=here, bandwidths=lambda _: Bandwidth(2e10, "measured here"))
@@ -106,6 +124,11 @@ async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
         await ready(pilot)
         app.push_screen(screen)
         await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
+        await wait_until(pilot, lambda: "fits" in rows_of(screen))
+        await pilot.press("right")
+        await wait_until(pilot, lambda: "quantisation Q5_K_M" in text_of(screen))
+        await pilot.press("left")
+        await wait_until(pilot, lambda: "quantisation Q4_K_M" in text_of(screen))
         await wait_until(pilot, lambda: "fits" in rows_of(screen))
         lines = rows_of(screen).splitlines()
         signs = ["✓" in line for line in lines]
@@ -155,7 +178,8 @@ async def test_a_model_is_marked_found_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.paths.favourites_dir", lambda: tmp_path / "favourites")
-    entries = entries_of(tmp_path, 2)
+    first, second = entries_of(tmp_path, 2)
+    entries = [first, replace(second, copies=(tmp_path / "twice" / "1.gguf",))]
     for entry in entries:
         entry.path.write_bytes(b"12345")
 
@@ -170,6 +194,7 @@ async def test_a_model_is_marked_found_and_deleted(
         await wait_until(pilot, lambda: screen.is_mounted and screen.query(SelectList))
         await wait_until(pilot, lambda: "model 1" in rows_of(screen))
         await pilot.press("down", "ctrl+l")
+        await wait_until(pilot, lambda: f"also in {tmp_path / 'twice'}" in text_of(screen))
         assert any(str(tmp_path) in each.message for each in app._notifications)
         await pilot.press("ctrl+s")
         await wait_until(pilot, lambda: "★" in rows_of(screen).splitlines()[0])
@@ -250,6 +275,56 @@ async def test_a_download_shows_how_far_it_is_and_ends_where_it_is_stopped(
         await wait_until(pilot, lambda: results == [None])
 
 
+async def test_a_download_that_fails_shows_why_until_esc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(*_: object) -> Path:
+        raise DownloadError("no space is left: free some space")
+
+    monkeypatch.setattr("app.screens.downloads.download", download)
+    model = HubModel("maker/Tiny", "main", (HubPart("Tiny.gguf", 100, None),))
+    screen, results = DownloadScreen(model, tmp_path, "fits"), []
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        app.push_screen(screen, results.append)
+        await wait_until(pilot, lambda: screen.is_mounted and "no space is left" in text_of(screen))
+        assert "Tiny from maker/Tiny" in text_of(screen)
+        assert "The model fits." in text_of(screen)
+        assert not results
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: results == [None])
+
+
+async def test_repositories_of_a_catalogue_model_lead_to_the_wanted_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.paths.remote_headers_dir", lambda: tmp_path / "headers")
+    data = drafting_model(tmp_path / "made.gguf", 1).read_bytes()
+    with serving_hub() as hub:
+        of_files = {"a-Q4_K_M.gguf": data, "a-F16.gguf": data * 2}
+        for owner, n in (("nobody", 9), ("meta-llama", 7), ("somebody", 1234)):
+            hub.files[f"{owner}/Llama-3.2-1B-GGUF"] = of_files
+            hub.downloads[f"{owner}/Llama-3.2-1B-GGUF"] = n
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        screen, results = HubScreen("llama-3.2-1b:F16", purpose="plan"), []
+        app, _ = make_app(tmp_path)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await ready(pilot)
+            app.push_screen(screen, results.append)
+            await wait_until(pilot, lambda: screen.is_mounted and "downloads" in rows_of(screen))
+            shown = [line.strip("▸ ").split()[:2] for line in rows_of(screen).splitlines()]
+            assert [(name.split("/")[0], n) for name, n in shown] == [
+                ("meta-llama", "7"), ("somebody", "1,234"), ("nobody", "9")
+            ]  # fmt: skip
+            await pilot.press("down", "enter")
+            await wait_until(pilot, lambda: "a-F16" in rows_of(screen))
+            assert "files of somebody/" in text_of(screen)
+            await pilot.press("enter")
+            await wait_until(pilot, lambda: results)
+    assert results == ["hf:somebody/Llama-3.2-1B-GGUF/a-F16.gguf"]
+
+
 async def test_a_refusal_of_the_hub_is_shown_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,7 +365,10 @@ async def test_a_draft_model_is_chosen_from_the_chat(
         await wait_until(pilot, lambda: screen.choices.display)
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen) and app.screen.marked)
-        await pilot.press("enter")
+        await pilot.press("down", "enter")
+        assert isinstance(app.screen, FilesScreen), "another vocabulary cannot draft"
+        assert any("tokenizer.ggml" in each.message for each in app._notifications)
+        await pilot.press("up", "enter")
         await wait_until(pilot, lambda: len(client.loads) == 2)
     draft = client.loads[-1].draft
     assert draft is not None

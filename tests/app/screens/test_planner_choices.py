@@ -32,8 +32,6 @@ from tests.app.screens.plan_host import (
 from tests.support.fakes_app import NARROW, WIDE, wait_until
 from tests.support.gguf_files import header, write
 
-pytestmark = pytest.mark.slow
-
 
 def planner(path: Path, tmp_path: Path) -> PlannerScreen:
     return PlannerScreen(
@@ -96,6 +94,7 @@ async def test_a_goal_is_searched_and_explained_until_a_option_turns(
         assert "found for" not in report_of(screen)
 
 
+@pytest.mark.slow
 async def test_a_model_of_the_catalogue_is_planned_but_not_loaded(
     starter_path: Path, tmp_path: Path
 ) -> None:
@@ -255,6 +254,7 @@ async def test_the_planner_and_kvchat_plan_show_the_same_of_a_model_on_a_card(
         await wait_until(pilot, lambda: screen.setup == expected)
 
 
+@pytest.mark.slow
 async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
     starter_path: Path, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from textual.widgets import Input
 
 from app.render.lines import plain
 from app.screens.dialogs import AskLine, AskYes
+from app.screens.export import ExportScreen
 from app.screens.models import FilesScreen
 from app.screens.presets import PresetsScreen
 from app.widgets.bars import TitleBar
@@ -62,6 +63,9 @@ async def test_the_preview_shows_the_file_and_what_it_comes_to(
         assert 'name = "mine"' in text
         await pilot.press("j")
         await shows(pilot, screen, "context 8,192")
+        await pilot.press("x")
+        await wait_until(pilot, lambda: isinstance(pilot.app.screen, ExportScreen))
+        assert "-balance" in plain(pilot.app.screen.query_one(TitleBar).lines[0])
 
 
 async def test_enter_gives_the_configuration_for_the_loaded_model_and_the_system_prompt(
@@ -94,7 +98,7 @@ async def test_the_presets_own_model_is_preferred(
     assert app.given[0].model_path == gemma_path
 
 
-async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
+async def test_without_any_model_one_is_asked_for(folder: Path, starter_path: Path) -> None:
     screen = presets(folder, None)
     app = Host(screen)
     async with app.run_test(size=WIDE) as pilot:
@@ -104,6 +108,10 @@ async def test_without_any_model_one_is_asked_for(folder: Path) -> None:
         assert title == " presets  no model is loaded: kvchat asks for one when you load a preset"
         await pilot.press("enter")
         await wait_until(pilot, lambda: isinstance(app.screen, FilesScreen))
+        app.screen.dismiss(starter_path)
+        await wait_until(pilot, lambda: app.given)
+    assert app.given[0] is not None
+    assert (app.given[0].model_path, app.given[0].n_ctx) == (starter_path, 1024)
 
 
 async def test_a_preset_of_the_user_is_renamed_and_deleted(

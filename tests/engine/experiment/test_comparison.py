@@ -128,16 +128,20 @@ def test_a_stopped_reply_counts_for_nothing_and_whole_blocks_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "words"),
+    ("script", "ratio", "words"),
     [
-        (Script(fails_after=1), "llama_decode returned"),
-        (Script(refuses=("The context is full", "drop some")), "drop some"),
+        (Script(fails_after=1), 1.0, "llama_decode returned"),
+        (Script(refuses=("The context is full", "drop some")), 1.0, "drop some"),
+        (Script(("",)), 1.0, "the reply is empty"),
+        (Script(), 1e9, "not a possible speed"),
     ],
 )
-def test_a_failure_ends_the_comparison_with_its_reason(script: Script, words: str) -> None:
+def test_a_failure_ends_the_comparison_with_its_reason(
+    script: Script, ratio: float, words: str
+) -> None:
     comparison, client = make(script)
     comparison.add_blocks()
-    run(comparison, client)
+    run(comparison, client, ratio)
     assert words in str(comparison.problem)
     assert comparison.gain is None
     assert client.speculation == OWN

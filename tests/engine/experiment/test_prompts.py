@@ -53,13 +53,13 @@ def test_a_line_without_a_text_is_named_with_the_keys_that_it_has(tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "message"),
     [("", "no prompts"), ("\n \n", "no prompts"), ("{", "line 1 is not JSON"), ("[1]", "no text"),
-     ("[" * 100_000, "not JSON")],
+     ("[" * 100_000, "not JSON"), ("\udcff", "cannot be read")],
 )  # fmt: skip
 def test_what_is_no_jsonl_is_refused_with_the_line(
     tmp_path: Path, content: str, message: str
 ) -> None:
     path = tmp_path / "mine.jsonl"
-    path.write_text(content, encoding="utf-8")
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ExperimentError, match=message):
         read_set(str(path))
 

@@ -21,7 +21,7 @@ WRITING = Work("near", 32, seconds=0.05)
 READING = Work("prompt", 32, 48)
 PATIENCE_S = 120.0
 
-pytestmark = [pytest.mark.model, pytest.mark.slow]
+pytestmark = pytest.mark.model
 Run = Callable[..., float]
 
 
@@ -50,6 +50,7 @@ def start(starter_path: Path) -> Configuration:
     return Configuration(starter_path, 512, n_threads=1)
 
 
+@pytest.mark.slow
 def test_everything_that_is_tried_is_timed_over_one_load(run: Run, start: Configuration) -> None:
     times = [run(start, work) for work in (READING, WRITING) * 2]
     assert all(0 < seconds < 10 for seconds in times)

@@ -47,6 +47,16 @@ def test_a_header_of_no_model_is_refused_with_the_reason(
         architecture(tmp_path, name, **changes)
 
 
+def test_layers_that_run_several_times_count_as_often_as_the_file_names(tmp_path: Path) -> None:
+    loops = {"nanbeige.num_loops": 3}
+    assert architecture(tmp_path, "nanbeige", **loops).n_layers == 3 * (
+        architecture(tmp_path, "nanbeige").n_layers
+    )
+    assert architecture(tmp_path, "llama", **{"llama.num_loops": 3}).n_layers == (
+        architecture(tmp_path).n_layers
+    )
+
+
 def test_a_model_is_the_same_object_until_its_file_changes(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", header(llama_values()))
     assert read_model(path) is not read_model(path)  # just written: it may be written again

@@ -10,7 +10,13 @@ from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
-from engine.planning.offload import Offload, OffloadLevel, fastest_fitting, offload_levels
+from engine.planning.offload import (
+    Offload,
+    OffloadLevel,
+    fastest_fitting,
+    level_text,
+    offload_levels,
+)
 from tests.engine.planning.shapes import RAM, dense_model, gpu, small_mixture
 
 CARD = (gpu(24), RAM)
@@ -70,3 +76,19 @@ def test_each_level_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
     slowness = [level.slowness for level in found]
     assert slowness == sorted(slowness)
     assert slowness[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [
+        ((0, 0), "all layers in RAM"),
+        ((-1, 0), "all layers on the GPU"),
+        ((49, 0), "all layers on the GPU"),
+        ((48, 0), "1 of 48 layers in RAM"),
+        ((40, -1), "all experts and 9 of 48 layers in RAM"),
+        ((-1, 12), "experts of 12 of 48 layers in RAM"),
+        ((-1, -1), "experts of 48 of 48 layers in RAM"),
+    ],
+)
+def test_a_level_in_words(level: tuple[int, int], words: str) -> None:
+    assert level_text(*level, find_entry("qwen3-30b-a3b").model()) == words

@@ -95,6 +95,37 @@ def test_lm_studios_types_are_read_in_both_shapes() -> None:
     assert read_text(off).preset.type_k == "f16"
 
 
+@pytest.mark.parametrize(
+    ("data", "fields"),
+    [
+        (
+            {"model_param": "a.gguf", "skiplauncher": True, "host": "h", "port": 5001,
+             "port_param": 5001, "usecuda": ["normal", "1"], "usecpu": True, "mmproj": "p.gguf",
+             "mmprojcpu": True, "usemtp": True, "draftamount": 5},
+            {"split_mode": "none", "main_gpu": 1, "n_gpu_layers": 0, "mmproj_offload": False,
+             "n_mtp_draft": 5},
+        ),
+        (
+            {"models": [{"model": "a.gguf", "model_alias": "a", "logits_all": False,
+                         "chat_format": "chatml", "type_k": 8,
+                         "draft_model": "prompt-lookup-decoding", "draft_model_num_pred_tokens": 7,
+                         "last_n_tokens_size": 32}]},
+            {"name": "a", "type_k": "q8_0"},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_setting_of_a_preset_is_not_listed_as_left_out(
+    data: dict[str, object], fields: dict[str, object]
+) -> None:
+    found = read_text(json.dumps(data))
+    assert found.left_out == ()
+    assert {name: getattr(found.preset, name) for name in fields} == fields
+    if "models" in data:
+        assert found.preset.speculation.n_draft == 7
+        assert found.preset.speculation.predictor == "lookup"
+        assert found.preset.sampling.repetition_window == 32
+
+
 def test_a_share_of_layers_needs_the_model() -> None:
     text = lm_studio(("llm.load.llama.acceleration.offloadRatio", 0.5))
     found = read_text(text)

@@ -1,7 +1,9 @@
 """A server that kvchat starts: found, reached, ended, and its log within a bound."""
 
 import os
+import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,11 +22,14 @@ from tests.support.hostile_language_server import serving
 from tests.support.waiting import wait_until
 
 
-def process_of(tmp_path: Path, *command: str, url: str = "http://127.0.0.1:9") -> ServerProcess:
+def process_of(
+    tmp_path: Path,
+    *command: str,
+    url: str = "http://127.0.0.1:9",
+    report: Callable[[str], None] = lambda _: None,
+) -> ServerProcess:
     log_path = tmp_path / "log"
-    return ServerProcess(
-        command, url=url, log_path=log_path, report=lambda _: None, pauses_s=(0.05,)
-    )
+    return ServerProcess(command, url=url, log_path=log_path, report=report, pauses_s=(0.05,))
 
 
 def has_ipv6() -> bool:
@@ -113,3 +118,47 @@ def test_a_server_that_is_being_started_again_ends_too(tmp_path: Path) -> None:
             process.end()
             with pytest.raises(ProcessLookupError):
                 os.kill(process.pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("/nowhere/llama-server",), "cannot be started: No such file"),
+        (("sleep", "60"), "not ready after 0.2 s: Its log .* ends: empty"),
+        (("sh", "-c", "exit 3"), "exit code 3"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_reported_with_its_log(
+    command: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ServerError, match=words):
+        process_of(tmp_path, *command).start(loading_s=0.2 if "sleep" in command else 20)
+
+
+def test_a_server_that_cannot_be_started_again_is_reported(tmp_path: Path) -> None:
+    (program := tmp_path / "once").write_text("#!/bin/sh\nrm $0; echo it broke; sleep 0.2; exit 3")
+    program.chmod(0o755)
+    reported: list[str] = []
+    with serving("llama-server") as server:
+        process = process_of(tmp_path, str(program), url=server.url, report=reported.append)
+        process.start(loading_s=20)
+        wait_until(lambda: len(reported) == 2)
+        process.end()
+    assert "exit code 3" in reported[0]
+    assert "ends: it broke; it restarts in 0.05 s" in reported[0]
+    assert "cannot be started" in reported[1]
+
+
+def test_a_server_that_ignores_the_request_to_end_is_killed_and_one_that_is_left_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_process, "END_S", 0.2)
+    deaf = ("sh", "-c", 'trap "" TERM; while :; do sleep 0.1; done')
+    with serving("llama-server") as server:
+        process = process_of(tmp_path, *deaf, url=server.url)
+        process.start(loading_s=20)
+        process.leave()
+        os.kill(process.pid, 0)
+        process.end()
+        with pytest.raises(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)

@@ -21,13 +21,16 @@ from engine.backends.server.http import (
 )
 from engine.backends.server.served_reply import MAX_DRAFT
 from engine.backends.server.session import ServedGeneration, ServerSession
-from engine.configuration import Configuration
+from engine.configuration import Configuration, SamplingSettings, SpeculationSettings
 from engine.errors import ContextFullError, EngineError, ServerError
 from engine.events import (
+    CacheChanged,
     Event,
     Finished,
     FinishReason,
+    PromptProgress,
     RoundFinished,
+    SpeculationChanged,
     TokensCommitted,
     Waiting,
 )
@@ -78,8 +81,8 @@ def opened(
     return ServerSession(Configuration.at_server(server.url, model, is_trusted=True), limits)
 
 
-def ended(session: ServerSession) -> ServedGeneration:
-    generation = session.begin(ASKED, Cancellation())
+def ended(session: ServerSession, request: GenerationRequest = ASKED) -> ServedGeneration:
+    generation = session.begin(request, Cancellation())
     while session.step():
         pass
     return generation
@@ -153,12 +156,80 @@ def test_what_a_server_does_not_count_is_not_known(kind: Kind) -> None:
 
 def test_counts_of_rounds_are_those_of_the_server() -> None:
     with serving("llama-server") as server:
-        finished = reply_of(server).finished
+        reply = reply_of(server)
+    finished = reply.finished
+
+    assert PromptProgress(6, 9, 4) in reply.events
+    tokens = [each.tokens[0] for each in reply.events if isinstance(each, TokensCommitted)]
+    assert [each.kind for each in tokens[:5]] == ["plain", "draft", "draft", "correction", "plain"]
+    assert [each.source for each in tokens[:5]] == [None, *["llama-server"] * 3, None]
+    rounds = [each for each in reply.events if isinstance(each, RoundFinished)]
+    assert [each.verdicts for each in rounds[:3]] == [(), (True, True, False), ()]
+    assert [each.n_emitted for each in rounds] == [1, 3, 1, 1, 1]
+    assert [each.elapsed_s for each in rounds[:3]] == pytest.approx([0.02, 0.02, 0.06])
+    used = [each.n_used for each in reply.events if isinstance(each, CacheChanged)]
+    assert (used[0], used[-1]) == (9, 16)
     stats = finished.stats
     assert (stats.n_drafted, stats.n_accepted, stats.n_examined) == (3, 2, 3)
     assert (stats.n_rounds, stats.decode_tps) == (5, 50.0)
     assert finished.token_ids == (0, 1, 2, 3, 4, 5, 6)
     assert finished.reason is FinishReason.STOP_STRING
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason", "n_ids"),
+    [
+        ({"stop_type": "eos"}, FinishReason.END, 6),
+        ({"stop_type": "limit"}, FinishReason.LENGTH, 7),
+        ({"stop_type": "limit", "truncated": True}, FinishReason.CONTEXT, 7),
+        ({}, FinishReason.STOP_TOKEN, 2),
+    ],
+)
+def test_the_end_of_a_reply_is_the_one_that_llama_server_reports(
+    numbers: dict[str, object], reason: FinishReason, n_ids: int
+) -> None:
+    stops = SamplingSettings(stop_tokens=() if numbers else (2,))
+    with serving("llama-server") as server:
+        server.numbers = numbers
+        session = opened(server)
+        generation = ended(session, replace(ASKED, sampling=stops))
+        session.close()
+    *_, finished = generation.take()
+    assert isinstance(finished, Finished)
+    assert (finished.reason, len(finished.token_ids)) == (reason, n_ids)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drafts", "name", "n_tokens"),
+    [
+        ("llama-server", True, "llama-server", 5),
+        ("llama-server", False, "off", 5),
+        ("OpenAI", False, "drafts unknown", None),
+    ],
+)
+def test_what_a_server_has_is_reported_and_its_drafts_stay_its_own(
+    kind: Kind, drafts: bool, name: str, n_tokens: int | None
+) -> None:
+    events: list[Event] = []
+    with serving(kind) as server:
+        server.drafts = drafts
+        sampling = SamplingSettings(top_k=4, min_p=0.5, repetition_penalty=1.5)
+        configuration = Configuration.at_server(server.url, None, sampling)
+        session = ServerSession(configuration, FAST, events.append)
+        loaded = session.loaded
+        assert session.count_tokens("Hello") == n_tokens
+        session.watch()
+        session.set_speculation(SpeculationSettings())
+        server.misdeed = "no tokenizer"
+        assert session.count_tokens("Hello") is None
+        session.close()
+    changed = [each for each in events if isinstance(each, SpeculationChanged)]
+    assert [(each.predictor, bool(each.note)) for each in changed] == [(name, False), (name, True)]
+    assert (loaded.model_name, loaded.has_chat_template, loaded.can_crop) == ("tiny", True, True)
+    found = (loaded.file_type, loaded.n_vocab, loaded.n_ctx, loaded.n_ctx_train)
+    assert found == (("Q4_1", 100, 1024, 2048) if n_tokens else ("", None, None, None))
+    unused = [note for note in loaded.notes if "top_k, min_p, repetition_penalty" in note]
+    assert len(unused) == (kind == "OpenAI")
 
 
 BROKEN: tuple[tuple[Kind, Misdeed, str], ...] = (
@@ -411,8 +482,13 @@ def test_a_stop_is_obeyed_while_nothing_comes(server: LanguageServer) -> None:
     assert not generation.is_over
     cancellation.cancel()
     session.step()
-    assert generation.is_over
+    [finished] = generation.take()
+    assert isinstance(finished, Finished)
+    assert finished.reason is FinishReason.CANCELLED
+    left = Cancellation()
+    session.begin(ASKED, left)
     session.close()
+    assert left.is_cancelled
 
 
 # --- keys ---
