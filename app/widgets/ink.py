@@ -179,6 +179,7 @@ class InkLines(Ink):
 
     def set_frame(self, *, title: str | None = None, hint: str | None = None) -> None:
         self._strips.pop(0, None)
+        self._strips.pop(self.outer_size.height - 1, None)
         super().set_frame(title=title, hint=hint)
 
     def forget_strips(self) -> None:
