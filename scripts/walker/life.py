@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sqlite3
+import termios
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -292,7 +293,9 @@ class Life:
     def _check_output(self) -> None:
         if (text := exception_in(self.terminal.tail)) is not None:
             raise FoundError("traceback", text)
-        if strange := self.terminal.screen.strange:
+        # While kvchat saves and ends, the terminal itself echoes what is typed.
+        is_echo = self.terminal.modes[3] & termios.ECHO
+        if (strange := self.terminal.screen.strange) and not is_echo:
             raise FoundError("escape", f"the terminal was sent {strange[:5]!r}")
         _require_none("report", reports(self.home.state, self._known_reports))
 
