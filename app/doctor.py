@@ -189,7 +189,7 @@ def check_characters(encoding: str) -> Check:
 def _size(*, is_terminal: bool) -> Check:
     if not is_terminal:
         advice = "the chat needs a terminal; `kvchat run` does not"
-        return Check("terminal", "note", "kvchat does not run in a terminal", advice)
+        return Check("terminal", "note", "kvchat was not started in a terminal", advice)
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns >= COLUMNS and lines >= LINES:
