@@ -218,8 +218,7 @@ def read_requests(
         try:
             found = _read_line(number, line, base, system, answered_by)
             if found.id in seen:
-                first = f"the id {found.id!r} is already used on line {seen[found.id]}"
-                raise ValueError(f"{first}: write another id")
+                raise ValueError(f"line {seen[found.id]} also has the id {found.id!r}: change one")
         except ValueError as error:
             broken.append(BrokenLine(number, str(error)))
         else:

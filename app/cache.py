@@ -189,8 +189,7 @@ def find_snapshot(models: Sequence[CachedModel], text: str) -> "Segment":
         return entries[found[0]]
     if found:
         raise UnknownSnapshotError(
-            f"{len(found)} keys start with {text!r}: type more of one key, such as "
-            f"{', '.join(sorted(found)[:8])}"
+            f"{len(found)} keys start with {text!r}: type one of {', '.join(sorted(found)[:8])}"
         )
     raise UnknownSnapshotError(
         f"no saved state has the key {text!r}: `kvchat cache list` shows the keys"

@@ -189,7 +189,7 @@ def check_characters(encoding: str) -> Check:
 def _size(*, is_terminal: bool) -> Check:
     if not is_terminal:
         advice = "the chat needs a terminal; `kvchat run` does not"
-        return Check("terminal", "note", "kvchat does not run in a terminal", advice)
+        return Check("terminal", "note", "kvchat was not started in a terminal", advice)
     columns, lines = shutil.get_terminal_size()
     detail = f"{columns} columns, {lines} lines"
     if columns >= COLUMNS and lines >= LINES:
@@ -229,7 +229,9 @@ def check_trial(
 ) -> Check:
     """Load a model, if there is one, and decode a few tokens, as the chat does when it opens."""
     if model is None:
-        return Check(TRIAL, "note", "not tried, because no model was found", GET_STARTER)
+        return Check(
+            TRIAL, "note", "decoding was not tried, because no model was found", GET_STARTER
+        )
     client = WorkerClient(log_path=log_path, command=command)
     crashes: list[WorkerStopped] = []
     engine = BlockingClient(client, limit_s=TRIAL_TIMEOUT_S, on_restart=crashes.append)

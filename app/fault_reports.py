@@ -36,7 +36,7 @@ class FaultReport:
     def location(self) -> str:
         """Reference and path, for a notice."""
         where = "no report could be written" if self.path is None else f"report: {self.path}"
-        return f"fault {self.reference}, {where}"
+        return f"internal error {self.reference}, {where}"
 
 
 def reference_of(error: BaseException) -> str:

@@ -51,8 +51,7 @@ def _models(facts: ServerFacts) -> Check:
 def _context(facts: ServerFacts) -> Check:
     if facts.n_ctx is None:
         return Check("context", "note", "the server does not report its context length")
-    n_train = facts.n_ctx_train
-    trained = f" (training context {fmt.count(n_train)})" if n_train else ""
+    trained = f" (training context {fmt.count(n)})" if (n := facts.n_ctx_train) else ""
     slots = f", {facts.n_slots} replies at once" if facts.n_slots else ""
     return Check("context", "ok", f"{fmt.count(facts.n_ctx)} tokens{trained}{slots}")
 
@@ -106,6 +105,5 @@ def _trial(session: ServerSession) -> Check:
     if stats is None or stats.n_emitted == 0:
         return Check("trial reply", "note", "the reply contains no tokens")
     speed = "" if stats.decode_tps is None else f", {fmt.rate(stats.decode_tps)} tok/s"
-    first_s = stats.first_token_s
-    first = "" if first_s is None else f", first token after {fmt.seconds(first_s)}"
+    first = "" if (s := stats.first_token_s) is None else f", first token after {fmt.seconds(s)}"
     return Check("trial reply", "ok", f"{fmt.counted(stats.n_emitted, 'token')}{speed}{first}")

@@ -136,14 +136,14 @@ class Metrics:
         """Text of four lines about the generated tokens and the effect of drafts."""
         stats, speedup = self._stats, self._last.speedup
         rate, per_round = stats.acceptance_rate, stats.tokens_per_round
+        gain = "unknown: no step without drafts was timed" if speedup is None else f"{speedup:.2f}"
         lines = (
             f"tokens      {stats.n_emitted or 0} in {stats.n_rounds} rounds"
             + ("" if per_round is None else f", {per_round:.2f} per round"),
             f"verified    {stats.n_verified}: {stats.n_accepted} accepted, "
             f"{stats.n_refuted} refuted" + ("" if rate is None else f" (acceptance {rate:.0%})"),
             f"time        {stats.decode_s:.3f} s decoding",
-            "speedup     "
-            + ("no step without drafts was measured" if speedup is None else f"{speedup:.2f}"),
+            f"speedup     {gain}",
         )
         return "\n".join(lines)
 

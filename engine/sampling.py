@@ -248,7 +248,7 @@ class Sampler:
         if self.mask is not None:
             allowed = self.mask(history)[: logits.shape[0]]
             if not allowed.any():
-                raise DecodeError("the mask forbids every token, including the end of the reply")
+                raise DecodeError("the token mask forbids every token, including the end token")
             logits = np.where(allowed, logits, np.float32(-np.inf))
         return self._penalised(logits, history)
 

@@ -69,9 +69,7 @@ class ContextFull:
         if trim is None or chat is None or conversation.loaded is None:
             return
         if conversation.has_task:
-            self._warn(
-                "The model is busy with another summary or comparison: wait until it is complete."
-            )
+            self._warn("Another summary or comparison is running: wait until it is complete.")
             return
         history.notes.add(trim.dropped[-1].id, SUMMARISING)
         request, n_left_out = summary_request(

@@ -72,8 +72,7 @@ quality_options = joined(
     click.option("--no-questions", "asks", flag_value=False, default=True, type=bool,
                  help="Skip the questions that test retrieval from the context."),
     click.option("--no-speeds", "takes_times", flag_value=False, default=True, type=bool,
-                 help="Do not measure memory and speed; a later run with the same --json FILE "
-                 "can."),
+                 help="Do not measure memory and speed; a later run with --json FILE can do it."),
     click.option("--json", "json_path", type=FILE,
                  help="Write the report to this JSON file; if the file exists, continue its "
                  "measurement."),

@@ -32,8 +32,8 @@ compare_options = joined(
     click.option("--first", default="plain", show_default=True, metavar="SIDE",
                  help="Draft settings to compare, such as suffix:auto."),
     click.option("--second", metavar="SIDE",
-                 help="Draft settings to compare with --first. [predictor and controller from "
-                      "the settings]"),
+                 help="Draft settings to compare with --first. [predictor and draft length "
+                      "from the settings]"),
     click.option("--blocks", default=6, show_default=True, type=Count(),
                  help="Maximum number of blocks of four replies; 6 blocks decide most "
                       "comparisons."),

@@ -71,11 +71,9 @@ class PlainChat:
             case FinishReason.CANCELLED:
                 parts.append("stopped")
             case FinishReason.LENGTH:
-                parts.append("the reply was cut off at the token limit")
+                parts.append("reply cut off at the token limit")
             case FinishReason.CONTEXT:
-                parts.append(
-                    "the reply was cut off because the context is full; /new starts a new chat"
-                )
+                parts.append("reply cut off: the context is full; /new starts a new chat")
         return f"({', '.join(parts)})"
 
 

@@ -74,7 +74,7 @@ def _saved(stats: GenerationStats) -> str:
         return f"no clear gain or loss over {against}: the noise is ±{fmt.seconds(error_s)}"
     what = "saved" if saved_s > 0 else "lost"
     off = f"\N{PLUS-MINUS SIGN} {fmt.seconds(error_s)}"
-    return f"{speedup} against {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
+    return f"speedup {speedup} over {against}: {fmt.seconds(abs(saved_s))} {off} {what}"
 
 
 def _by_source(stats: GenerationStats) -> str:

@@ -262,8 +262,7 @@ class EntryLines:
                 return [*self._thinking(self._thought, width), *lines]
             return lines or [(Run("…", "muted"),)]
         if self.entry.speaker is Speaker.DIVIDER:
-            undoes = self._named("{message-see-all} undoes this")
-            return divider_lines(self.entry.content, undoes, width)
+            return divider_lines(self.entry.content, self._named("{message-see-all}: undo"), width)
         if self.entry.speaker is Speaker.NOTE:
             return question_lines(self._named(self.entry.content), width, "aside")
         text, files = attached_to(self.entry.content)

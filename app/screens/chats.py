@@ -124,7 +124,7 @@ class ChatTable(ChatList):
             return f"matches in all chats: {n}{' or more' if n == MAX_HITS else ''}"
         name = "archived chats" if self.is_archive else "chats"
         n = len(self.listed)
-        return name if n == self.n_chats else f"{name}, the last {n:,} of {self.n_chats:,}"
+        return name if n == self.n_chats else f"{name}, the {n:,} most recent of {self.n_chats:,}"
 
     def _show_sizes(self, sizes: dict[int, ChatSize]) -> None:
         self._sizes = sizes

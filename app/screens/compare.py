@@ -62,7 +62,7 @@ class CompareScreen(Screen[None]):
         Binding("tab", "app.focus_next", "Side", id="compare-side",
                 tooltip="Select the other side"),
         Binding("enter", "choose", "Choose", id="compare-choose",
-                tooltip="Choose the predictor and controller of the selected side"),
+                tooltip="Choose the predictor and draft length of the selected side"),
         Binding("t", "tint", "Colours", id="compare-colours",
                 tooltip="Switch token colours: by predictor, by accepted/rejected, off"),
         Binding("y", "copy", "Copy", id="compare-copy", tooltip="Copy the figures and the verdict"),
@@ -296,4 +296,4 @@ def arm_list(choices: Sequence[Arm], now: Arm) -> PickScreen[Arm]:
     rows = [
         Row.of(arm, Run(arm.name, "strong"), words=arm.name.replace(":", " ")) for arm in choices
     ]
-    return PickScreen("predictor and controller of this side", rows, mark=now)
+    return PickScreen("predictor and draft length of this side", rows, mark=now)

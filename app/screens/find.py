@@ -16,7 +16,7 @@ class FindBar(Horizontal):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "next(-1)", "Before", id="find-before",
-                tooltip="Go to the previous match, as enter does"),
+                tooltip="Go to the previous match (enter does the same)"),
         Binding("down", "next(1)", "Next", id="find-next", tooltip="Go to the next match"),
     ]  # fmt: skip
 
@@ -84,7 +84,7 @@ class FindBar(Horizontal):
     def _show(self) -> None:
         text = self._box.value
         if not self._keys:
-            self._count.update("nothing found" if text else "up/down: matches · esc closes")
+            self._count.update("nothing found" if text else "up/down: other matches · esc closes")
             return
         key = self._keys[self._at]
         self._transcript.jump_to(key, text, self._line)

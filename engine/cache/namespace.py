@@ -155,8 +155,8 @@ def _offload(configuration: Configuration, gpus: Sequence[str]) -> str:
         f"layers {configuration.n_gpu_layers}",
         f"experts of {configuration.n_cpu_moe} layers on the CPU",
         f"cache on the {'GPU' if configuration.offload_kqv else 'CPU'}",
-        f"split {configuration.split_mode} {configuration.main_gpu}",
-        f"shares {','.join(map(str, configuration.tensor_split)) or 'by free memory'}",
+        f"split mode {configuration.split_mode}, main GPU {configuration.main_gpu}",
+        f"GPU shares {','.join(map(str, configuration.tensor_split)) or 'by free memory'}",
         f"on {', '.join(gpus)}",
         *overrides,
     )

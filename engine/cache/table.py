@@ -188,8 +188,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
     if code == sqlite3.SQLITE_FULL or number in NO_SPACE:
         return CacheStoreError(
             f"no space is left for {path}: free some space, delete states with `kvchat cache "
-            "prune`, "
-            f"{TURN_OFF}"
+            f"prune`, {TURN_OFF}"
         )
     if code in NOT_WRITABLE or number in NO_RIGHT:
         return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")

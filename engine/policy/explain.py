@@ -24,7 +24,7 @@ def sentence(report: Report, kind: KVTypes) -> str:
     if found is None:
         return f"{name} was not measured"
     if found.role == "reference":
-        return f"{name}: the reference"
+        return f"{name}: the reference type"
     percent = f"{100 * found.scores.same_top.value:.1f} %"
     if found.scores.same_top.value < 1 and percent == "100.0 %":
         percent = "99.9 %"

@@ -80,8 +80,7 @@ class PlanStore:
             builds = ", ".join(sorted({subject.build for subject in others}))
             problems.append(
                 f"the cache quality of {others[0].model} was measured with llama-cpp-python "
-                f"{builds}, but {build} is installed: measure again with `kvchat "
-                "cache-quality`"
+                f"{builds}, but {build} is installed: measure again with `kvchat cache-quality`"
             )
         plans.sort(key=measured_at, reverse=True)
         return FoundPlans(tuple(plans), tuple(problems))

@@ -132,7 +132,7 @@ class AutoController:
     def _plan(self) -> None:
         """Predict the next draft's length, and set the reason."""
         if not self._may_draft:
-            self.length, self.reason = 0, "auto: a step without drafts, to measure the gain"
+            self.length, self.reason = 0, "auto: this step has no drafts, to measure the gain"
             return
         self.length = self._best_length()
         expected = max(self.length, 1)

@@ -160,7 +160,7 @@ def test_a_line_has_a_grammar_stop_tokens_and_adapters_of_its_own(tmp_path: Path
         ({"prompt": "a", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "a", "temperature": -1}, "temperature"),
         ({"prompt": "a", "seed": "4"}, "seed"),
-        ({"id": "first", "prompt": "again"}, "already used on line 1"),
+        ({"id": "first", "prompt": "again"}, "line 1 also has the id"),
         ('{"prompt": "half \\ud800"}', "surrogate pair"),
         ("[" * 100_000, "nested"),
         ({"prompt": "a", "raw": True, "system": "b"}, "raw"),

@@ -235,8 +235,7 @@ class Projector:
         if is_whole and segment.n_tokens > min(self._n_ubatch, n_batch):
             raise ImageError(
                 f"this model needs all {segment.n_tokens} tokens of an image in one ubatch, "
-                f"but the ubatch size is {min(self._n_ubatch, n_batch)}: raise n_batch and "
-                "n_ubatch"
+                f"but the ubatch size is {min(self._n_ubatch, n_batch)}: raise n_batch and n_ubatch"
             )
         rows = self._embeddings(segment, check)
         end = llama_cpp.llama_pos()

@@ -131,7 +131,7 @@ class FixedSteps:
         if mode == "off":
             return ()
         if mode == "auto" and not is_cuda:
-            return ("the decode step is not compiled: auto compiles on CUDA only",)
+            return ("the decode step is not compiled: compile=auto compiles only on CUDA",)
         if fault := self._fault_of("compiled", decode):
             return (f"the decode step is not compiled: {fault}",)
         return (f"the decode step is compiled, which took {watch.total():.0f} s",)

@@ -47,9 +47,7 @@ class TorchSequence(Sequence):
     def save(self, start: int = 0) -> State:
         n_held = len(self._tokens)
         if not 0 <= start < n_held:
-            raise StateError(
-                f"no state begins at token {start}: the cache has only {n_held} tokens"
-            )
+            raise StateError(f"no state begins at token {start}: the cache has {n_held} tokens")
         whole = SavedTokens(0, n_held, [cache.held() for cache in self.caches])
         return (whole.since(start) if start else whole).to_bytes()
 

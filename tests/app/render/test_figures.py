@@ -252,7 +252,7 @@ def test_what_is_known_is_shown_without_a_doubt() -> None:
     shown, of_reply = panels(chat), of_the_reply(chat)
     assert all("+9.0 s" in row for row in rows(shown, "time saved"))
     assert "2.5x · accept 100%" in shown
-    assert "2.5x against 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in of_reply
+    assert "2.5x over 100.0 ms per step without drafts: 9.0 s ± 0.30 s saved" in of_reply
     assert "noisy" not in shown
     assert "~" not in shown + of_reply
 

@@ -217,7 +217,7 @@ async def test_a_long_list_has_its_count_and_grows_at_its_end(
         await pilot.press("ctrl+l")
         await wait_until(pilot, lambda: len(rows(app)) == 2)
         dialog = app.screen.query_one(".dialog")
-        assert dialog.border_title == "chats, the last 2 of 5"
+        assert dialog.border_title == "chats, the 2 most recent of 5"
         await pilot.press("down")
         await wait_until(pilot, lambda: len(rows(app)) == 4)
         assert app.screen.query_one(SelectList).index == 1

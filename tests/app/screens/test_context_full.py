@@ -51,9 +51,7 @@ async def test_turns_are_dropped_when_chosen_and_seen_again_with_u(tmp_path: Pat
         screen = await filled(app, client, pilot)
         await pilot.press("enter")
         await wait_until(pilot, lambda: "there is space" in screen.transcript.text)
-        assert (
-            "the model no longer sees the messages above (u undoes this)" in screen.transcript.text
-        )
+        assert "the model no longer sees the messages above (u: undo)" in screen.transcript.text
         assert client.requests[-1].is_trimmed
         screen.transcript.focus()
         await pilot.press("u")
