@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -90,3 +91,35 @@ def test_a_gpu_that_llama_cpp_cannot_use_is_noted(monkeypatch: pytest.MonkeyPatc
     assert check_gpu(has_gpu_build=None).status == "ok"
     monkeypatch.setattr(checks, "find_nvidia_gpus", list)
     assert "llama.cpp uses the CPU" in check_gpu(has_gpu_build=False).detail
+
+
+def test_settings_and_chats_that_cannot_be_read_are_named() -> None:
+    assert (found(GOOD)["settings"].status, found(GOOD)["chats"].detail) == ("ok", "no chats yet")
+    assert "no settings file" in found(GOOD)["settings"].detail
+    for path in (paths.settings_path(), paths.database_path()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("[chat]\nno_such = 1\n" + "# and more\n" * 100)
+    checked = found(GOOD)
+    assert (checked["settings"].status, checked["chats"].status) == ("note", "fail")
+    assert "no_such" in checked["settings"].detail
+    assert "not a database" in checked["chats"].detail
+
+
+@pytest.mark.parametrize(("size", "status"), [((80, 24), "ok"), ((40, 24), "note")])
+def test_a_small_terminal_is_noted(
+    size: tuple[int, int], status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert "kvchat run" in str(next(checks.check_terminal()).advice)
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}.isatty", lambda: True)
+    monkeypatch.setattr(checks.shutil, "get_terminal_size", lambda *_: os.terminal_size(size))
+    check = next(checks.check_terminal())
+    assert (check.status, f"{size[0]} columns" in check.detail) == (status, True)
+
+
+def test_llama_cpp_that_hangs_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "BUILD_TIMEOUT_S", 0.05)
+    check, facts = checks.check_build(("sleep", "60"))
+    assert (check.status, facts) == ("fail", None)
+    assert "within 0.05 s" in check.detail

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from app.chat.comparing import obstacle, prompt_of, request_of
 from app.chat.conversation import Conversation
+from app.chat.snapshot import NO_MODEL
+from engine.configuration import Configuration
 from engine.experiment.arm import PLAIN, parse_arm
 from engine.experiment.comparison import Comparison
 from engine.requests import GenerationRequest
@@ -57,6 +59,22 @@ def test_cells_of_a_comparison_are_not_the_chat_s(tmp_path: Path) -> None:
     conversation.new_chat()
     conversation.poll()
     assert not conversation.snapshot().is_of_chat, "the new chat has none of those cells"
+
+
+def test_what_cannot_be_compared_gives_the_reason(tmp_path: Path) -> None:
+    conversation, _ = make_conversation(tmp_path, Script(tps=1.0))
+    assert obstacle(conversation) == NO_MODEL
+    conversation.load(Configuration.at_server("http://127.0.0.1:9"))
+    assert "settings of a server" in str(obstacle(conversation))
+    conversation.load(CONFIGURATION)
+    assert "needs a loaded, idle model" in str(obstacle(conversation))
+    conversation.poll()
+    assert obstacle(conversation) is None
+    assert prompt_of(conversation, "typed", tmp_path) == "typed"
+    assert prompt_of(conversation, " ", tmp_path) == ""
+    assert request_of(conversation, " ") is None
+    conversation.send("asked")
+    assert "needs a loaded, idle model" in str(obstacle(conversation))
 
 
 def test_a_new_question_follows_the_chat_and_is_not_saved(tmp_path: Path) -> None:

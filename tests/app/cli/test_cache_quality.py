@@ -14,12 +14,21 @@ from app.render.lines import plain
 from app.render.quality import report_lines
 from app.store.chats import ChatStore
 from engine.configuration import KVTypes
+from engine.errors import WorkerError
 from engine.policy.choice import checked
 from engine.policy.gates import Gates
+from engine.quality.laboratory import (
+    LaboratoryEvent,
+    LaboratoryFinished,
+    LaboratoryProgress,
+    Note,
+    ReportChanged,
+)
 from engine.quality.records import QualityError, read_report, write_report
-from tests.app.cli.conftest import MAIN, refusal, text_of
+from engine.quality.request import LaboratoryRequest
+from tests.app.cli.conftest import MAIN, kvchat, refusal, text_of
 from tests.conftest import ROOT
-from tests.engine.quality.made_reports import Q8_Q4, made_measurement, made_report
+from tests.engine.quality.made_reports import Q8, Q8_Q4, made_measurement, made_report
 from tests.support.hostile_seeds import TREE
 
 
@@ -102,6 +111,9 @@ def test_the_page_is_the_report_and_escapes_what_comes_from_outside(tmp_path: Pa
     [
         (["--text", "/nowhere/a.txt"], "cannot be read"),
         (["--kinds", "q3_0"], "not a cache type"),
+        (["--kinds", " , "], "list of K/V types is empty"),
+        (["--backend", "torch", "--kinds", "q8-0"], "not a cache type"),
+        (["--backend", "torch", "--all"], "leave out --all"),
         (["--html", "/dev/null/x.html"], "/dev/null/x.html cannot be written"),
     ],
 )
@@ -131,6 +143,108 @@ def test_an_earlier_report_is_not_overwritten(report_path: Path, starter_path: P
 )
 def test_an_option_that_would_do_nothing_is_refused(report_path: Path, typed: list[str]) -> None:
     assert "leave out" in refusal(*(each.format(report_path) for each in typed), code=2)
+
+
+WHOLE = made_report(made_measurement(Q8, 0.001), made_measurement(Q8_Q4, 0.4))
+HALF = replace(
+    WHOLE, measurements=tuple(replace(row, is_complete=False) for row in WHOLE.measurements)
+)
+
+
+class Laboratory:
+    """A laboratory whose events are scripted; errors among them are raised."""
+
+    def __init__(self, *events: LaboratoryEvent | BaseException) -> None:
+        self.events = iter(events)
+        self.asked: list[LaboratoryRequest] = []
+        self.n_stops = 0
+
+    def __call__(self, request: LaboratoryRequest, _: Path) -> "Laboratory":
+        self.asked.append(request)
+        return self
+
+    def __iter__(self) -> "Laboratory":
+        return self
+
+    def __next__(self) -> LaboratoryEvent:
+        event = next(self.events)
+        if isinstance(event, BaseException):
+            raise event
+        return event
+
+    def stop(self) -> None:
+        self.n_stops += 1
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "printed", "reported"),
+    [
+        (
+            (LaboratoryProgress("q8_0", 1, 2), Note("a note"), LaboratoryFinished(WHOLE, True)),
+            0, "--kv auto  runs with q8_0", "a note",
+        ),
+        (
+            (ReportChanged(HALF), KeyboardInterrupt(), LaboratoryFinished(HALF, False)),
+            130, "q8_0/q4_0", "stopping; the results so far follow",
+        ),
+        ((ReportChanged(HALF), KeyboardInterrupt(), KeyboardInterrupt()), 130, "q8_0/q4_0", "stop"),
+        ((LaboratoryFinished(WHOLE, False),), 130, "--kv auto  runs with q8_0", ""),
+        ((ReportChanged(WHOLE), WorkerError("it died")), 1, "q8_0/q4_0", "it died"),
+        ((WorkerError("it died"),), 1, "", "it died"),
+        ((LaboratoryFinished(replace(WHOLE, measurements=()), True),), 1, "", ""),
+    ],
+)  # fmt: skip
+def test_a_run_prints_what_was_measured_however_it_ends(
+    events: tuple[LaboratoryEvent | BaseException, ...],
+    code: int,
+    printed: str,
+    reported: str,
+    monkeypatch: pytest.MonkeyPatch,
+    starter_path: Path,
+    tmp_path: Path,
+) -> None:
+    laboratory = Laboratory(*events)
+    monkeypatch.setattr(quality, "start_laboratory", laboratory)
+    page = tmp_path / "page.html"
+    done = kvchat("cache-quality", str(starter_path), "--kinds", "q8_0", "--html", str(page))
+    assert done.returncode == code
+    assert printed in done.stdout
+    assert bool(printed) == bool(done.stdout)
+    assert reported in done.stderr
+    assert page.exists() == bool(printed)
+    assert laboratory.n_stops == any(isinstance(each, KeyboardInterrupt) for each in events)
+    unfinished = list((paths.state_dir() / "cache-quality").glob("*.json"))
+    assert bool(unfinished) == (code != 0 and not isinstance(events[0], WorkerError))
+
+
+@pytest.mark.parametrize(
+    ("typed", "n_kinds", "n_most"),
+    [
+        (["--kinds", "q8_0,f16,Q8_0 , q4_0/q5_1"], 2, 32768),
+        (["--kinds", "f16", "--tokens", "0", "--reference", "f32"], 1, None),
+        (["--all"], 63, 32768),
+        ([], 5, 32768),
+        (["--backend", "torch"], 13, 32768),
+        (["--backend", "torch", "--kinds", "nf4,kivi4/q3"], 2, 32768),
+    ],
+)
+def test_the_types_and_the_limit_of_a_measurement_are_those_that_were_typed(
+    typed: list[str],
+    n_kinds: int,
+    n_most: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    starter_path: Path,
+) -> None:
+    laboratory = Laboratory()
+    monkeypatch.setattr(quality, "start_laboratory", laboratory)
+    kvchat("cache-quality", str(starter_path), *typed, "--chunk", "32", "--no-speeds")
+    [asked] = laboratory.asked
+    assert (len(set(asked.plan.kinds)), asked.n_most) == (n_kinds, n_most)
+    assert asked.plan.reference not in asked.plan.kinds
+    assert (asked.plan.n_chunk, asked.plan.takes_times) == (32, False)
+    assert asked.haystack
 
 
 def _command(model: Path, folder: Path, *more: str) -> list[str]:

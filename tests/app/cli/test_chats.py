@@ -191,8 +191,8 @@ def test_states_that_cannot_be_deleted_are_reported_beside_the_deleted_chat(
     store: ChatStore,
 ) -> None:
     dialogue(store, "gone")
-    paths.snapshots_dir().parent.mkdir(parents=True)
-    paths.snapshots_dir().write_text("no folder")
+    paths.snapshots_dir().mkdir(parents=True)
+    (paths.snapshots_dir() / "states.db").mkdir()
     done = kvchat("chats", "delete", "gone", "--yes")
     assert done.returncode == 0
     assert "is deleted" in done.stderr

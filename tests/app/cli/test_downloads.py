@@ -4,16 +4,27 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from app import paths
 from app.cli.main import run
-from app.library import favourites, maker_of, read_offer, removal_of, repository_of
+from app.library import (
+    favourites,
+    maker_of,
+    mark_favourite,
+    read_offer,
+    removal_of,
+    repository_of,
+    verdict_text,
+)
 from engine.errors import ModelFileError
 from engine.memory.bandwidth import Bandwidth, Bandwidths
 from engine.memory.hardware import Device
 from engine.memory.units import MIB
 from engine.model.hub import DownloadError, HubName
+from engine.planning.models import ModelOption
 from engine.planning.planner import Planner
 from engine.planning.verdict import FitVerdict
 from tests.app.cli.conftest import json_of, refusal, text_of
@@ -159,6 +170,11 @@ def test_favourites_come_first_and_are_saved(
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["cc", "aa", "bb"]
     assert run(["models", "favourite", "cc", "--off"]) == 0
     assert favourites() == frozenset()
+    paths.favourites_dir().rmdir()
+    paths.favourites_dir().write_text("no folder")
+    assert favourites() == frozenset()
+    with pytest.raises(ModelFileError, match="the favourite is not saved"):
+        mark_favourite("a", is_favourite=True)
 
 
 def test_all_parts_of_a_split_model_go(tmp_path: Path) -> None:
@@ -219,3 +235,22 @@ def test_a_projector_is_named_after_its_model_and_lands_beside_it(
     path = Path(capsys.readouterr().out.splitlines()[-1])
     assert path == Path(message.out.splitlines()[-1]).with_name("mmproj-Tiny.gguf")
     assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"problem": "it is truncated"}, "it is truncated"),
+        ({"verdict": None}, "not computed"),
+        ({}, "fits with 8,192 tokens of context"),
+        ({"max_n_ctx": 9000}, "fits with 8,192 tokens of context; at most 9,000 tokens fit"),
+        ({"max_n_ctx": 8192}, "fits with 8,192 tokens of context"),
+        ({"verdict": FitVerdict.TIGHT}, "barely fits with 8,192 tokens of context"),
+        ({"verdict": FitVerdict.NO}, "does not fit with 8,192 tokens of context"),
+        ({"verdict": FitVerdict.NO, "spills": True},
+         "fits partly on the GPU and partly in RAM, with 8,192 tokens of context"),
+    ],
+)  # fmt: skip
+def test_a_verdict_in_words(changes: dict[str, Any], words: str) -> None:
+    fits = ModelOption("a", "a", (), verdict=FitVerdict.FITS, n_ctx=8192)
+    assert verdict_text(replace(fits, **changes)) == words

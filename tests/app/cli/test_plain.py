@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from app.cli.main import run
 from app.cli.plain import PlainChat, converse, sentences
 from app.sanitize import close_terminal
+from engine.events import Event, Finished, FinishReason
 from engine.process.blocking_client import BlockingClient
 from engine.requests import GenerationRequest, Message
 from tests.app.cli.conftest import MAIN
@@ -85,3 +87,30 @@ def test_a_real_model_answers_line_by_line(starter_path: Path) -> None:
     assert done.stdout.count("Assistant:") == 2
     assert len(re.findall(r"^\(\d+ tokens, \d+ per second", done.stdout, re.MULTILINE)) == 2
     assert "\x1b" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (FinishReason.LENGTH, "cut off at the token limit)"),
+        (FinishReason.CONTEXT, "context is full; /new starts a new chat)"),
+        (FinishReason.CANCELLED, "stopped)"),
+        (FinishReason.END, "per second)"),
+    ],
+)
+def test_a_reply_ends_with_its_counts_and_why_it_was_cut(
+    reason: FinishReason, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chat, client = plain_chat(Script(("One. Two.",)))
+    poll = client.poll
+
+    def ended(timeout_s: float = 0.0) -> list[Event]:
+        events = poll(timeout_s)
+        return [replace(e, reason=reason) if isinstance(e, Finished) else e for e in events]
+
+    client.poll = ended  # type: ignore[method-assign]
+    assert converse(chat, ["/help\n", "hello\n", "/quit\n", "never asked\n"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"\(\d+ tokens, .*{re.escape(words)}", printed)
+    assert "/new" in printed.split("Assistant:")[0]
+    assert len(client.requests) == 1

@@ -18,18 +18,41 @@ from app.startup import prepare
 from app.store.chats import ChatStore
 from app.store.records import Chat
 from engine.servers import KEY_VARIABLE
-from tests.app.cli.conftest import refusal, text_of
+from tests.app.cli.conftest import kvchat, refusal, text_of
 from tests.support.chats import add_chat, add_message
-from tests.support.hostile_language_server import LanguageServer, serving
+from tests.support.hostile_language_server import Kind, LanguageServer, serving
 from tests.support.waiting import wait_until
 
 
-def test_doctor_reports_what_a_server_reports_and_what_not() -> None:
-    with serving("OpenAI") as server:
-        shown = text_of("doctor", "--server", server.url)
-    assert "OpenAI" in shown
-    assert "not report drafts" in shown
-    assert "trial reply: 7 tokens" in shown
+@pytest.mark.parametrize(
+    ("kind", "metrics", "words"),
+    [
+        ("OpenAI", "", ("OpenAI at", "not report its context", "plain chat messages",
+                        "no counters at /metrics", "not report drafts")),
+        ("vLLM", "", ("vLLM 0.32.0 at", "512 tokens", "start the server without --disable-log")),
+        ("SGLang", "", ("SGLang 0.5.23 at", "start the server with --enable-metrics")),
+        ("Ollama", "", ("Ollama 0.12.0 at", "no counters at /metrics", "`ollama ps`")),
+        ("llama-server", "", (
+            "llama-server b1-test at", "tiny (Q4_1)",
+            "1,024 tokens of 2,048 trained, 2 replies at once", "prompts are identical",
+            "prompt, reused, drafted and accepted tokens", "start the server with --metrics",
+            "slots: 0 of 1 busy",
+        )),
+        ("llama-server", "llamacpp:requests_processing 1\n", ("counters at /metrics", "1 reply")),
+    ],
+)  # fmt: skip
+def test_doctor_reports_what_a_server_reports_and_what_not(
+    kind: Kind, metrics: str, words: tuple[str, ...]
+) -> None:
+    with serving(kind) as server:
+        server.metrics = metrics
+        shown = " ".join(text_of("doctor", "--server", server.url).split())
+        server.misdeed = "gives up"
+        failed = kvchat("doctor", "--server", server.url)
+    for each in (*words, "trial reply: 7 tokens"):
+        assert each in shown
+    assert failed.returncode == 1
+    assert "out of memory" in failed.stdout
 
 
 def test_run_prints_the_reply_of_a_server(capfd: pytest.CaptureFixture[str]) -> None:

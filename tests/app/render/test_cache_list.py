@@ -3,9 +3,16 @@ from dataclasses import replace
 import pytest
 
 from app.cache import NOBODY, cached_chats
-from app.render.cache_list import chat_line, detail_lines, owners_text, state_line, table_head
+from app.render.cache_list import (
+    chat_line,
+    detail_lines,
+    log_lines,
+    owners_text,
+    state_line,
+    table_head,
+)
 from app.render.lines import Line, plain, width_of
-from engine.cache.report import CacheEntry
+from engine.cache.report import CacheEntry, CacheNote
 from engine.memory.units import MIB
 
 NOW = 100_000.0
@@ -70,3 +77,13 @@ def test_hostile_titles_are_only_text() -> None:
     rows = [state_line(OTHER, TITLES, NOW, 74), *detail_lines(OTHER, TITLES, NOW, 44)]
     assert "\x1b" not in text(rows)
     assert all("\n" not in plain(row) for row in rows)
+
+
+def test_the_log_has_every_note_the_newest_first_with_its_sign() -> None:
+    notes = (CacheNote(NOW, "State a is pinned."), CacheNote(NOW, "No space.", is_problem=True))
+    newest, oldest = map(plain, log_lines(notes, 60))
+    assert newest.endswith("No space.")
+    assert oldest.endswith("State a is pinned.")
+    assert newest.split()[1] == "!"
+    assert text(log_lines((), 60)) == "nothing logged yet"
+    assert len(log_lines(notes, 20)) > 2

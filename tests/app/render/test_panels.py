@@ -1,5 +1,6 @@
 """The panels and the status line; the origin of a prompt's tokens."""
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -20,9 +21,11 @@ from engine.events import (
     CacheChanged,
     GenerationStats,
     PositionCounts,
+    PromptProgress,
     PromptReady,
     ReadCause,
     SourceCounts,
+    ThreadsChanged,
 )
 from engine.memory.units import MIB
 
@@ -277,3 +280,24 @@ def test_the_first_prompt_after_a_restored_state_is_no_first_prompt() -> None:
     assert "saved state" in reuse_text(hit)
     assert "first prompt" not in reuse_text(hit)
     assert "first prompt" in reuse_text(PromptReady(437, cause=ReadCause.FIRST))
+
+
+def test_prefill_threads_and_lost_time_are_shown() -> None:
+    reading = replace(
+        BUSY,
+        phase=Phase.PREFILL,
+        prefill=PromptProgress(256, 1024, 0),
+        threads=ThreadsChanged(2, 4),
+    )
+    shown = "\n".join(map(plain, throughput_lines(reading, 60, "block")))
+    assert re.search(r"prefill .*256/1,024", shown)
+    assert "2, 4 for prompts" in shown
+    waits = replace(reading, prefill=None, threads=ThreadsChanged(3, 3))
+    shown = "\n".join(map(plain, throughput_lines(waits, 60, "block")))
+    assert re.search(r"prefill +…", shown)
+    assert "for prompts" not in shown
+    counts = CacheCounts(n_hits=2, n_misses=1, saved_s=-3.0)
+    slow = replace(BUSY, tiers=CacheReport(counts=counts))
+    assert "2 restored, 1 missed, 3.0 s lost" in "\n".join(
+        map(plain, cache_lines(slow, 60, "block"))
+    )

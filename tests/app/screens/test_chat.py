@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 from textual import events
@@ -6,9 +7,10 @@ from textual.widgets._toast import ToastRack
 
 from app.chat.entries import Speaker
 from app.render.lines import plain
-from app.screens.chat import ChatScreen
+from app.screens.chat import NEEDS_MODEL, NEEDS_QUESTION, NEEDS_REPLY, ChatScreen
 from app.store.chats import ChatStore
 from app.store.records import UnsentText
+from app.widgets.transcript import Transcript
 from engine.configuration import ControllerName, PredictorName
 from tests.support.chats import add_chat
 from tests.support.fakes_app import WIDE, answered, ask, make_app, opened, ready, wait_until
@@ -285,3 +287,64 @@ async def test_ctrl_t_colours_tokens_and_the_choice_is_saved(tmp_path: Path) -> 
         await pilot.press("ctrl+t")
         assert "The red fox ran home." in chat.transcript.text
         assert saved.settings.ui.tint == "off"
+
+
+async def test_a_key_that_can_do_nothing_gives_the_reason(tmp_path: Path) -> None:
+    async with opened(tmp_path, Script(("so " * 20,), tps=20.0)) as (_, _, pilot, screen):
+        for act, reason in (
+            (screen.action_copy_message, "no reply to copy"),
+            (screen.action_copy_code, "no code block"),
+            (screen.action_statistics, "no statistics"),
+            (screen.action_fork, "no message yet at which to fork"),
+            (partial(screen.action_variant, 1), "No message has variants yet: ctrl+g"),
+            (screen.action_see_all, "already sees the whole chat"),
+            (screen.action_export, "send a question first"),
+            (screen.transcript.action_thinking, "contains thinking"),
+        ):
+            act()
+            await wait_until(pilot, lambda reason=reason: reason in " ".join(notices(screen)))
+        why = screen.obstacles()
+        assert why["message-continue"] == "the last reply is complete"
+        assert why["message-see-all"] == "the model already sees the whole chat"
+        assert why["reply-stop"] == "no reply is running"
+        assert {*NEEDS_REPLY, *NEEDS_QUESTION, "chat-export"} <= {*why}
+        assert "engine-restart" not in why
+        await ask(pilot, screen, "go")
+        await wait_until(pilot, lambda: "so so" in screen.transcript.text)
+        why = screen.obstacles()
+        assert "message-edit-reply" in why
+        assert not {"reply-stop", "chat-export", "message-continue"} & {*why}
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
+        assert {*screen.obstacles()} == {"message-continue", "message-see-all", "reply-stop"}
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: "variant 2 of 2" in screen.transcript.text)
+        await wait_until(pilot, lambda: not screen.conversation.is_replying)
+        screen.action_variant(1)
+        await wait_until(pilot, lambda: "There are no more variants." in notices(screen))
+
+
+async def test_without_a_model_its_keys_give_the_reason(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path, has_model=False)
+    async with app.run_test(size=WIDE) as pilot:
+        await wait_until(pilot, lambda: app.screen is not app.chat)
+        await pilot.press("escape", "f5")
+        await wait_until(pilot, lambda: "No model is loaded." in notices(app.chat))
+        assert {*NEEDS_MODEL} <= {*app.chat.obstacles()}
+
+
+async def test_a_copy_of_a_chat_ends_at_the_selected_message(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, _, pilot, screen):
+        await answered(pilot, screen, "first")
+        await answered(pilot, screen, "second")
+        original = screen.conversation.history.chat_id
+        await pilot.press("shift+tab", "k", "k")
+        screen.action_fork()
+        await wait_until(pilot, lambda: "the original chat is unchanged" in str(notices(screen)))
+        assert screen.conversation.history.chat_id != original
+        assert "second" not in screen.transcript.text
+        assert screen.composer.has_focus
+        screen.open_chat(original)
+        await wait_until(pilot, lambda: "second" in screen.transcript.text)
+        await pilot.click(Transcript, offset=(10, 1))
+        path = screen.conversation.history.store.path_to(screen.conversation.history.head_id)
+        assert screen.transcript.selected == path[0].id

@@ -18,7 +18,7 @@ from app.format import NO_VALUE, local_time
 from app.render.chat_list import when_text
 from app.store import writer
 from app.store.chats import ChatStore
-from app.store.errors import StoreError
+from app.store.errors import StoreError, is_busy, is_damage, store_error
 from app.store.records import UnsentText
 from app.store.writer import BUSY_S
 from tests.app.store.conftest import ask, finish, new_chat, reply
@@ -269,3 +269,30 @@ def test_a_job_that_raises_whatever_it_likes_leaves_the_writer_alive(store: Chat
     assert ask(store, chat, answer, "goes on").content == "goes on"
     assert any("U+DCFF" in str(error) for error in reported)
     assert any("ZeroDivisionError" in str(error) for error in reported)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (sqlite3.SQLITE_FULL, "no space is left"),
+        (sqlite3.SQLITE_READONLY, "make the file writable"),
+        (sqlite3.SQLITE_PERM, "make the file writable"),
+        (sqlite3.SQLITE_CANTOPEN, "create its folder"),
+        (sqlite3.SQLITE_BUSY, "try again later"),
+        (sqlite3.SQLITE_LOCKED, "try again later"),
+        (sqlite3.SQLITE_CORRUPT, "restart kvchat to move the file aside"),
+        (sqlite3.SQLITE_NOTADB, "restart kvchat to move the file aside"),
+        (sqlite3.SQLITE_IOERR | 3 << 8, "check the disk"),  # an extended code
+        (sqlite3.SQLITE_TOOBIG, "chats.db: too odd"),
+        (None, "chats.db: too odd"),
+    ],
+)
+def test_each_fault_of_sqlite_names_the_file_and_what_to_do(code: int | None, words: str) -> None:
+    fault = sqlite3.OperationalError("too odd")
+    if code is not None:
+        fault.sqlite_errorcode = code
+    shown = str(store_error(fault, Path("/d/chats.db")))
+    assert shown.removeprefix("no space is left for ").startswith("/d/chats.db")
+    assert words in shown
+    assert is_busy(fault) == ("try again" in words)
+    assert is_damage(fault) == ("restart" in words)

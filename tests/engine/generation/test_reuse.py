@@ -140,6 +140,13 @@ def test_what_another_chat_pushed_out_is_lost() -> None:
     assert ready.n_reused < ready.n_common
 
 
+def test_what_was_computed_with_other_adapters_is_missing_for_that_reason() -> None:
+    one, question = session(), Message("user", LONG)
+    _, answer = ask(one, question)
+    ready, _ = ask(one, question, answer, Message("user", "and"), adapters=())
+    assert (ready.cause, ready.miss_cause) == (None, ReadCause.SETTINGS)
+
+
 def test_a_state_that_goes_on_otherwise_and_cannot_be_cut_is_named() -> None:
     one = session(backend=made_backend(can_crop=False, can_slice=False))
     question = Message("user", LONG)

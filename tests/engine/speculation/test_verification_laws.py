@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from engine.configuration import SamplingSettings, Verification
 from engine.sampling import Distribution, Sampler, TokenMask
-from engine.speculation.verify import draw_draft, verify_draft
+from engine.speculation.verify import draw_draft, residual, verify_draft
 from tests.support.chances import Chances, EnumeratedSampler, distribution_of
 
 MODES: tuple[Verification, ...] = get_args(Verification)
@@ -273,3 +273,8 @@ def test_rejection_accepts_one_token_as_often_as_the_distributions_overlap() -> 
     found = drawn_distribution(WARM, "rejection", 1, fixed)
     accepted = sum(weight for text, weight in found.items() if len(text) == 2)
     assert accepted == pytest.approx(overlap, abs=1e-12)
+
+
+def test_where_rounding_leaves_nothing_the_correction_is_drawn_from_the_target() -> None:
+    equal = Distribution(np.array([1, 3]), np.array([0.25, 0.75]))
+    assert residual(equal, equal) is equal
