@@ -268,7 +268,9 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as kvchat:  # type: ignore[call-overload]
         assert f"serves {starter_path.stem}" in kvchat.stdout.readline()
-        assert re.match(r"planned .* MiB, allocated 100 MiB \(plan [+-]", kvchat.stdout.readline())
+        assert re.match(
+            r"memory: planned .* MiB, allocated 100 MiB \(plan [+-]", kvchat.stdout.readline()
+        )
         assert re.match(r"\d\d:\d\d:\d\d  slots: 0 of 1 busy$", kvchat.stdout.readline())
         kvchat.send_signal(number)
         assert kvchat.wait(30) == exit_code
