@@ -28,13 +28,13 @@ from tests.support.waiting import wait_until
     ("kind", "metrics", "words"),
     [
         ("OpenAI", "", ("OpenAI at", "not report its context", "plain chat messages",
-                        "no counters at /metrics", "not report drafts")),
+                        "reports no counters", "not report drafts")),
         ("vLLM", "", ("vLLM 0.32.0 at", "512 tokens", "start the server without --disable-log")),
         ("SGLang", "", ("SGLang 0.5.23 at", "start the server with --enable-metrics")),
-        ("Ollama", "", ("Ollama 0.12.0 at", "no counters at /metrics", "`ollama ps`")),
+        ("Ollama", "", ("Ollama 0.12.0 at", "reports no counters", "`ollama ps`")),
         ("llama-server", "", (
             "llama-server b1-test at", "tiny (Q4_1)",
-            "1,024 tokens of 2,048 trained, 2 replies at once", "prompts are identical",
+            "1,024 tokens (training context 2,048), 2 replies at once", "prompts are identical",
             "prompt, reused, drafted and accepted tokens", "start the server with --metrics",
             "slots: 0 of 1 busy",
         )),
