@@ -1,6 +1,5 @@
 """`kvchat models`: models of this machine, the hub, the catalogue, cards, and the starter."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 from app import format as fmt
 from app import paths
 from app.cli.options import json_option
-from app.cli.printing import symbols_for
+from app.cli.printing import output_symbols
 from app.config import model_folders
 from app.console import Progress, confirm, log_line, note, print_json, print_line
 from app.library import (
@@ -270,7 +269,7 @@ def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
     folder, home = entry.path.parent, Path.home()
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
-    if symbols_for(sys.stdout.encoding) != "block":
+    if output_symbols() != "block":
         speed = speed.replace("\N{LESS-THAN OR EQUAL TO}", "<")
     return (
         entry.name,

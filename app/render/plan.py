@@ -408,6 +408,6 @@ def _reclaimable_text(device: DeviceEstimate) -> str:
     """Pages of the model file that the system can free."""
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     return (
-        f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}  of {fmt.nbytes(device.mapped_bytes)} mapped: "
-        "the OS can free this memory, although `top` counts it as used"
+        f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}  of {fmt.nbytes(device.mapped_bytes)} mapped; "
+        "the system can free it"
     )

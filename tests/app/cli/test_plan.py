@@ -118,6 +118,11 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_a_plan_has_only_ascii_characters_if_the_settings_ask_for_them(starter_path: Path) -> None:
+    text_of("settings", "ui.graph_symbols", "ascii")
+    assert plan_text(starter_path, "--ctx", 2048).isascii()
+
+
 @pytest.mark.parametrize(
     ("options", "part"),
     [
