@@ -54,7 +54,7 @@ NOT_COMPARED = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure."""
+    """Options of `kvchat bench`."""
 
     sets: tuple[str, ...] = ()
     """Names of built-in prompt sets, or paths of JSONL files; empty is both built-in ones."""

@@ -41,7 +41,7 @@ class CachedChat:
     """Tokens in each tier; those of several branches count once for each."""
     nbytes: int
     n_shared_bytes: int
-    """Of those, bytes of states that other chats use too."""
+    """Bytes of states that other chats use too; part of `nbytes`."""
     n_pinned: int
     n_uses: int
     used_at: float

@@ -59,9 +59,9 @@ class Check:
     status: Status
     """`note` works but could be better; `fail` keeps kvchat from working."""
     detail: str
-    """What is, with numbers."""
+    """Result of the check, with numbers."""
     advice: str | None = None
-    """What to change, None when there is nothing."""
+    """Advice on what to change; None if nothing has to be changed."""
 
 
 def check_gpu(*, has_gpu_build: bool | None) -> Check:

@@ -38,7 +38,7 @@ class TerminalDriver(LinuxDriver):
 
     _loop: asyncio.AbstractEventLoop
     _handlers: Mapping[signal.Signals, Any]
-    """Those of the signals before."""
+    """Signal handlers that were set before."""
     _must_end = False
 
     def start_application_mode(self) -> None:

@@ -104,7 +104,7 @@ def remote_headers_dir() -> Path:
 
 
 def snapshots_dir() -> Path:
-    """The folder of the snapshots from which chats continue without being computed again."""
+    """The folder of the saved states (KV cache) of chats."""
     return cache_dir() / "states"
 
 
@@ -131,7 +131,7 @@ def doctor_log_path() -> Path:
 
 
 def costs_path() -> Path:
-    """The file that keeps what rounds cost with each model on this machine."""
+    """The file with the measured batch costs of each model on this machine."""
     return state_dir() / "costs.json"
 
 

@@ -1,4 +1,4 @@
-"""Each setting as `app.config` defines it: meaning, default, what it may be, when it counts."""
+"""Each setting of `app.config` with meaning, default, allowed values and time of effect."""
 
 import ast
 import inspect
@@ -61,9 +61,9 @@ class SettingDefinition:
     meaning: str
     default: object
     choices: tuple[str, ...] = ()
-    """What it may be, where that is a closed set."""
+    """Allowed values of a setting with a fixed set of values."""
     allowed: str = ""
-    """What it may be, in words."""
+    """Allowed values of the setting, in words."""
     is_list: bool = False
     is_size: bool = False
     is_number: bool = False

@@ -21,7 +21,7 @@ from engine.files import replace_file
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
-"""What goes into a pipe is never cut to the width of a screen."""
+"""Width of tables that are not printed to a terminal; they are never cut."""
 PAGE_WIDTH = 140
 """Characters of a line in an HTML page."""
 MAX_NAME = 32
@@ -82,7 +82,7 @@ class PageError(EngineError):
 
 
 def html_page(parts: Iterable[RenderableType]) -> str:
-    """What a command prints, as the text of one HTML file without links or scripts."""
+    """Render the output of a command as one HTML file without links or scripts."""
     page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
     for part in parts:
         page.print(part)

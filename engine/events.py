@@ -282,7 +282,7 @@ class Waiting:
     """The engine waits for another program; replaces the previous such event."""
 
     text: str
-    """What it waits for and the time limit; empty once the wait is over."""
+    """Reason and time limit of the wait; empty once the wait is over."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What can be done when the context is full; nothing is dropped unless the user chooses it."""
+"""Options when the context is full; nothing is dropped unless the user chooses it."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ SUMMARISING = "The model is summarising the messages above; {reply-stop} stops t
 
 @dataclass(frozen=True, slots=True)
 class ContextFullOptions:
-    """What can be done now."""
+    """Options that are available now."""
 
     n_dropped: int
     """Messages that the model would no longer see; 0 if no turn can go."""

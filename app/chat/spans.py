@@ -79,7 +79,7 @@ class SpanCache:
         return self._spans.get(message_id, ())
 
     def of_text(self, message_id: int, text: str) -> list[TokenSpan]:
-        """Spans of a text: those of the message, or one of unknown origin."""
+        """Spans of the message if they make up the text, else one span without a source."""
         known = self.get(message_id)
         if "".join(span.text for span in known) == text:
             return list(known)

@@ -37,7 +37,7 @@ from engine.planning.models import ModelOption, fit_context, library_options
 from engine.planning.report import option_json
 
 VERDICT = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
-"""What JSON has of a verdict, beside the file's own facts."""
+"""Fields of a verdict in the JSON output."""
 
 
 @click.group(name="models", invoke_without_command=True)

@@ -1,4 +1,4 @@
-"""What `kvchat run` does with a loaded engine: prints replies, counts and records them."""
+"""Print, count and record the replies of `kvchat run`, once the model is loaded."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,7 +48,7 @@ N_NAMED = 20
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What was typed of a run, besides the model and its settings."""
+    """Options of `kvchat run` other than the model and its settings."""
 
     prompt: str | None
     """None or `-` is standard input."""
@@ -83,7 +83,7 @@ class Replies:
     is_verbose: bool
     """Whether reused tokens are reported on standard error."""
     prompt: PromptReady | None = None
-    """Of the last reply."""
+    """Prefill of the last reply."""
 
     def observe(self, event: Event) -> None:
         """Count an event."""

@@ -163,7 +163,7 @@ def _quality_line(plan: Plan) -> Line:
 
 
 def warning_section(plan: Plan, width: int, extra: tuple[str, ...] = ()) -> list[Line]:
-    """What to know before loading."""
+    """Warnings about a plan."""
     texts = (*warnings_of(plan), *extra)
     return [line for text in texts for line in warning_lines(text, width)]
 

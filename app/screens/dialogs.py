@@ -293,7 +293,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class ContextFullScreen(ModalScreen[ContextChoice]):
-    """What to do about a full context; the result is `stop` if the dialog is closed."""
+    """Asks what to do about a full context; the result is `stop` if the dialog is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stop')", "Stop", id="context-stop",

@@ -42,7 +42,7 @@ class Chat:
     context_start: int | None = None
     """First message that the model sees, if it is on the shown path; None for all."""
     summary: str | None = None
-    """What the model sees in place of the messages before `context_start`."""
+    """Summary that the model gets instead of the messages before `context_start`."""
     folder: str = ""
     """Empty for none."""
     is_pinned: bool = False

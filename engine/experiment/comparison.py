@@ -45,7 +45,7 @@ class Comparison:
     """The prompt; every reply uses its seed."""
     arms: tuple[Arm, Arm]
     speculation: SpeculationSettings
-    """What the arms leave out; the engine has these settings when nothing runs."""
+    """Speculation settings that arms may change; they are restored after the comparison."""
     blocks: list[ReplyBlock] = field(default_factory=list)
     shown: list[ArmReply | None] = field(default_factory=lambda: [None, None])
     """The newest answer of each arm."""

@@ -23,7 +23,7 @@ WorkName = Literal["near", "prompt", "deep"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed."""
+    """Work that is timed."""
 
     name: WorkName
     n_held: int

@@ -81,14 +81,14 @@ class Recommendation:
 
     @property
     def name(self) -> str:
-        """What to set, in words."""
+        """The recommended setting, in words."""
         if self.is_open:
             return "nothing yet"
         return "no speculation" if self.arm is None else self.arm
 
 
 def counted(records: Iterable[PromptRecord]) -> list[PromptRecord]:
-    """The records that count: neither failed, nor a loop, nor too short."""
+    """Records whose replies neither failed, nor repeat themselves, nor are too short."""
     return [each for each in records if each.failure is None and each.excluded is None]
 
 

@@ -70,7 +70,7 @@ class Processor(NamedTuple):
 
     name: str
     features: frozenset[str] | None
-    """Its instruction sets by Linux's names; None if unknown."""
+    """The CPU's instruction sets by Linux's names; None if unknown."""
 
 
 class GpuProcess(NamedTuple):

@@ -37,7 +37,7 @@ Measured on Linux at vocabularies of 49k and 262k tokens: 78 and 91 MiB in kvcha
 
 
 def gpu_overhead(gpu: Device) -> tuple[int, Bounds]:
-    """What a GPU's driver uses beyond llama.cpp's buffers, and its bounds."""
+    """Bytes that a GPU's driver uses beside llama.cpp's buffers, and their bounds."""
     if not gpu.runs_cuda:
         return OTHER_OVERHEAD[gpu.vendor]
     (small, large), (low, high) = GPU_OVERHEAD_BYTES, GPU_SIZES
@@ -176,7 +176,7 @@ class Ledger:
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def totals(self) -> tuple[DeviceEstimate, ...]:
-        """What each device holds; RAM also has the parts of GPUs that share it."""
+        """Planned bytes on each device; bytes of GPUs with unified memory also count as RAM."""
         gpus = [DeviceEstimate(gpu, self._terms[gpu]) for gpu in self.gpus]
         shared = sum(each.total_bytes for each in gpus if each.device.is_unified)
         return (*gpus, DeviceEstimate(self.cpu, self._terms[self.cpu], shared, self._mapped))

@@ -49,7 +49,7 @@ READER_ACCEPTANCE = (0.1, 0.9)
 
 
 class Worth(StrEnum):
-    """What to do with a drafter."""
+    """Verdict about a draft model or lookup."""
 
     USE = "use it"
     """Gains on all expected texts."""

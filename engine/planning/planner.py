@@ -33,7 +33,7 @@ MAX_ESTIMATES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is planned: a configuration, the program that runs it, and the machine it runs on."""
+    """Input of a plan: a configuration, the program that runs it, and the machine."""
 
     configuration: Configuration
     target: Target = "kvchat"
@@ -186,7 +186,7 @@ class Planner:
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 
     def plan(self, setup: Setup) -> Plan:
-        """What a setup costs.
+        """Compute the memory, speed and verdict of a setup.
 
         Raises:
             ModelFileError: a model cannot be read.
@@ -404,7 +404,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _torch_text(now: Configuration) -> str:
-    """What llama-server's command cannot express of a plan for the torch engine."""
+    """Warning about torch settings that llama-server does not have."""
     lost = {name: getattr(now, name) for name in ("dtype", "kv_cache", "compile", "decode_plan")}
     texts = [
         f"{name} {value}" for name, value in lost.items() if value not in (None, "auto", "off")

@@ -15,7 +15,7 @@ class FitVerdict(StrEnum):
     FITS = "fits"
     """Every device keeps the margin free."""
     TIGHT = "tight"
-    """It fits, but leaves less than the margin."""
+    """The plan fits, but leaves less than the margin free."""
     NO = "no"
     """A device lacks memory."""
 

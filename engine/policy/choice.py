@@ -27,7 +27,7 @@ Beyond, rates are compared in steps of its square."""
 
 
 class Basis(StrEnum):
-    """What is known of K/V types."""
+    """Whether the quality of K/V types is measured, guessed or unknown."""
 
     MEASURED = "measured"
     """Their figures on this model, with this build of llama.cpp."""
@@ -49,7 +49,7 @@ Size = Callable[[KVTypes], int]
 
 @dataclass(frozen=True, slots=True)
 class TypeRequest:
-    """What K/V types are chosen for."""
+    """Context, budget and fixed types of a choice of K/V types."""
 
     n_ctx: int
     """Tokens of a slot."""

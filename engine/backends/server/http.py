@@ -53,14 +53,14 @@ class TimeLimits:
 
     connect_s: float = 5.0
     answer_s: float = 20.0
-    """For an answer without computing."""
+    """Time limit for answers that need no computation."""
     first_s: float = 600.0
-    """Without progress before the first text: a long prompt on a slow machine. Comments, which
-    keep a connection open, make it the limit of a running reply too."""
+    """Time limit without progress before the first text, which a long prompt delays. It also
+    applies to a running reply if the server sends comments to keep the connection open."""
     silence_s: float = 120.0
-    """Without new text in a running reply."""
+    """Time limit without new text in a running reply."""
     loading_s: float = 300.0
-    """For loading the model."""
+    """Time limit for loading the model."""
     pauses_s: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     """Pauses before a request is repeated; it is not repeated after the first token."""
 
