@@ -65,7 +65,7 @@ WELCOME = "welcome to kvchat: no model was found"
 NEW_CHATS = frozenset({*(each.name for each in fields(SamplingSettings)), "system_prompt"})
 """Settings that each chat has of its own: new ones begin with them."""
 LEAVE_EVERY_S = 0.05
-"""How often is looked whether everything is saved when the user leaves."""
+"""Seconds between two checks whether everything is saved, when the user quits."""
 
 
 class HarmlessLines(LineFilter):

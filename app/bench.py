@@ -1,4 +1,4 @@
-"""`kvchat bench` between its options and its report: model, results file, speed and preset."""
+"""Run `kvchat bench`: load the model, save the results, the speed and the preset."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace

@@ -243,7 +243,7 @@ class Command:
 
     @property
     def is_named(self) -> bool:
-        """Whether it has a short name, and stands before those that have their ids."""
+        """Whether the command has a short name and is listed before commands without one."""
         return bool(self.aliases) or "-" not in self.name or self.name in SHORT_NAMES
 
     @property

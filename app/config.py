@@ -87,7 +87,7 @@ class _Section(BaseModel):
 
 
 class UISettings(_Section):
-    """How the screen looks."""
+    """Settings of the screen's appearance."""
 
     theme: str = "kvchat-dark"
     """Colour theme; press enter to list and preview the themes."""
@@ -172,7 +172,7 @@ class ModelSettings(_Section):
 
 
 class EngineDefaults(_Section):
-    """How llama.cpp runs."""
+    """Settings for loading models with llama.cpp."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
     """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to

@@ -254,7 +254,7 @@ def check_trial(
 
 
 def rebuild_advice(exit_code: int | None) -> str:
-    """How to build llama.cpp again, by what ended the process."""
+    """Advice for building llama.cpp again, by the signal that ended the process."""
     if exit_code == -signal.SIGILL:
         return (
             "llama.cpp was built for another processor: rebuild it with `make llama`, or "

@@ -1,4 +1,4 @@
-"""Where kvchat keeps its files and looks for models; no folder is made before it is needed."""
+"""Folders of kvchat's files and of models; a folder is made when it is first needed."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from engine.files import expanded
 
 APP = "kvchat"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
-"""Where Ollama's service on Linux keeps models."""
+"""Model folder of Ollama's service on Linux."""
 
 
 def typed_path(text: str) -> Path:

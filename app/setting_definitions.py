@@ -68,7 +68,7 @@ class SettingDefinition:
     is_size: bool = False
     is_number: bool = False
     is_long: bool = False
-    """Whether it is a text of several lines."""
+    """Whether the value is a text of several lines."""
     markdown: str = ""
     """The meaning with backticks, for the page."""
 
@@ -200,7 +200,7 @@ def _meanings(section: str) -> dict[str, str]:
 
 
 def _words(option: Mapping[str, Any]) -> Sequence[str]:
-    """The words that a schema allows, if it allows no others."""
+    """Allowed values of a schema that allows only certain words."""
     if option.get("type") == "boolean":
         return tuple(_SWITCH)
     words = option.get("enum", [option["const"]] if "const" in option else [])

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_CHATS = 500
 """Chats that are asked which server they were made with."""
 SCREEN_PATIENCE_S = 0.2
-"""How long the screen stops for another program that writes the chats, in seconds."""
+"""Seconds that the screen waits for another program that writes to the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class AppParts:
-    """Everything that the application is made of; `close` ends it."""
+    """Settings, chats and engine client of the application; `close` ends them."""
 
     store: ChatStore
     conversation: Conversation

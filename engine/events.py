@@ -528,7 +528,7 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class OfReply:
-    """An event of a reply with an id; events of reply 0 come bare."""
+    """Wraps an event of the reply with this id; events of reply 0 are not wrapped."""
 
     reply_id: int
     """Id of the request; never 0."""

@@ -320,5 +320,5 @@ def matching(names: Sequence[str], typed: str) -> list[str]:
 
 
 def mention(name: str) -> str:
-    """How a message names a file."""
+    """The text with which a message refers to a file, such as `@notes.txt`."""
     return f'@"{name}"' if _NAME.fullmatch(f"@{name}") is None else f"@{name}"

@@ -26,7 +26,7 @@ MAX_SHARE = 2 / 3
 BYTES_PER_TOKEN = 3.0
 """Bytes per token of a text that is not tokenised yet; low, so that estimates are rather high."""
 MAX_BYTES_PER_TOKEN = 8.0
-"""Tokens of real texts are hardly ever longer."""
+"""Bytes per token that real texts hardly ever exceed."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; known templates have 4 to 8."""
 IMAGE_TOKENS = 256
@@ -39,7 +39,7 @@ MAX_SUMMARY_TOKENS = 400
 SUMMARY_SHARE = 8
 """A summary has at most one token for this many cells of the context."""
 MAX_COUNTED = 256
-"""Texts whose counts are cached; pastes and files are counted at every key."""
+"""Number of texts with cached token counts; pastes and files are counted at every key."""
 
 
 # --- estimates ---

@@ -21,7 +21,7 @@ class ContextFullOptions:
     n_dropped: int
     """Messages that the model would no longer see; 0 if no turn can go."""
     can_branch: bool
-    """Whether the last question can be asked in a new chat: not if it is alone here too."""
+    """Whether a new chat helps: the last question is not the only message of this chat."""
     can_take_back: bool
     """Whether the last question returns to the composer if nothing is done."""
     can_grow: bool = False

@@ -83,7 +83,7 @@ class CockpitSnapshot:
     acceptance_history: tuple[float | None, ...] = ()
     verdicts: tuple[bool, ...] = ()
     decode_tps: float | None = None
-    """Over the last two seconds of a running reply, over all of an ended one."""
+    """Decode speed over the last two seconds of a running reply, or over a whole finished one."""
     plain_spread: float | None = None
     """Relative deviation of plain steps: the noise of the machine."""
     tps_history: tuple[float | None, ...] = ()

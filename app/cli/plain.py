@@ -21,7 +21,7 @@ HELP = (
     "a reply."
 )
 _END = re.compile(r"(?<=[.!?:;])\s|\n")
-"""Where a reply may be cut without breaking a sentence."""
+"""End of a sentence or line, where a reply can be split."""
 
 
 @dataclass(slots=True)

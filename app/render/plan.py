@@ -85,7 +85,7 @@ BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"
 
 
 def n_columns(width: int) -> int:
-    """How many contexts fit between the labels and the quality."""
+    """Number of context columns that fit into the width."""
     return max(min((width - LABEL_WIDTH - QUALITY_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
 
 

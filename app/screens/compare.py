@@ -121,7 +121,7 @@ class CompareScreen(Screen[None]):
 
     @property
     def prompt(self) -> Composer:
-        """Where the user writes what both arms answer."""
+        """The input for the prompt that both arms answer."""
         return self.query_one(Composer)
 
     # --- the prompt ---

@@ -104,7 +104,7 @@ class AskLine(ModalScreen[str | None]):
 
 
 class AskYes(ModalScreen[bool | None]):
-    """Asks whether something is to be done; the result is None if not."""
+    """Asks for confirmation; the result is None if the user declines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Confirm"),

@@ -46,7 +46,7 @@ class Chat:
     folder: str = ""
     """Empty for none."""
     is_pinned: bool = False
-    """Whether it is at the top of the lists."""
+    """Whether the chat is pinned to the top of the lists."""
 
 
 class ChatChanges(TypedDict, total=False):
@@ -100,7 +100,7 @@ class ChatTree:
 
 
 class ChatSize(NamedTuple):
-    """How much all branches of a chat hold."""
+    """Number of messages and tokens in all branches of a chat."""
 
     n_messages: int = 0
     n_tokens: int = 0

@@ -1,4 +1,4 @@
-"""Where the user writes: enter sends, ctrl+j begins a new line; a long paste is one line."""
+"""The input of the chat: enter sends, ctrl+j begins a new line; a long paste is one line."""
 
 import re
 from collections.abc import Callable

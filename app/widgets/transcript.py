@@ -263,7 +263,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         return self._outer[key]
 
     def _move_thumb(self) -> None:
-        """Where the frame is drawn bold to show which part is in sight."""
+        """Move the bold part of the frame, which shows the visible part of the chat."""
         height, n_lines = self.size.height, len(self._lines)
         if not height or n_lines <= height:
             self._thumb = (0, 0)

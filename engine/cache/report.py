@@ -35,7 +35,7 @@ TierName = Literal["hot", "warm", "cold"]
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """How full one tier is."""
+    """Size and limits of one tier."""
 
     name: TierName
     n_entries: int

@@ -89,13 +89,13 @@ class PairedGain:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more blocks would not change whether B is faster."""
+        """Whether more blocks cannot change if B counts as faster."""
         is_none = self.n_blocks >= N_DECIDING and self.median < self.least
         return self.is_slower or self.is_faster or is_none or self.n_blocks >= N_MAX
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known which of the two is faster, or that neither is."""
+        """Whether no more blocks are needed: one arm is faster, or neither is."""
         other = self.reversed
         return (
             self.is_faster

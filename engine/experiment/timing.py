@@ -31,7 +31,7 @@ class Work:
     n_tokens: int = 0
     """Tokens of the prefill; decoding ends by time."""
     seconds: float = 0.0
-    """How long tokens are decoded."""
+    """Seconds for which tokens are decoded."""
 
 
 class Ran(NamedTuple):

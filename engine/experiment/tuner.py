@@ -44,7 +44,7 @@ class TuningError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How long runs are."""
+    """Lengths of timed runs."""
 
     run_s: float = MIN_RUN_S
     n_prompt: int = MIN_PROMPT
@@ -121,7 +121,7 @@ def candidates(
 
 @dataclass(slots=True)
 class Trial:
-    """A candidate beside the best settings before it."""
+    """A candidate that is compared with the best settings so far."""
 
     setting: str
     label: str

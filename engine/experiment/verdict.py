@@ -16,7 +16,7 @@ NOISY = 0.1
 MAX_LOSS = 0.98
 """A setting that is slower than this on a prompt set is not recommended."""
 AUTO_MARGIN = 0.03
-"""How much slower `auto` may be than a fixed length and still be recommended: the fixed length was
+"""Share by which a recommended `auto` may be slower than a fixed length: the fixed length was
 chosen on the prompts that it is measured on, and `auto` adapts to others."""
 
 

@@ -61,7 +61,7 @@ class TermKind(StrEnum):
 
 
 class Source(StrEnum):
-    """How sure a number is, the surest first."""
+    """Source of a number, the most exact first."""
 
     EXACT = "exact"
     """By a formula that was proven against llama.cpp."""
@@ -98,7 +98,7 @@ class DeviceEstimate:
     shared_bytes: int = 0
     """Bytes of integrated GPUs in this memory; not in `total_bytes`."""
     mapped: Mapping[TermKind, MappedWeights] = field(default_factory=dict)
-    """How the weights of the model, and of its draft, are in RAM."""
+    """Mapped bytes of the model's and the draft model's weights in RAM."""
 
     @property
     def total_bytes(self) -> int:

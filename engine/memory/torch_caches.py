@@ -28,7 +28,7 @@ BLOCK = 32  # numbers of a block
 BLOCK_BYTES = {"q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14}
 """Bytes of `BLOCK` values with their scales; `fp8` is E4M3 with a bfloat16 scale."""
 KIVI = {"kivi4": "q4_1"}
-"""Keys by channel and values by token."""
+"""Types that quantise keys by channel and values by token, with their storage types."""
 DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
@@ -50,7 +50,7 @@ DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """How keys or values become bytes."""
+    """Storage of keys or values of one cache type."""
 
     method: Literal["float", "token", "channel", "split", "mean"]
     """A floating type; blocks along a token's row or along a channel of `BLOCK` tokens; halves of a
@@ -308,7 +308,7 @@ def torch_warnings(
 
 
 def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:
-    """Where all layers lie: a GPU where there is one and layers may go there."""
+    """Device of all layers: a GPU if there is one and the configuration uses it."""
     *gpus, cpu = devices
     if not gpus or configuration.n_gpu_layers == 0:
         return cpu

@@ -70,13 +70,13 @@ class TensorPart(NamedTuple):
     is_head: bool
     """Whether the tensor is loaded only if the MTP head is used."""
     is_tied: bool
-    """Whether it is the embeddings that are the output layer too."""
+    """Whether the tensor is the embeddings and also the output layer."""
     is_embedding: bool
     """Whether it is the output layer of which CodeShell makes its missing embeddings."""
 
     @property
     def is_output(self) -> bool:
-        """Whether it follows the output layer, unless it is overridden."""
+        """Whether the tensor is on the device of the output layer, unless it is overridden."""
         return self.layer is None and self.tensor.name.startswith(OUTPUT_PREFIXES)
 
     @property

@@ -73,7 +73,7 @@ class ChatTemplate:
 
     @cached_property
     def _needs_parts(self) -> bool:
-        """Whether it reads contents as lists of parts and ignores a text, as SmolVLM's does."""
+        """Whether the template needs message contents as lists of parts, as SmolVLM's does."""
         try:
             as_text, as_parts = (
                 self._rendered([{"role": "user", "content": content}])

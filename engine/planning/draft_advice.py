@@ -75,7 +75,7 @@ class Advice:
     worth: Worth
     reason: str
     low: Gain | None = None
-    """With the lowest expected acceptance and the highest costs; None if the draft is unusable."""
+    """Gain with the lowest expected acceptance and highest costs; None if the draft is unusable."""
     high: Gain | None = None
     """With the highest expected acceptance and the lowest costs."""
 

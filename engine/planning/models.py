@@ -41,7 +41,7 @@ class ModelOption:
     """Memory needed on the fullest device, with all layers on the GPUs."""
     free_bytes: int = 0
     spills: bool = False
-    """Whether it fits with layers in RAM, but not on the GPUs alone."""
+    """Whether the model fits with layers in RAM, but not on the GPUs alone."""
     speed: ModelSpeed | None = None
     """The model's speed as measured on this machine."""
     bound: SpeedBound | None = None

@@ -22,7 +22,7 @@ read 250 to 1000."""
 
 
 class Offload(StrEnum):
-    """How much of a model may lie in RAM though there is a GPU."""
+    """Amount of a model's weights that may be in RAM although there is a GPU."""
 
     NONE = "none"
     """Nothing."""

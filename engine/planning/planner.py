@@ -101,7 +101,7 @@ class Plan:
 
     @property
     def shortages(self) -> tuple[str, ...]:
-        """How much memory each short device lacks, as text; empty if the plan fits."""
+        """Text with the memory that each device lacks; empty if the plan fits."""
         return shortages(self.estimate, self.setup.margin_bytes)
 
     @property
@@ -131,7 +131,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ModelSources:
-    """Where models are looked up by name."""
+    """Sources in which models are found by name."""
 
     folders: Callable[[], Sequence[Path]] = tuple
     """Returns the model folders; called when a name is looked up."""

@@ -45,7 +45,7 @@ class RpcWorker:
 
     @property
     def n_gpus(self) -> int:
-        """How many GPUs it has."""
+        """Number of GPUs of the worker."""
         return len(self.vram_bytes) + len(self.cards)
 
     def devices(self) -> tuple[Device, ...]:

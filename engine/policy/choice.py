@@ -78,7 +78,7 @@ class Candidate:
     token_s: float | None = None
     """Measured seconds per token in the middle of the context; None if not measured."""
     usage: float = 0.0
-    """Largest share of a gate's limit; of a guess, its cost in halvings of the context."""
+    """Largest loss relative to its limit; for a guess, its cost in halvings of the context."""
     objections: tuple[str, ...] = ()
     """Why it may not be chosen; empty if it may."""
 

@@ -28,7 +28,7 @@ CONTEXT_WORDS = (
     "maximum context length",
     "the model's context length",
 )
-"""How llama-server 0c1e570, OpenAI, vLLM 0.32 and SGLang 0.5 report a prompt that is too long."""
+"""Error texts of llama-server 0c1e570, OpenAI, vLLM 0.32 and SGLang 0.5 for too long prompts."""
 
 
 class ServerUnreachableError(ServerError):
@@ -49,7 +49,7 @@ class MissingError(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """How long a server may take, in seconds."""
+    """Time limits for the answers of a server, in seconds."""
 
     connect_s: float = 5.0
     answer_s: float = 20.0
