@@ -23,6 +23,7 @@ from engine.planning.draft_advice import objection
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
 from engine.planning.verdict import FitVerdict, device_verdict, shortages, verdict_of
+from engine.policy.choice import Basis
 from engine.policy.known import Known, Standing
 from engine.presets.export import DEFAULT_MARGIN_BYTES
 from engine.presets.llama_server import PROGRAM, arguments
@@ -76,8 +77,17 @@ class Plan:
         return self.setup.configuration.kv_types
 
     @property
+    def torch_cache(self) -> str | None:
+        """The torch cache type that replaces the K/V types."""
+        now = self.setup.configuration
+        is_used = now.backend == "torch" and self.setup.target == "kvchat"
+        return now.kv_cache if is_used else None
+
+    @property
     def quality(self) -> Standing:
-        """Measured quality of the K/V types."""
+        """Quality of the K/V types, or of the torch cache type."""
+        if self.torch_cache is not None:
+            return Standing(Basis.UNKNOWN, f"{self.torch_cache} was not measured", "?")
         return self.known.standing(self.types)
 
     @property

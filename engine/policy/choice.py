@@ -34,7 +34,7 @@ class Basis(StrEnum):
     GUESSED = "guessed"
     """Nothing was measured on this model: one order for all models."""
     UNKNOWN = "unknown"
-    """Other types were measured on this model, but not these."""
+    """These types were not measured on this model."""
 
 
 class BudgetError(PresetError):

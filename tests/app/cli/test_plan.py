@@ -46,6 +46,7 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(starter_path: Path)
         [cpu] = found["devices"]
         assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
         assert cpu["weights_bytes"] > 134_000_000 * 2
+        assert found["quality"]["basis"] == "unknown"
     text = plan_text(*asked, "kv_cache=paged")
     assert f"{n_values * 2:,} bytes per token" in text
     assert "\npaged " in text
