@@ -65,7 +65,7 @@ class BenchOptions:
     n_blocks: int = 1
     n_tokens: int = 128
     temperatures: tuple[float, ...] = ()
-    """Empty is greedy."""
+    """Sampling temperatures to measure; empty: only 0."""
     seed: int = 1
 
     @property

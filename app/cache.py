@@ -157,7 +157,7 @@ class SnapshotCheck:
     """Result of the check of one state."""
 
     key: str | None
-    """None if the head of the file could not be read."""
+    """Key of the state; None if the head of its file could not be read."""
     problem: str | None = None
     """None for an intact state."""
 

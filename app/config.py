@@ -158,7 +158,7 @@ class SpeculationDefaults(_Section):
     reply; 0: no limit."""
 
     def speculation(self) -> SpeculationSettings:
-        """These settings as a session takes them."""
+        """The settings in the form that a session uses."""
         return SpeculationSettings(**self.model_dump())
 
 

@@ -159,7 +159,7 @@ class OpenedModel:
 
     configuration: Configuration
     system_prompt: str
-    """Empty is none."""
+    """System prompt of new chats; empty if there is none."""
     max_tokens: int | None
     """Maximum tokens of a reply; None: only the context limits it."""
     types_note: str | None = None

@@ -294,7 +294,7 @@ class SourceCounts:
     n_examined: int = 0
     n_accepted: int = 0
     n_rounds: int = 0
-    """Rounds in which one of its tokens was verified."""
+    """Rounds in which a token of this predictor was verified."""
 
     def __add__(self, other: "SourceCounts") -> "SourceCounts":
         return SourceCounts(*map(add, astuple(self), astuple(other)))
@@ -520,7 +520,7 @@ class WorkerStopped:
     message: str
     """The cause and what to do."""
     exit_code: int | None
-    """None if the process could not be started."""
+    """Exit code; None if the process could not be started."""
     will_restart: bool = False
     """Whether the client restarts the process: once without extra buffer types after a crash while
     loading, and after a hang."""

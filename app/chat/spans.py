@@ -16,7 +16,7 @@ class TokenSpan:
 
     text: str
     kind: TokenKind | None = None
-    """None if unknown, as in a reply that was read from the database."""
+    """Origin of the tokens; None if unknown, as in a reply that was read from the database."""
     source: str | None = None
     """Who drafted it."""
 

@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
 
 class OutOfTimeError(EngineError):
-    """The time was up before a run was done."""
+    """The time limit ended before a run was complete."""
 
     title = "Time is up"
 

@@ -79,7 +79,7 @@ class GpuProcess(NamedTuple):
     gpu: int
     pid: int
     used_bytes: int | None
-    """None if the driver does not report it, as on Windows."""
+    """Used memory; None if the driver does not report it, as on Windows."""
 
 
 def devices() -> tuple[Device, ...]:

@@ -78,7 +78,7 @@ class Term:
     source: Source
     note: str = ""
     bounds: Bounds | None = None
-    """None if the number is exact or measured."""
+    """Lower and upper bound; None if the number is exact or measured."""
 
     @property
     def range(self) -> Bounds:

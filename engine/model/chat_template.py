@@ -153,7 +153,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @pass_context
 def _unchanged(context: Context, value: object) -> object:
-    """The value: with a finaliser Jinja computes no constants while it compiles."""
+    """Return the value; with a finaliser, Jinja computes no constants while it compiles."""
     del context
     return value
 

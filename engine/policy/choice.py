@@ -73,7 +73,7 @@ class Candidate:
 
     pair: KVTypes
     nbytes: int | None = None
-    """None if llama.cpp refuses the pair."""
+    """Size of the cache in bytes; None if llama.cpp refuses the types."""
     measured: Measurement | None = None
     token_s: float | None = None
     """Measured seconds per token in the middle of the context; None if not measured."""

@@ -30,7 +30,7 @@ DEFAULT_MARGIN_BYTES = 512 * MIB
 
 
 class ExportError(PresetError):
-    """A value that the target's format has no way to write."""
+    """A value that the format of the other program cannot express."""
 
     title = "This cannot be exported"
 

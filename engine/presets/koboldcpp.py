@@ -60,7 +60,7 @@ SAMPLING = tuple(
         "rep_pen": "repetition_penalty", "rep_pen_range": "repetition_window",
     }.items()
 )  # fmt: skip
-"""Defaults of its API."""
+"""Sampling defaults of koboldcpp's API."""
 
 
 def render(request: ExportRequest) -> Exported:

@@ -82,7 +82,7 @@ def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
 
 
 def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
-    """Write a preset into the user's folder; one of its name is replaced wherever its file is."""
+    """Write a preset into the user's folder; it replaces a preset with the same name."""
     existing = named_preset(preset.name, user_dir)
     if existing is None:
         return _write(preset, new_path(preset.name, user_dir))

@@ -88,7 +88,7 @@ class Http:
     ) -> None:
         self.url, self.limits = url, limits
         self.name = shown_origin(url)
-        """Name in messages."""
+        """Name of the server in messages."""
         self.report_wait = report_wait or (lambda _: None)
         key = key_of(url, is_trusted=is_trusted)
         self.has_key = key is not None
