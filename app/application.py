@@ -65,7 +65,7 @@ WELCOME = "welcome to kvchat: no model was found"
 NEW_CHATS = frozenset({*(each.name for each in fields(SamplingSettings)), "system_prompt"})
 """Settings that each chat has of its own: new ones begin with them."""
 LEAVE_EVERY_S = 0.05
-"""How often is looked whether everything is saved when the user leaves."""
+"""Seconds between two checks whether everything is saved, when the user quits."""
 
 
 class HarmlessLines(LineFilter):
@@ -133,7 +133,7 @@ class KvchatApp(App[None]):
             conversation, services, lambda: self.commands(self.chat), self.faults
         )
         self._left_plan: PlanSession | None = None
-        """What was planned when the planner was left without loading it."""
+        """Plan of the planner screen when it was closed without loading."""
         self._notices = [*notices]
         self._leaving: Timer | None = None
         self._exit_code = 0
@@ -563,7 +563,7 @@ class KvchatApp(App[None]):
     # --- commands ---
 
     def commands(self, screen: Screen[Any]) -> Iterator[Command]:
-        """What can be commanded on a screen: its actions, the themes, a picture."""
+        """Commands of a screen: its actions, the themes, and a picture of the screen."""
         yield from commands_of(self, screen, self.keymap)
         for name in sorted(self.available_themes, key=_own_first):
             use = partial(self.use_theme, name)

@@ -39,7 +39,7 @@ from engine.requests import GenerationRequest, Grammar, Message
 from engine.validation import explain, explain_faults
 
 MAX_BYTES = 1 << 30
-"""Size of a file of prompts or results."""
+"""Maximum bytes of a file of prompts or results."""
 HASH_LENGTH = 16
 REPORT_EVERY = 10_000
 """Lines between two calls of `report`."""

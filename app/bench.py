@@ -1,4 +1,4 @@
-"""`kvchat bench` between its options and its report: model, results file, speed and preset."""
+"""Run `kvchat bench`: load the model, save the results, the speed and the preset."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -54,7 +54,7 @@ NOT_COMPARED = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """What to measure."""
+    """Options of `kvchat bench`."""
 
     sets: tuple[str, ...] = ()
     """Names of built-in prompt sets, or paths of JSONL files; empty is both built-in ones."""
@@ -65,7 +65,7 @@ class BenchOptions:
     n_blocks: int = 1
     n_tokens: int = 128
     temperatures: tuple[float, ...] = ()
-    """Empty is greedy."""
+    """Sampling temperatures to measure; empty: only 0."""
     seed: int = 1
 
     @property

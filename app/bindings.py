@@ -160,7 +160,7 @@ SLASH_NAMES: Mapping[str, tuple[str, ...]] = {
     "speculation-rule": ("rule",),
     "transcript-colours": ("colours", "colors"),
 }
-"""What actions are called in the composer, the first name and aliases; the others by their ids."""
+"""Slash commands of actions: a name and aliases; other actions are called by their ids."""
 SHORT_NAMES = {name for names in SLASH_NAMES.values() for name in names}
 
 ON_THE_CHAT = frozenset({"ChatScreen", "Transcript", "Composer"})
@@ -205,11 +205,11 @@ def with_keys(text: str, app: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that a key does, on whichever screens."""
+    """An action that a key runs, with the screens that have it."""
 
     id: str
     keys: tuple[str, ...]
-    """Its usual keys, by Textual's names."""
+    """The action's default keys, by Textual's names."""
     title: str
     meaning: str
     owners: frozenset[str]
@@ -225,17 +225,17 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something that can be asked for by its name."""
+    """A command of the palette and the composer."""
 
     name: str
-    """Its name after a slash: small letters, with blanks if it has several words."""
+    """Name of the command after the slash, in lower case, such as `new`."""
     title: str
-    """As the palette shows it: `area: Verb`."""
+    """Title in the command palette, such as `Chat: New`."""
     description: str
     run: Callable[[], object]
     aliases: tuple[str, ...] = ()
     key: str = ""
-    """As it is bound now."""
+    """The key that runs the command now."""
     obstacle: str = ""
     """Why it can do nothing now; empty where it can."""
     run_with: Callable[[str], object] | None = None
@@ -243,12 +243,12 @@ class Command:
 
     @property
     def is_named(self) -> bool:
-        """Whether it has a short name, and stands before those that have their ids."""
+        """Whether the command has a short name and is listed before commands without one."""
         return bool(self.aliases) or "-" not in self.name or self.name in SHORT_NAMES
 
     @property
     def meaning(self) -> str:
-        """What it does, or why it cannot now."""
+        """The description of the command, or why it is not available now."""
         return f"not available: {self.obstacle}" if self.obstacle else self.description
 
 

@@ -41,7 +41,7 @@ class CachedChat:
     """Tokens in each tier; those of several branches count once for each."""
     nbytes: int
     n_shared_bytes: int
-    """Of those, bytes of states that other chats use too."""
+    """Bytes of states that other chats use too; part of `nbytes`."""
     n_pinned: int
     n_uses: int
     used_at: float
@@ -157,7 +157,7 @@ class SnapshotCheck:
     """Result of the check of one state."""
 
     key: str | None
-    """None if the head of the file could not be read."""
+    """Key of the state; None if the head of its file could not be read."""
     problem: str | None = None
     """None for an intact state."""
 

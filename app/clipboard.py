@@ -96,9 +96,9 @@ class HarmlessPastes(XTermParser):
         super().__init__(debug)
         self._is_within = False
         self._before = ""
-        """The last letters outside of a paste: the mark of its beginning may come in two parts."""
+        """Last characters before a paste, whose start mark may arrive in two parts."""
         self._held = ""
-        """The last letters within one, which may be how its end begins."""
+        """Last characters of a paste, which may be the first part of its end mark."""
 
     def feed(self, data: str) -> Iterable[Message]:
         read = "".join(self._harmless(data))

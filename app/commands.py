@@ -1,4 +1,4 @@
-"""What can be pressed now and what can be commanded: for the help, the palette and the composer.
+"""Available keys and commands, for the help, the palette and the composer.
 
 Every action that has a key is a command, called `area: Verb` in the palette after the id of its
 binding, and `/name` in the composer. Choices without a key are commands too.
@@ -49,11 +49,11 @@ WIDGET_TITLES = {
     "PlanTable": "in the table of K/V types",
     "SelectList": "in a list",
 }
-"""What the help calls parts of a screen whose class has a name of several words."""
+"""Headings in the help for widgets whose class name has several words."""
 
 
 def every_action() -> list[Action]:
-    """What all keys on all screens do, which the settings may bind to other keys; ordered by id.
+    """Actions of all screens, which the settings can bind to other keys, ordered by id.
 
     The screens are imported for it.
     """

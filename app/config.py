@@ -37,7 +37,7 @@ from engine.validation import MAX_FAULTS, explain
 MAX_SLOTS = 16
 SIZE_FORMAT = "size"
 MAX_SEED = 2**63 - 1
-"""What the database of chats can keep."""
+"""Largest seed that the database of chats can store."""
 
 FolderPath = Annotated[Path, Field(strict=False)]
 StopText = Annotated[str, Field(min_length=1)]
@@ -45,7 +45,7 @@ ContextLength = Annotated[int, Bounds(ge=16, le=MAX_COUNT)]
 Location = tuple[str, ...]
 """Names of a table and of a key in it, or of a table alone."""
 Value = str | int | float | bool | list[str]
-"""What a key of the file can hold."""
+"""Value of a key in the settings file."""
 
 
 def _read_size(value: object) -> object:
@@ -87,7 +87,7 @@ class _Section(BaseModel):
 
 
 class UISettings(_Section):
-    """How the screen looks."""
+    """Settings of the screen's appearance."""
 
     theme: str = "kvchat-dark"
     """Colour theme; press enter to list and preview the themes."""
@@ -158,7 +158,7 @@ class SpeculationDefaults(_Section):
     reply; 0: no limit."""
 
     def speculation(self) -> SpeculationSettings:
-        """These settings as a session takes them."""
+        """The settings in the form that a session uses."""
         return SpeculationSettings(**self.model_dump())
 
 
@@ -172,7 +172,7 @@ class ModelSettings(_Section):
 
 
 class EngineDefaults(_Section):
-    """How llama.cpp runs."""
+    """Settings for loading models with llama.cpp."""
 
     n_ctx: ContextLength | Literal["auto"] = "auto"
     """Context size in tokens if no preset sets it; `auto`: the largest that fits, up to
@@ -288,7 +288,7 @@ class UserSettings:
 
     @property
     def settings(self) -> Settings:
-        """What counts now."""
+        """The current settings."""
         return self.loaded.settings
 
     def change(self, section: str, key: str, value: Value | None) -> None:
@@ -330,7 +330,7 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
         path: The file; None is the user's own. It is made when it is not there.
 
     Raises:
-        SettingsError: If the key or value is none, or the file cannot be read or written.
+        SettingsError: If the key or value is invalid, or the file cannot be read or written.
     """
     require_valid(section, key, value)
     path = path or settings_path()

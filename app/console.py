@@ -1,4 +1,4 @@
-"""What commands print with: on a terminal, no text can move its cursor or change its title.
+"""Printing for commands; on a terminal, no text can move its cursor or change its title.
 
 Lines about chats, models and files show control characters as symbols wherever they go. What a
 model or a person wrote, and files, go to a pipe or a file unchanged.

@@ -59,9 +59,9 @@ class Check:
     status: Status
     """`note` works but could be better; `fail` keeps kvchat from working."""
     detail: str
-    """What is, with numbers."""
+    """Result of the check, with numbers."""
     advice: str | None = None
-    """What to change, None when there is nothing."""
+    """Advice on what to change; None if nothing has to be changed."""
 
 
 def check_gpu(*, has_gpu_build: bool | None) -> Check:
@@ -256,7 +256,7 @@ def check_trial(
 
 
 def rebuild_advice(exit_code: int | None) -> str:
-    """How to build llama.cpp again, by what ended the process."""
+    """Advice for building llama.cpp again, by the signal that ended the process."""
     if exit_code == -signal.SIGILL:
         return (
             "llama.cpp was built for another processor: rebuild it with `make llama`, or "

@@ -23,7 +23,7 @@ from textual.drivers.web_driver import WebDriver
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals at which kvchat saves, leaves the terminal as it was and ends."""
 END_S = 5.0
-"""How long saving may take then, in seconds."""
+"""Seconds within which everything is saved when a signal ends kvchat."""
 SIGNALLED = 128
 """A process that a signal ended has the signal's number and this as its exit code."""
 LEAVING = "".join(
@@ -38,7 +38,7 @@ class TerminalDriver(LinuxDriver):
 
     _loop: asyncio.AbstractEventLoop
     _handlers: Mapping[signal.Signals, Any]
-    """Those of the signals before."""
+    """Signal handlers that were set before."""
     _must_end = False
 
     def start_application_mode(self) -> None:

@@ -77,7 +77,7 @@ def counted(n: int | None, noun: str) -> str:
 
 
 def listed(*counted: tuple[int, str]) -> str:
-    """What was counted, but what there is none of: `900 hot, 204 cold`."""
+    """Counts with their names, without those that are 0: `900 hot, 204 cold`."""
     return ", ".join(f"{count(n)} {name}" for n, name in counted if n)
 
 
@@ -163,7 +163,7 @@ def gain(value: float | None) -> str:
 
 
 def measured_gain(saved_s: float | None, error_s: float | None) -> str:
-    """What drafts saved: a dash where it may be noise, `~` where noise is a good part of it."""
+    """Time that drafts saved: a dash if it may be noise, `~` if noise is a large part of it."""
     mark = gain_mark(saved_s, error_s)
     return NO_VALUE if mark is None else mark + gain(saved_s)
 

@@ -183,7 +183,7 @@ def mark_favourite(identity: str, *, is_favourite: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What goes with a model."""
+    """Files to delete with a model."""
 
     name: str
     files: tuple[Path, ...]
@@ -191,7 +191,7 @@ class Removal:
 
     @property
     def question(self) -> str:
-        """What is asked before."""
+        """Question that the user must confirm before the deletion."""
         files = fmt.counted(len(self.files), "file")
         folder = self.files[0].parent
         return f"Delete {self.name}, {files} of {fmt.nbytes(self.nbytes)} in {folder}?"

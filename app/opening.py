@@ -155,13 +155,13 @@ class ChosenModel:
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
-    """What replies are generated with."""
+    """The model or server of a chat, with its system prompt and limits."""
 
     configuration: Configuration
     system_prompt: str
-    """Empty is none."""
+    """System prompt of new chats; empty if there is none."""
     max_tokens: int | None
-    """Of a reply; None is no limit but the context."""
+    """Maximum tokens of a reply; None: only the context limits it."""
     types_note: str | None = None
     """Why the cache has its types, if they were left open."""
 
@@ -244,9 +244,9 @@ def _open(
 
 
 def remembered_server(address: str, sampling: SamplingSettings) -> Configuration | None:
-    """A server of a chat, by `Configuration.address`; None if the address is a file.
+    """Open the server that a chat used, by `Configuration.address`; None if it is a file.
 
-    The environment's key goes to it only if a preset of the user names it.
+    The API key of the environment is sent only if a preset of the user names the server.
     """
     found = saved_server(address)
     if found is None:

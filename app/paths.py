@@ -1,4 +1,4 @@
-"""Where kvchat keeps its files and looks for models; no folder is made before it is needed."""
+"""Folders of kvchat's files and of models; a folder is made when it is first needed."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from engine.files import expanded
 
 APP = "kvchat"
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
-"""Where Ollama's service on Linux keeps models."""
+"""Model folder of Ollama's service on Linux."""
 
 
 def typed_path(text: str) -> Path:
@@ -104,7 +104,7 @@ def remote_headers_dir() -> Path:
 
 
 def snapshots_dir() -> Path:
-    """The folder of the snapshots from which chats continue without being computed again."""
+    """The folder of the saved states (KV cache) of chats."""
     return cache_dir() / "states"
 
 
@@ -131,7 +131,7 @@ def doctor_log_path() -> Path:
 
 
 def costs_path() -> Path:
-    """The file that keeps what rounds cost with each model on this machine."""
+    """The file with the measured batch costs of each model on this machine."""
     return state_dir() / "costs.json"
 
 

@@ -1,4 +1,4 @@
-"""The planner of this user, and what was measured of the cache kinds of their models."""
+"""The planner with this user's models, settings and measurements."""
 
 import shlex
 from collections.abc import Mapping
@@ -35,10 +35,10 @@ MAX_DEVICE_LENGTH = 100
 
 
 def user_planner(*, loaded: tuple[BufferSize, ...] = (), remembers: bool = False) -> Planner:
-    """A planner that finds the user's models by name and knows what was measured of them.
+    """A planner that finds the user's models by name and uses their measurements.
 
     Args:
-        loaded: What this process's engine has allocated: another load would free it.
+        loaded: Buffers of the loaded model, which loading another model would free.
         remembers: Whether estimates are cached, for a screen with a table.
     """
     return Planner(
@@ -74,7 +74,7 @@ def with_settings(rules: Preset | None, settings: Settings) -> Preset:
 
 
 def user_speeds() -> Speeds:
-    """What tune, benchmarks and chats measured of this user's models."""
+    """Speeds of this user's models, measured by `tune`, `bench` and chats."""
     return Speeds(paths.speeds_path(), speeds_of_chats)
 
 
@@ -85,7 +85,7 @@ def user_bandwidths() -> Bandwidths:
 
 
 def _speed(speeds: Speeds, model: Model) -> ModelSpeed | None:
-    """What was measured of a model; None for one that is not on this machine."""
+    """Measured speed of a model; None if the model is not on this machine."""
     if model.file.origin is not None or not model.file.path.is_file():
         return None
     return speeds.of(identity_of(model.file), model_name(model.file.path))
@@ -118,10 +118,10 @@ def _model_folders() -> tuple[Path, ...]:
 
 
 def known_quality(model: Model, policy: PolicySettings) -> Known:
-    """What was measured of a model's cache kinds with the build that is installed.
+    """Measured quality of K/V types with this model and the installed llama.cpp build.
 
-    The newest measurement with a verdict counts, whatever its texts; its rates only on the machine
-    that it is of.
+    The newest measurement with a verdict is used, whatever its texts; its speeds are used only on
+    the machine where they were measured.
     """
     store = PlanStore(paths.cache_plans_dir())
     guessed = Known(

@@ -33,7 +33,7 @@ MAX_NAME = 48
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to measure."""
+    """Options of `kvchat cache-quality`."""
 
     reference: str
     text_paths: tuple[Path, ...]

@@ -1,4 +1,4 @@
-"""Each setting as `app.config` defines it: meaning, default, what it may be, when it counts."""
+"""Each setting of `app.config` with meaning, default, allowed values and time of effect."""
 
 import ast
 import inspect
@@ -61,14 +61,14 @@ class SettingDefinition:
     meaning: str
     default: object
     choices: tuple[str, ...] = ()
-    """What it may be, where that is a closed set."""
+    """Allowed values of a setting with a fixed set of values."""
     allowed: str = ""
-    """What it may be, in words."""
+    """Allowed values of the setting, in words."""
     is_list: bool = False
     is_size: bool = False
     is_number: bool = False
     is_long: bool = False
-    """Whether it is a text of several lines."""
+    """Whether the value is a text of several lines."""
     markdown: str = ""
     """The meaning with backticks, for the page."""
 
@@ -200,7 +200,7 @@ def _meanings(section: str) -> dict[str, str]:
 
 
 def _words(option: Mapping[str, Any]) -> Sequence[str]:
-    """The words that a schema allows, if it allows no others."""
+    """Allowed values of a schema that allows only certain words."""
     if option.get("type") == "boolean":
         return tuple(_SWITCH)
     words = option.get("enum", [option["const"]] if "const" in option else [])

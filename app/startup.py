@@ -1,4 +1,4 @@
-"""What the screen needs before it opens: settings, the model's path, chats, the engine's client."""
+"""Prepare the start of the screen: settings, the model's path, chats, the engine's client."""
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MAX_CHATS = 500
 """Chats that are asked which server they were made with."""
 SCREEN_PATIENCE_S = 0.2
-"""How long the screen stops for another program that writes the chats, in seconds."""
+"""Seconds that the screen waits for another program that writes to the database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Services:
     """Installs the starter model and reports progress; raises `EngineError`."""
     presets_dir: Path
     settings: UserSettings
-    """What counts now; what is chosen by key, such as the theme, is remembered there."""
+    """The current settings; choices by key, such as the theme, are saved in them."""
     first_hint: Callable[[Path], str | None] = lambda _: None
     """A hint for the first time that a model is opened; raises `EngineError`."""
     types_note: Callable[[Configuration], str | None] = lambda _: None
@@ -67,7 +67,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class AppParts:
-    """Everything that the application is made of; `close` ends it."""
+    """Settings, chats and engine client of the application; `close` ends them."""
 
     store: ChatStore
     conversation: Conversation
@@ -185,7 +185,7 @@ def _first_hint(path: Path, folders: Sequence[Path]) -> str | None:
 
 
 def _speeds() -> Speeds:
-    """As `app.planning.user_speeds`; what plans are made of is read with the first question."""
+    """Measured speeds, as `app.planning.user_speeds`, which is imported when it is first needed."""
 
     def of_chats() -> Mapping[str, ModelSpeed]:
         from app.planning import speeds_of_chats

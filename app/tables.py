@@ -21,9 +21,11 @@ from engine.files import replace_file
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
-"""What goes into a pipe is never cut to the width of a screen."""
+"""Width of tables that are not printed to a terminal; they are never cut."""
 PAGE_WIDTH = 140
 """Characters of a line in an HTML page."""
+MAX_NAME = 32
+"""Characters up to which the names in the first column are neither folded nor cut."""
 
 
 class HarmlessConsole(Console):
@@ -80,7 +82,7 @@ class PageError(EngineError):
 
 
 def html_page(parts: Iterable[RenderableType]) -> str:
-    """What a command prints, as the text of one HTML file without links or scripts."""
+    """Render the output of a command as one HTML file without links or scripts."""
     page = HarmlessConsole(io.StringIO(), PAGE_WIDTH, record=True)
     for part in parts:
         page.print(part)
@@ -129,18 +131,19 @@ def plain_table(
         folds: Whether long texts take several lines; else they are cut. Numbers are never cut.
         header_style: Of the titles.
     """
+    cells = [[Text(one_line(c)) if isinstance(c, str) else c for c in row] for row in rows]
+    name_width = max((row[0].cell_len for row in cells), default=0)
     table = Table(box=None, pad_edge=False, header_style=header_style)
     for title in titles:
         is_number = title in numbers
         table.add_column(
             title,
             justify="right" if is_number else "left",
-            no_wrap=is_number,
+            no_wrap=is_number or (title == titles[0] and name_width <= MAX_NAME),
             overflow="fold" if folds else "ellipsis",
         )
-    for row in rows:
-        texts = [Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row]
-        for text in texts:
+    for row in cells:
+        for text in row:
             text.no_wrap = not folds
-        table.add_row(*texts)
+        table.add_row(*row)
     return table

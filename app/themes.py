@@ -42,7 +42,7 @@ FREE_VARIABLES = ("kv-free", "mem-free")
 VARIABLES = (*VARIABLE_SOURCES, *FREE_VARIABLES)
 
 ANSI_VARIABLES = {"ansi-background": "ansi_black", "ansi-foreground": "ansi_white"}
-"""What Textual's own styles ask of a theme with `ansi`."""
+"""Variables that Textual's own styles need from a theme with `ansi`."""
 
 
 def _color(text: str) -> str:

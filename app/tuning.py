@@ -1,4 +1,4 @@
-"""`kvchat tune` from a model to a preset: what is measured, and what is saved."""
+"""Run the measurements of `kvchat tune` and save the preset."""
 
 import time
 from dataclasses import asdict

@@ -17,7 +17,7 @@ from engine.quality.scoring import BatchShape, OpenedContext
 CONTROL_SHARE = 4
 """Batches per chunk in llama.cpp's control, which also uses the other attention."""
 CONTROL_ROWS = 2
-"""Rows per step of torch's control: up to two use another product (`torch/device.py`)."""
+"""Rows per step of the control on torch: up to two use another matrix product."""
 MIN_CTX = 64
 """Context of the torch backend that only holds the weights."""
 

@@ -282,7 +282,7 @@ class Waiting:
     """The engine waits for another program; replaces the previous such event."""
 
     text: str
-    """What it waits for and the time limit; empty once the wait is over."""
+    """Reason and time limit of the wait; empty once the wait is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class SourceCounts:
     n_examined: int = 0
     n_accepted: int = 0
     n_rounds: int = 0
-    """Rounds in which one of its tokens was verified."""
+    """Rounds in which a token of this predictor was verified."""
 
     def __add__(self, other: "SourceCounts") -> "SourceCounts":
         return SourceCounts(*map(add, astuple(self), astuple(other)))
@@ -520,7 +520,7 @@ class WorkerStopped:
     message: str
     """The cause and what to do."""
     exit_code: int | None
-    """None if the process could not be started."""
+    """Exit code; None if the process could not be started."""
     will_restart: bool = False
     """Whether the client restarts the process: once without extra buffer types after a crash while
     loading, and after a hang."""
@@ -528,7 +528,7 @@ class WorkerStopped:
 
 @dataclass(frozen=True, slots=True)
 class OfReply:
-    """An event of a reply with an id; events of reply 0 come bare."""
+    """Wraps an event of the reply with this id; events of reply 0 are not wrapped."""
 
     reply_id: int
     """Id of the request; never 0."""

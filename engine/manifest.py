@@ -64,7 +64,7 @@ class RecordedReply(Strict, frozen=True):
 
 
 class Manifest(Strict, frozen=True):
-    """One run."""
+    """Prompts, settings, file hashes and token ids of a run that can be repeated exactly."""
 
     version: Literal[1] = 1
     made_with: str = ""

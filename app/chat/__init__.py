@@ -1,1 +1,1 @@
-"""What the chat is, without a screen: counters, transcript entries, and the controller."""
+"""The chat without its screen: conversation, unsent text, counters and transcript entries."""

@@ -1,4 +1,4 @@
-"""What goes with a message: long pastes, and the files that it names as `@path`.
+"""Attachments of a message: long pastes, and files named as `@path`.
 
 An unsent text holds each long paste between two control characters, which no keyboard types and no
 paste contains; the composer shows one line for it. Files are read when the message is sent: a text
@@ -40,7 +40,7 @@ SHORTEST_FENCE = 3
 
 
 class AttachmentError(EngineError):
-    """A file cannot go with a message."""
+    """A file cannot be attached to a message."""
 
     title = "The file cannot be attached"
 
@@ -320,5 +320,5 @@ def matching(names: Sequence[str], typed: str) -> list[str]:
 
 
 def mention(name: str) -> str:
-    """How a message names a file."""
+    """The text with which a message refers to a file, such as `@notes.txt`."""
     return f'@"{name}"' if _NAME.fullmatch(f"@{name}") is None else f"@{name}"

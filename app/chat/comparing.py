@@ -1,4 +1,4 @@
-"""What a chat gives a comparison to answer."""
+"""The prompt and settings of a chat that a comparison uses."""
 
 import secrets
 from pathlib import Path

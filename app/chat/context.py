@@ -24,13 +24,13 @@ from engine.requests import GenerationRequest
 MAX_SHARE = 2 / 3
 """Share of the context that the remaining messages may fill."""
 BYTES_PER_TOKEN = 3.0
-"""Of a text whose tokens are not known; most texts have more, so the estimate is rather high."""
+"""Bytes per token of a text that is not tokenised yet; low, so that estimates are rather high."""
 MAX_BYTES_PER_TOKEN = 8.0
-"""Tokens of real texts are hardly ever longer."""
+"""Bytes per token that real texts hardly ever exceed."""
 TURN_TOKENS = 8
 """Tokens that a chat template puts around a message; known templates have 4 to 8."""
 IMAGE_TOKENS = 256
-"""Of an image before its prefill; projectors make 64 to 576, and more if they cut tiles."""
+"""Estimated tokens of an image; projectors make 64 to 576, and more if they cut tiles."""
 INSTRUCTION = (
     "Summarise our conversation so far in at most 200 words. Keep names, numbers, decisions, "
     "open questions and everything that later turns may refer to. Write the summary only."
@@ -39,7 +39,7 @@ MAX_SUMMARY_TOKENS = 400
 SUMMARY_SHARE = 8
 """A summary has at most one token for this many cells of the context."""
 MAX_COUNTED = 256
-"""Texts whose counts are cached; pastes and files are counted at every key."""
+"""Number of texts with cached token counts; pastes and files are counted at every key."""
 
 
 # --- estimates ---

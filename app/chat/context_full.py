@@ -1,4 +1,4 @@
-"""What can be done when the context is full; nothing is dropped unless the user chooses it."""
+"""Options when the context is full; nothing is dropped unless the user chooses it."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,12 @@ SUMMARISING = "The model is summarising the messages above; {reply-stop} stops t
 
 @dataclass(frozen=True, slots=True)
 class ContextFullOptions:
-    """What can be done now."""
+    """Options that are available now."""
 
     n_dropped: int
     """Messages that the model would no longer see; 0 if no turn can go."""
     can_branch: bool
-    """Whether the last question can be asked in a new chat: not if it is alone here too."""
+    """Whether a new chat helps: the last question is not the only message of this chat."""
     can_take_back: bool
     """Whether the last question returns to the composer if nothing is done."""
     can_grow: bool = False

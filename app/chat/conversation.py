@@ -176,7 +176,7 @@ class Conversation:
 
     @property
     def n_free(self) -> int | None:
-        """Cells that the shown chat leaves free; None before a model is loaded."""
+        """Free cells in the context of the shown chat; None before a model is loaded."""
         if self.loaded is None or self.loaded.n_ctx is None:
             return None
         cache = self.meters.cache
@@ -326,7 +326,7 @@ class Conversation:
             self.new_chat()
 
     def history_of(self, chat_id: int | None) -> ChatHistory:
-        """A chat that is not shown, to send a message in; None begins one.
+        """Open a chat that is not on the screen, to send a message; None begins a new chat.
 
         Raises:
             StoreError: If the chat is gone.

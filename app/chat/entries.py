@@ -139,7 +139,7 @@ def entry_of(message: StoredMessage, variants: list[int]) -> Entry:
 
 
 def hint_of(last: StoredMessage) -> str:
-    """What enter does with the unfinished last message of a chat."""
+    """Hint about what enter does with the unfinished last message of a chat."""
     if did_not_fit(last):
         return MAKES_SPACE
     return CONTINUES if is_cut(last) else ANSWERS

@@ -223,7 +223,7 @@ class Meters:
         self._clock = clock
         self._engine = CockpitSnapshot()
         self._earlier = GenerationStats()
-        """Of finished replies since the model was loaded."""
+        """Sums of the replies that finished since the model was loaded."""
         self._replies: dict[int, ReplyMeter] = {}
         """Running replies by id, oldest first."""
         self._last = ReplyMeter(clock, is_running=False)
@@ -277,7 +277,7 @@ class Meters:
         )
 
     def show(self, **changes: Any) -> None:
-        """Show other figures of the engine, by their names in the snapshot."""
+        """Change fields of the snapshot, given by name."""
         self._engine = replace(self._engine, **changes)
 
     def feed(self, event: Event, reply_id: int = 0) -> None:

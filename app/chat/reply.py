@@ -39,7 +39,7 @@ class RunningReply:
     has_begun: bool = False
     """Whether a token came since it was requested."""
     meter: ReplyMeter | None = None
-    """Its counts, once it was requested."""
+    """Counts of the reply; None before it was requested."""
     _token_ids: list[int] | None = None
     _saved_at: float = 0.0
     _has_unsaved: bool = False

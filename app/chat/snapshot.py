@@ -31,7 +31,7 @@ NO_MODEL = (
 
 
 class Phase(StrEnum):
-    """What the engine is doing."""
+    """Activity of the engine."""
 
     EMPTY = "no model"
     LOADING = "loading"
@@ -46,9 +46,9 @@ class PlannedBytes:
     """Estimate before a model is loaded, on all devices together."""
 
     buffers: int
-    """Of llama.cpp, which reports its buffers once it has loaded."""
+    """Bytes of llama.cpp's buffers, which are known once the model is loaded."""
     overhead: int
-    """Of the process and the drivers."""
+    """Estimated bytes of the process and the drivers."""
     reclaimable: int = 0
     """Mapped pages of repacked weights, which the system may take back."""
 
@@ -83,7 +83,7 @@ class CockpitSnapshot:
     acceptance_history: tuple[float | None, ...] = ()
     verdicts: tuple[bool, ...] = ()
     decode_tps: float | None = None
-    """Over the last two seconds of a running reply, over all of an ended one."""
+    """Decode speed over the last two seconds of a running reply, or over a whole finished one."""
     plain_spread: float | None = None
     """Relative deviation of plain steps: the noise of the machine."""
     tps_history: tuple[float | None, ...] = ()

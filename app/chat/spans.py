@@ -16,7 +16,7 @@ class TokenSpan:
 
     text: str
     kind: TokenKind | None = None
-    """None if unknown, as in a reply that was read from the database."""
+    """Origin of the tokens; None if unknown, as in a reply that was read from the database."""
     source: str | None = None
     """Who drafted it."""
 
@@ -79,7 +79,7 @@ class SpanCache:
         return self._spans.get(message_id, ())
 
     def of_text(self, message_id: int, text: str) -> list[TokenSpan]:
-        """Spans of a text: those of the message, or one of unknown origin."""
+        """Spans of the message if they make up the text, else one span without a source."""
         known = self.get(message_id)
         if "".join(span.text for span in known) == text:
             return list(known)

@@ -29,7 +29,7 @@ class Notice:
 
 @dataclass(slots=True)
 class ChatUpdate:
-    """What changed since the last poll."""
+    """Changes since the last poll."""
 
     spans: list[TokenSpan] = field(default_factory=list)
     """New text of the live reply by the origin of its tokens."""

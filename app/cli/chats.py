@@ -422,7 +422,7 @@ class _Imported:
 
     def __init__(self, files: Sequence[tuple[str, BinaryIO]], progress: Progress) -> None:
         self.n_messages: list[int] = []
-        """Of each chat that was read."""
+        """Number of messages of each chat that was read."""
         self.is_stopped = False
         """Whether the thread that reads has to end, and so adds nothing."""
         self._files = files

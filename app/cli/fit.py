@@ -24,7 +24,7 @@ from engine.presets.formats import export_format
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """What was typed of the goal and its limits."""
+    """Options of `kvchat fit`: the goal and its limits."""
 
     goal: str
     draft: str | None

@@ -74,7 +74,7 @@ COMMANDS = {name: row for group in GROUPS.values() for name, row in group.items(
 HELP = {"-h", "--help"}
 HELP_NAMES = {"help_option_names": sorted(HELP)}
 WEB_DRIVER = "TEXTUAL_DRIVER"
-"""Where it is set, the screen is no terminal: `kvchat web` sets it."""
+"""Environment variable that `kvchat web` sets: the screen is then no terminal."""
 
 
 class TerminalError(EngineError):

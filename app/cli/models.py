@@ -1,6 +1,5 @@
 """`kvchat models`: models of this machine, the hub, the catalogue, cards, and the starter."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ import click
 from app import format as fmt
 from app import paths
 from app.cli.options import json_option
-from app.cli.printing import symbols_for
+from app.cli.printing import output_symbols
 from app.config import model_folders
 from app.console import Progress, confirm, log_line, note, print_json, print_line
 from app.library import (
@@ -38,7 +37,7 @@ from engine.planning.models import ModelOption, fit_context, library_options
 from engine.planning.report import option_json
 
 VERDICT = ("verdict", "spills", "needed_bytes", "free_bytes", "n_ctx", "speed_bound")
-"""What JSON has of a verdict, beside the file's own facts."""
+"""Fields of a verdict in the JSON output."""
 
 
 @click.group(name="models", invoke_without_command=True)
@@ -270,7 +269,7 @@ def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
     folder, home = entry.path.parent, Path.home()
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
-    if symbols_for(sys.stdout.encoding) != "block":
+    if output_symbols() != "block":
         speed = speed.replace("\N{LESS-THAN OR EQUAL TO}", "<")
     return (
         entry.name,

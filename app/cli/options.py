@@ -352,4 +352,4 @@ opening_options = joined(
     threads_option,
     opens_model,
 )
-"""How a model is opened; its path or name is a separate argument or option."""
+"""Options for loading a model; its path or name is a separate argument or option."""

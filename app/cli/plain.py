@@ -21,7 +21,7 @@ HELP = (
     "a reply."
 )
 _END = re.compile(r"(?<=[.!?:;])\s|\n")
-"""Where a reply may be cut without breaking a sentence."""
+"""End of a sentence or line, where a reply can be split."""
 
 
 @dataclass(slots=True)
@@ -86,11 +86,11 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
                 continue
             case "/quit":
                 break
-            case "/help":
-                print_text([HELP])
             case "/new":
                 chat.request = begin
                 print_line("New chat.")
+            case text if line.startswith("/") and len(text.split()) < 3:
+                print_line(f"{HELP} To send a line that begins with /, put a space first.")
             case text:
                 try:
                     chat.ask(text)

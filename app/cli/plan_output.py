@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from app.cli.printing import print_lines, symbols_for
+from app.cli.printing import output_symbols, print_lines
 from app.render.lines import EMPTY, Line
 from app.render.plan import (
     command_lines,
@@ -28,7 +28,7 @@ MIN_WIDTH, USUAL_WIDTH, MAX_WIDTH = 60, 100, 110
 
 def print_plan(plan: Plan, planner: Planner) -> None:
     """Print a plan, with colours where a terminal shows them."""
-    width, symbols = _width(), symbols_for(sys.stdout.encoding)
+    width, symbols = _width(), output_symbols()
     table = cost_table(plan, planner.estimator(plan.setup), n_columns(width))
     found = best_changes(changes(plan, planner, planner.facts_of(plan.setup)))
     _print_sections(
@@ -42,7 +42,7 @@ def print_plan(plan: Plan, planner: Planner) -> None:
 
 def print_fit(fit: FitResult) -> None:
     """Print a found configuration, why it was found, its devices, and how to start it."""
-    width, symbols, plan = _width(), symbols_for(sys.stdout.encoding), fit.plan
+    width, symbols, plan = _width(), output_symbols(), fit.plan
     programs = holders() if plan.setup.machine.has_own_gpus else []
     _print_sections(
         [heading_line(plan, width)],

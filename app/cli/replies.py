@@ -202,7 +202,7 @@ class Replies:
     is_verbose: bool
     """Whether reused tokens are reported on standard error."""
     prompt: PromptReady | None = None
-    """Of the last reply."""
+    """Prefill of the last reply."""
 
     def observe(self, event: Event) -> None:
         """Count an event."""

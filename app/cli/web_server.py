@@ -72,7 +72,7 @@ class Tab(AppService):
 
 
 class Recorded:
-    """A stream whose end is recorded."""
+    """A stream that stores the last bytes that were read from it."""
 
     def __init__(self, stream: asyncio.StreamReader | None) -> None:
         self._stream = stream

@@ -21,7 +21,7 @@ MARKS = {"hot": "H", "warm": "W", "cold": "C"}
 
 
 def title_line(snapshot: CockpitSnapshot, n_chats: int, *, is_by_chat: bool) -> Line:
-    """How the states are listed, their number, and the model."""
+    """Title line: the order of the list, the number of states, and the model."""
     title = Run(" saved states", "strong")
     report = snapshot.tiers
     if report is None:

@@ -311,7 +311,7 @@ def _moves(counts: CacheCounts) -> Run:
 
 
 def _tokens(counts: CacheCounts) -> str:
-    """Where the tokens of all prompts came from."""
+    """Counts of all prompt tokens by their origin: a tier or a prefill."""
     parts = (
         (counts.n_hot_tokens, "hot"),
         (counts.n_warm_tokens, "warm"),

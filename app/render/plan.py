@@ -85,7 +85,7 @@ BASIS_STYLES = {Basis.MEASURED: "", Basis.GUESSED: "warn", Basis.UNKNOWN: "warn"
 
 
 def n_columns(width: int) -> int:
-    """How many contexts fit between the labels and the quality."""
+    """Number of context columns that fit into the width."""
     return max(min((width - LABEL_WIDTH - QUALITY_WIDTH) // CELL_WIDTH, MAX_COLUMNS), 1)
 
 
@@ -163,7 +163,7 @@ def _quality_line(plan: Plan) -> Line:
 
 
 def warning_section(plan: Plan, width: int, extra: tuple[str, ...] = ()) -> list[Line]:
-    """What to know before loading."""
+    """Warnings about a plan."""
     texts = (*warnings_of(plan), *extra)
     return [line for text in texts for line in warning_lines(text, width)]
 
@@ -408,6 +408,6 @@ def _reclaimable_text(device: DeviceEstimate) -> str:
     """Pages of the model file that the system can free."""
     nbytes = fmt.nbytes(device.reclaimable_bytes)
     return (
-        f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}  of {fmt.nbytes(device.mapped_bytes)} mapped: "
-        "the OS can free this memory, although `top` counts it as used"
+        f"  {'reclaimable':<{NAME_WIDTH}} {nbytes}  of {fmt.nbytes(device.mapped_bytes)} mapped; "
+        "the system can free it"
     )

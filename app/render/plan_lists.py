@@ -1,4 +1,4 @@
-"""What the planner lets choose from: models, goals, presets, exports."""
+"""Lists of models, goals, presets and exports to choose from."""
 
 from textwrap import wrap
 

@@ -117,7 +117,7 @@ def _sections(report: Report) -> Iterator[Section]:
 
 
 def subject_lines(report: Report) -> tuple[str, ...]:
-    """What was measured, where and on how much text."""
+    """Model, machine and amount of text of a measurement."""
     subject = report.subject
     library = "" if subject.settings.get("backend") == "torch" else "llama-cpp-python "
     settings = ", ".join(f"{name} {value}" for name, value in subject.settings.items())

@@ -58,7 +58,7 @@ def _activity(snapshot: CockpitSnapshot) -> list[Run]:
 
 
 def _other_replies(snapshot: CockpitSnapshot) -> str:
-    """How many more replies are running, whose figures are not shown."""
+    """Text about running replies in chats that are not shown; empty if there are none."""
     if not snapshot.n_beside:
         return ""
     if snapshot.background_title is not None:

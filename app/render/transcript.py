@@ -71,7 +71,7 @@ def span_style(span: TokenSpan, mode: TintMode) -> str:
 
 
 def _legend_entry(span: TokenSpan, mode: TintMode) -> tuple[str, str]:
-    """What the legend calls the colour of a span, and the style."""
+    """Name and style of a span's colour in the legend."""
     kind = _KINDS[span.kind][1] if span.kind is not None else ""
     return (span.source or "" if mode == "source" else kind), span_style(span, mode)
 
@@ -202,7 +202,7 @@ class EntryLines:
             self._show_end(self._thought.answer if self._thought else self._content)
 
     def _show_end(self, text: str) -> None:
-        """Lay out a text; of a very long text its end, from the start of a line."""
+        """Lay out a text, or only the last lines of a very long one."""
         start = max(0, len(text) - MAX_REPLY_CHARS)
         if start:
             newline = text.find("\n", start, start + MAX_REPLY_CHARS // 2)

@@ -70,7 +70,7 @@ WITHOUT_MODEL = {
     "{model-plan}": "plans the memory and speed of a model",
     "{app-help}": "shows all keys and a glossary",
 }
-"""What can be done without a model."""
+"""Hints for a chat without a model."""
 UNSAVED = "this chat is empty: send a question first"
 BEING_WRITTEN = "A reply is running: {reply-stop} stops it."
 
@@ -313,7 +313,7 @@ class ChatScreen(Screen[None]):
             panel.present(snapshot)
 
     def _empty_state(self, snapshot: CockpitSnapshot) -> str:
-        """What a chat without messages shows: the loaded model, or how to get one."""
+        """Text in a chat without messages: the loaded model, or how to get one."""
         if snapshot.phase is Phase.READY and snapshot.n_ctx:
             return "\n".join(model_facts(snapshot))
         if snapshot.phase is not Phase.EMPTY:

@@ -31,7 +31,7 @@ class ChatSettings:
     system_prompt: str
     sampling: SamplingSettings
     speculation: SpeculationSettings
-    """Of the whole session; its verification is changed here."""
+    """Speculation settings of the whole session; this dialog changes only the verification."""
 
 
 @dataclass(frozen=True, slots=True)

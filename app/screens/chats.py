@@ -166,7 +166,7 @@ def ask_export(screen: Screen[Any], store: ChatStore, chat: Chat) -> None:
 
 
 def file_name(title: str) -> str:
-    """The name of a file for a chat: its title, as far as a file may be called so."""
+    """File name for a chat: its title without characters that file names cannot have."""
     words = re.sub(r"[^\w.-]+", "-", title).strip("-.")[:MAX_FILE_NAME].rstrip("-.")
     return f"{words or 'chat'}.md"
 

@@ -37,7 +37,7 @@ from engine.planning.values import step_round
 from engine.requests import GenerationRequest
 
 FRAME_S = 0.2
-"""Time between two paintings: the engine needs the cores."""
+"""Seconds between two redraws; long, because the engine needs the CPU."""
 WIDTHS = [(0, "-narrow"), (100, "-wide")]
 HEIGHTS = [(0, "-low"), (32, "-tall")]
 NO_PROMPT = "The prompt is empty: write a prompt first."
@@ -92,7 +92,7 @@ class CompareScreen(Screen[None]):
         self._request = GenerationRequest(
             (), sampling=conversation.history.sampling, max_tokens=MAX_TOKENS
         )
-        """What both arms answer; without messages until the user starts."""
+        """The request that both arms answer; it has no messages until the user starts."""
         self._folder = folder
         self._tint: TintMode = tint if tint != "off" else "source"
         self.arms = (PLAIN, drafting_arm(conversation.speculation))
@@ -121,7 +121,7 @@ class CompareScreen(Screen[None]):
 
     @property
     def prompt(self) -> Composer:
-        """Where the user writes what both arms answer."""
+        """The input for the prompt that both arms answer."""
         return self.query_one(Composer)
 
     # --- the prompt ---

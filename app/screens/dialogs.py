@@ -104,7 +104,7 @@ class AskLine(ModalScreen[str | None]):
 
 
 class AskYes(ModalScreen[bool | None]):
-    """Asks whether something is to be done; the result is None if not."""
+    """Asks for confirmation; the result is None if the user declines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="ask-yes", tooltip="Confirm"),
@@ -293,7 +293,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class ContextFullScreen(ModalScreen[ContextChoice]):
-    """What to do about a full context; the result is `stop` if the dialog is closed."""
+    """Asks what to do about a full context; the result is `stop` if the dialog is closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "choose('stop')", "Stop", id="context-stop",

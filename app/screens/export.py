@@ -71,7 +71,7 @@ class ExportScreen(ListDetail[None]):
 
     @property
     def install_path(self) -> Path | None:
-        """Where the other program looks for the export; None if it looks nowhere."""
+        """Path where the other program looks for the export; None if it has none."""
         found = self._exported
         return found.install_path if isinstance(found, Exported) else None
 

@@ -63,7 +63,7 @@ class FindBar(Horizontal):
         self.action_next(-1)
 
     def action_next(self, step: int) -> None:
-        """Go to the next line with the text, or the one before; from the end to the start."""
+        """Go to the next or previous line with the text; after the end, continue at the start."""
         if not self._keys:
             return
         lines = self._transcript.lines_with(self._keys[self._at], self._box.value)

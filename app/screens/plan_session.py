@@ -43,7 +43,7 @@ class PlanSession:
     planner: Planner = field(init=False)
     setup: Setup | None = None
     plan: Plan | None = None
-    """None if llama.cpp refuses the setup."""
+    """The plan; None if llama.cpp refuses the setup."""
     searched: tuple[Setup, SearchResult] | None = None
     """The last search, shown while the setup is its result."""
     user_set: frozenset[str] = frozenset()

@@ -160,7 +160,7 @@ class PlannerScreen(ListDetail[Configuration | None]):
 
     @property
     def setup(self) -> Setup | None:
-        """What is planned; None before a model is chosen."""
+        """Model, configuration and machine of the plan; None before a model is chosen."""
         return self.session.setup
 
     @property

@@ -108,11 +108,11 @@ class ChatStore:
         return int(n)
 
     def sizes(self) -> dict[int, ChatSize]:
-        """How much each chat with messages holds, by its id."""
+        """Number of messages and tokens of each chat with messages, by its id."""
         return {chat_id: ChatSize(*size) for chat_id, *size in self._read(sql.SIZES)}
 
     def search(self, text: str, limit: int = 50) -> list[search.SearchHit]:
-        """Where everything in `text` is found: titles, then messages, the newest first.
+        """Matches that contain all words of `text`: titles, then messages, the newest first.
 
         Words are found inside words too, whatever their case; those of a phrase in double quotes
         follow one another. No text is an error, and blanks alone find nothing.

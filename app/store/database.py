@@ -273,7 +273,7 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def problem_of(path: Path) -> str | None:
-    """What keeps the database from being opened, None where nothing does; changes nothing."""
+    """Reason why the database cannot be opened, or None; changes nothing."""
     if not path.exists():
         return None
     try:

@@ -25,7 +25,7 @@ class Chat:
     """A chat; its messages are a tree, and `head_id` is the leaf that is shown."""
 
     id: int = 0
-    """0 if the chat is not saved."""
+    """Id of the chat; 0 if it is not saved."""
     title: str = ""
     title_locked: bool = False
     """Whether the user chose the title, so that a question does not replace it."""
@@ -42,11 +42,11 @@ class Chat:
     context_start: int | None = None
     """First message that the model sees, if it is on the shown path; None for all."""
     summary: str | None = None
-    """What the model sees in place of the messages before `context_start`."""
+    """Summary that the model gets instead of the messages before `context_start`."""
     folder: str = ""
-    """Empty for none."""
+    """Folder of the chat; empty if it is in none."""
     is_pinned: bool = False
-    """Whether it is at the top of the lists."""
+    """Whether the chat is pinned to the top of the lists."""
 
 
 class ChatChanges(TypedDict, total=False):
@@ -71,7 +71,7 @@ class StoredMessage:
     """One message in the tree of its chat."""
 
     id: int
-    """0 if the message is not saved."""
+    """Id of the message; 0 if it is not saved."""
     chat_id: int
     parent_id: int | None
     role: Role
@@ -100,7 +100,7 @@ class ChatTree:
 
 
 class ChatSize(NamedTuple):
-    """How much all branches of a chat hold."""
+    """Number of messages and tokens in all branches of a chat."""
 
     n_messages: int = 0
     n_tokens: int = 0

@@ -9,7 +9,7 @@ from itertools import islice
 from engine.requests import Role
 
 BLANKS = " \n\t\r\xa0\u3000"
-"""What may stand between the words of a phrase, any number of times."""
+"""White space that may separate the words of a phrase."""
 SNIPPET_LENGTH = 160
 """Characters of a hit's text that are shown."""
 LEAD = 40
@@ -31,7 +31,7 @@ class SearchHit:
     marked: tuple[tuple[int, int], ...]
     """Start and end of each match in `snippet`, in characters."""
     created_at: float
-    """Of the message, or of the chat; seconds since the epoch."""
+    """Time of the message, or of the chat, in seconds since the epoch."""
     is_on_shown_path: bool
     """Whether opening the chat shows the message, without changing the branch."""
     is_archived: bool

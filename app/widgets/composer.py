@@ -1,4 +1,4 @@
-"""Where the user writes: enter sends, ctrl+j begins a new line; a long paste is one line."""
+"""The input of the chat: enter sends, ctrl+j begins a new line; a long paste is one line."""
 
 import re
 from collections.abc import Callable
@@ -94,7 +94,7 @@ class Composer(TextArea):
 
     @property
     def written(self) -> str:
-        """What is written, with every paste in its marks."""
+        """The unsent text, with each paste between its marks."""
         return _LABEL.sub(
             lambda match: folded(self._pastes[match[0]]) if match[0] in self._pastes else match[0],
             without_marks(self.text),

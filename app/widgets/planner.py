@@ -89,7 +89,7 @@ class PlanTable(InkLines, can_focus=True):
 
     @property
     def n_columns(self) -> int:
-        """How many contexts fit into the width."""
+        """Number of context columns that fit into the width."""
         return n_columns(self.size.width)
 
     @property

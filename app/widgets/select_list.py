@@ -34,10 +34,10 @@ class Row(Generic[Key]):
     """A row of one line or two."""
 
     key: Key
-    """What the row stands for; the highlight stays with it when other rows are shown."""
+    """Identifies the row, so that the highlight stays on it when other rows are shown."""
     line: LineOf
     below: LineOf | None = None
-    """Its second line."""
+    """Second line of the row."""
     words: str = ""
     """Lower-case text that a search matches; empty for rows that are neither found nor counted."""
     is_enabled: bool = True
@@ -112,7 +112,7 @@ class SelectList(ScrollView, Ink, can_focus=True):
         self.index = 0
         """The marked row."""
         self.rows: Sequence[Row[Any]] = ()
-        """What is listed."""
+        """The listed rows."""
         self._tops: list[int] = [0]
         """First line of each row, and the number of lines at the end."""
         self._head: LineOf | None = None

@@ -64,7 +64,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self._strips: dict[int, Strip] = {}
         """Content of each line, painted."""
         self._outer: dict[tuple[int, str, bool], Strip] = {}
-        """The same with the frame beside it, by line, edge and focus."""
+        """Cached lines with their frame, by line, edge and focus."""
         self._thumb = (0, 0)
         self._laid_width = 0
         """For which the lines were wrapped last."""
@@ -72,7 +72,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         self.tint: TintMode = "off"
         """How the tokens of replies are coloured; `set_tint` changes it."""
         self._marked_text = ""
-        """What is marked wherever it stands, in small letters."""
+        """Lower-case text that is highlighted in all messages."""
         self._invitation = ""
         self._goal: tuple[int, str] | None = None
         """The message to jump to, and a text in it, as soon as the transcript is in sight."""
@@ -263,7 +263,7 @@ class Transcript(ScrollView, Ink, can_focus=True):
         return self._outer[key]
 
     def _move_thumb(self) -> None:
-        """Where the frame is drawn bold to show which part is in sight."""
+        """Move the bold part of the frame, which shows the visible part of the chat."""
         height, n_lines = self.size.height, len(self._lines)
         if not height or n_lines <= height:
             self._thumb = (0, 0)

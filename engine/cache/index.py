@@ -36,11 +36,11 @@ class Match:
     """Length of the longest prefix of any segment, whether it can be restored or not."""
     unlock: Callable[[Iterable[CachedSegment]], None] = lambda _: None
     n_cold: int = 0
-    """Of `n_tokens`, those whose state is read from disk."""
+    """Matching tokens whose state is read from disk."""
 
     @property
     def n_warm(self) -> int:
-        """Of `n_tokens`, those whose state is in RAM."""
+        """Matching tokens whose state is in RAM."""
         return self.n_tokens - self.n_cold
 
     @property

@@ -49,7 +49,7 @@ class Recalled:
     slot: Slot
     n_hot: int = 0
     n_copied: int = 0
-    """Of `n_hot`, the tokens copied from another slot."""
+    """Tokens copied from another slot; part of `n_hot`."""
     n_warm: int = 0
     n_cold: int = 0
     n_uncut: int = 0

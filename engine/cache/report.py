@@ -35,7 +35,7 @@ TierName = Literal["hot", "warm", "cold"]
 
 @dataclass(frozen=True, slots=True)
 class TierUse:
-    """How full one tier is."""
+    """Size and limits of one tier."""
 
     name: TierName
     n_entries: int
@@ -59,7 +59,7 @@ class CacheEntry:
     """A cached state."""
 
     key: str
-    """Its name in commands: 16 hexadecimal characters."""
+    """Name of the state in commands: 16 hexadecimal characters."""
     start: int
     """Index of the state's first token; earlier tokens are in its parents."""
     n_tokens: int

@@ -125,7 +125,7 @@ class CachedSegment:
     """The copy in RAM."""
     is_on_disk: bool = False
     should_write: bool = True
-    """Whether it should be written to disk; False after it was evicted from there."""
+    """Whether to write the segment to disk; false after it was evicted from disk."""
     n_locks: int = 0
     """Readers that it must not be evicted from."""
 

@@ -24,7 +24,7 @@ class Slot:
     adapters: Adapters = None
     """Adapters its cells were computed with."""
     n_at_save: int = 0
-    """Its length at the last save."""
+    """Length of the sequence at the last save."""
 
     @property
     def n_tokens(self) -> int:

@@ -1,4 +1,4 @@
-"""What is compared: an arm is a name and the settings that it changes."""
+"""Arms of an experiment: a name and the settings that it changes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

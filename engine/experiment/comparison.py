@@ -37,7 +37,7 @@ ReplyBlock = tuple[ArmReply, ...]
 
 @dataclass(slots=True, eq=False)
 class Comparison:
-    """Two arms that answer one prompt in blocks; who polls the client passes events to `take`."""
+    """Two arms that answer one prompt in blocks; `take` receives the client's events."""
 
     client: EngineClient
     """The engine, which must be idle."""
@@ -45,7 +45,7 @@ class Comparison:
     """The prompt; every reply uses its seed."""
     arms: tuple[Arm, Arm]
     speculation: SpeculationSettings
-    """What the arms leave out; the engine has these settings when nothing runs."""
+    """Speculation settings that arms may change; they are restored after the comparison."""
     blocks: list[ReplyBlock] = field(default_factory=list)
     shown: list[ArmReply | None] = field(default_factory=lambda: [None, None])
     """The newest answer of each arm."""
@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def gain(self) -> PairedGain | None:
-        """How many times as fast the second arm is; None before a whole block."""
+        """Speed of the second arm relative to the first; None before a complete block."""
         return gain_of([block_of([each.stats for each in block]) for block in self.blocks])
 
     @property
@@ -179,10 +179,10 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two replies stop being the same."""
+    """First difference between two replies."""
 
     token: int
-    """How many tokens they share."""
+    """Number of tokens before the difference."""
     before: str
     """The last words that both have."""
     first: str
@@ -193,7 +193,7 @@ class Divergence:
 
 
 def divergences(comparison: Comparison) -> list[Divergence | None]:
-    """Where the replies of the two arms diverge, twice for each block; None if they do not."""
+    """First differences between replies of the two arms, two for each block; None if equal."""
     pairs = [pair for a, b, c, d in comparison.blocks for pair in ((a, b), (d, c))]
     return [_divergence(first, second) for first, second in pairs]
 

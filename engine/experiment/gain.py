@@ -1,4 +1,4 @@
-"""How many times as fast B is as A, from runs that were timed in turns.
+"""Speed of arm B relative to arm A, from runs that were timed in turns.
 
 Runs come in blocks of four, A B B A, so that a machine that slows down at a steady rate favours
 neither. A block gives one ratio. Several ratios give a median, an interval around it, and the noise
@@ -13,13 +13,13 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 ORDER = (0, 1, 1, 0)
-"""A and B by their index, in the order of a block's four runs."""
+"""Order of a block's four runs: 0 is arm A, 1 is arm B."""
 CONFIDENCE = 0.99
 N_LOSS, N_DECIDING, N_MAX = 3, 6, 16
 """Blocks that show a loss, blocks that show a gain or none, and blocks after which no more are
 measured."""
 MIN_GAIN = 1.03
-"""Smallest gain that counts: nobody notices less."""
+"""Smallest gain that counts; users do not notice smaller ones."""
 
 
 class Block(NamedTuple):
@@ -31,7 +31,7 @@ class Block(NamedTuple):
     a_last: float
     low: float = 0.0
     high: float = inf
-    """Range of the ratio that the difference between A and B can explain."""
+    """Smallest and largest ratio that are possible, for example because of tokens per round."""
 
     @property
     def measured(self) -> float:
@@ -40,13 +40,13 @@ class Block(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """As much of the measured ratio as A and B explain."""
+        """Measured ratio of the speeds, limited to the range from `low` to `high`."""
         return min(max(self.measured, self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class PairedGain:
-    """How many times as fast B is as A."""
+    """Speed of arm B relative to arm A."""
 
     median: float
     low: float
@@ -57,7 +57,7 @@ class PairedGain:
     noise: float
     """Relative difference of two runs of one arm, the median of all blocks: 0.1 is 10 %."""
     measured: float
-    """Median of the ratios as they were measured, beyond what A and B explain too."""
+    """Median of the measured ratios, without limits."""
 
     @property
     def least(self) -> float:
@@ -66,7 +66,7 @@ class PairedGain:
 
     @property
     def reversed(self) -> "PairedGain":
-        """How many times as fast A is as B."""
+        """Speed of arm A relative to arm B."""
         return PairedGain(
             1 / self.median, 1 / self.high, 1 / self.low, self.n_blocks, self.noise,
             1 / self.measured,
@@ -89,13 +89,13 @@ class PairedGain:
 
     @property
     def is_decided(self) -> bool:
-        """Whether more blocks would not change whether B is faster."""
+        """Whether more blocks cannot change if B counts as faster."""
         is_none = self.n_blocks >= N_DECIDING and self.median < self.least
         return self.is_slower or self.is_faster or is_none or self.n_blocks >= N_MAX
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is known which of the two is faster, or that neither is."""
+        """Whether no more blocks are needed: one arm is faster, or neither is."""
         other = self.reversed
         return (
             self.is_faster
@@ -105,14 +105,14 @@ class PairedGain:
 
 
 def row_of(plain: T, others: Iterable[T]) -> list[T]:
-    """A block of plain with each other one; neighbouring blocks share their plain run."""
+    """Order of runs that compares plain with each other arm; blocks share plain runs."""
     return [plain, *((plain, other)[index] for other in others for index in ORDER[1:])]
 
 
 def gain_of(blocks: Sequence[Block]) -> PairedGain | None:
     """Median of the blocks' ratios with its interval; None without blocks.
 
-    What the arms cannot explain of a ratio counts as noise.
+    The part of a ratio beyond its limits counts as noise.
     """
     if not blocks:
         return None

@@ -1,4 +1,4 @@
-"""What a benchmark stores as JSON: the machine, the settings and every reply."""
+"""Records that a benchmark stores as JSON: the machine, the settings and every reply."""
 
 import dataclasses
 import json
@@ -66,13 +66,13 @@ class PromptRecord:
     """Why the prompt does not count: the plain reply repeats itself, or is too short to time."""
     rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
-    """What the engine reported, such as a predictor that failed."""
+    """Notes of the engine, for example about a predictor that failed."""
     failure: str | None = None
     """Why the prompt has no replies; None if it has."""
 
     @property
     def key(self) -> tuple[str, str, float, str]:
-        """What identifies the prompt when a benchmark is continued."""
+        """Key of the prompt when a benchmark is continued."""
         return self.set_name, self.prompt, self.temperature, self.digest
 
 

@@ -51,7 +51,7 @@ class Unit(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str, float, str]:
-        """What identifies its record."""
+        """Key of the unit's record in the results."""
         return self.prompt.set_name, self.prompt.name, self.temperature, self.prompt.digest
 
 
@@ -105,7 +105,7 @@ class Runner:
     engine: BlockingClient
     """Has a model loaded."""
     configuration: Configuration
-    """Of the model, for what the arms leave out."""
+    """Configuration of the model; arms may change parts of it."""
     arms: Sequence[Arm]
     """Compared with plain decoding."""
     show: Callable[[str, float], None]
@@ -117,7 +117,7 @@ class Runner:
     n_tokens: int = 128
     """Maximum tokens of a reply."""
     seed: int = 1
-    """Of the first block; each further block draws with the next one."""
+    """Sampling seed of the first block; it is increased by 1 for each further block."""
     _n_done: int = 0
     _n_replies: int = 1
 

@@ -23,7 +23,7 @@ WorkName = Literal["near", "prompt", "deep"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed."""
+    """Work that is timed."""
 
     name: WorkName
     n_held: int
@@ -31,7 +31,7 @@ class Work:
     n_tokens: int = 0
     """Tokens of the prefill; decoding ends by time."""
     seconds: float = 0.0
-    """How long tokens are decoded."""
+    """Seconds for which tokens are decoded."""
 
 
 class Ran(NamedTuple):
@@ -44,7 +44,7 @@ class Ran(NamedTuple):
 
 
 class OutOfTimeError(EngineError):
-    """The time was up before a run was done."""
+    """The time limit ended before a run was complete."""
 
     title = "Time is up"
 

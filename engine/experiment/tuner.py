@@ -44,7 +44,7 @@ class TuningError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How long runs are."""
+    """Lengths of timed runs."""
 
     run_s: float = MIN_RUN_S
     n_prompt: int = MIN_PROMPT
@@ -121,7 +121,7 @@ def candidates(
 
 @dataclass(slots=True)
 class Trial:
-    """A candidate beside the best settings before it."""
+    """A candidate that is compared with the best settings so far."""
 
     setting: str
     label: str
@@ -152,14 +152,14 @@ def trials_of(setting: str, best: Configuration, scope: Scope, sizes: Sizes) -> 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was measured so far."""
+    """The results so far."""
 
     compared: tuple[Trial, ...]
     sizes: Sizes
     start_tps: Mapping[WorkName, float]
     """Tokens per second with the settings at the start."""
     chosen_tps: Mapping[WorkName, float]
-    """The same with the chosen settings."""
+    """Speed of each kind of work with the chosen settings."""
     n_others: float
     """Cores that other programs used meanwhile, the median."""
     is_busy: bool
@@ -192,7 +192,7 @@ class Tuner:
     budget_s: float
     """Time for everything."""
     until_s: float
-    """Its end, on the clock."""
+    """Time at which the measurement ends."""
     doing: Callable[[str], None]
     """Called with what is measured, in words."""
     report: Callable[[Trial], None]

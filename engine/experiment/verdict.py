@@ -16,7 +16,7 @@ NOISY = 0.1
 MAX_LOSS = 0.98
 """A setting that is slower than this on a prompt set is not recommended."""
 AUTO_MARGIN = 0.03
-"""How much slower `auto` may be than a fixed length and still be recommended: the fixed length was
+"""Share by which a recommended `auto` may be slower than a fixed length: the fixed length was
 chosen on the prompts that it is measured on, and `auto` adapts to others."""
 
 
@@ -81,14 +81,14 @@ class Recommendation:
 
     @property
     def name(self) -> str:
-        """What to set, in words."""
+        """The recommended setting, in words."""
         if self.is_open:
             return "nothing yet"
         return "no speculation" if self.arm is None else self.arm
 
 
 def counted(records: Iterable[PromptRecord]) -> list[PromptRecord]:
-    """The records that count: neither failed, nor a loop, nor too short."""
+    """Records whose replies neither failed, nor repeat themselves, nor are too short."""
     return [each for each in records if each.failure is None and each.excluded is None]
 
 

@@ -195,7 +195,7 @@ class CallbackDecoder:
     async def stream(
         self, prompt: Tokens[int], *, max_tokens: int, seed: int | None = None
     ) -> AsyncGenerator[Event, None]:
-        """As `events`, for an event loop, on which asynchronous functions run.
+        """Yield the events of a reply, as `events` does, in an asyncio event loop.
 
         Plain functions run in another thread. Cancelling the task or closing the iterator stops
         the reply.

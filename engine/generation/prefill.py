@@ -26,7 +26,7 @@ class FirstRow:
     logits: Logits
     """`[1, n_vocab]`, a copy: events are yielded before it is read."""
     elapsed_s: float
-    """Its share of the time, as of a plain step; the rest is the prompt's."""
+    """Time of one plain decode step, which is counted apart from the prefill."""
     is_alone: bool
     """Whether no other reply's step was computed with it."""
 

@@ -23,7 +23,7 @@ class ThinkingWatch:
         self._reasoning, self._budget, self._clock = reasoning, budget, clock
         self._is_open = False
         self._is_decided = reasoning is None
-        """Whether it is known if the reply thinks."""
+        """Whether it has been decided if the reply begins with thinking."""
         self._n_tokens = self._n_searched = 0
         self._since_s: float | None = None
 

@@ -1,1 +1,1 @@
-"""What a configuration of a model costs on a machine."""
+"""Memory that a configuration of a model needs on a machine."""

@@ -35,7 +35,7 @@ class Bandwidth:
 
 
 TYPICAL = Bandwidth(5e10, "typical")
-"""Of RAM of an unknown machine: two channels of DDR4-3200 read 51 GB/s."""
+"""Assumed bandwidth of an unknown machine's RAM: two channels of DDR4-3200 read 51 GB/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Bandwidths:
         self._main: Bandwidth | None = None
 
     def of(self, device: Device) -> Bandwidth | None:
-        """Of a GPU by its name, None if the table of cards lacks it; else of RAM."""
+        """Bandwidth of a GPU by its name (None if it is not in the table of cards), or of RAM."""
         if device.kind == "cpu":
             return self.ram()
         card = card_of(device)

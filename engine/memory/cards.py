@@ -71,7 +71,7 @@ class Card:
 
 @cache
 def all_cards() -> tuple[Card, ...]:
-    """Every card of the table; machines once for each size of their memory."""
+    """All cards; a machine that is sold with several memory sizes appears once for each size."""
     table = tomllib.loads(CARDS_PATH.read_text(encoding="utf-8"))["cards"]
     return tuple(card for entry in table for card in _cards(entry))
 

@@ -1,4 +1,4 @@
-"""What a configuration costs, device by device, each number with its source.
+"""Memory that a configuration needs on each device, each number with its source.
 
 Target programs differ: kvchat opens one sequence and reserves logits for its longest draft; llama-
 server opens its slots and reserves logits for one draft in each.
@@ -80,7 +80,7 @@ def estimate(
     draft: Model | None = None,
     companions: Companions | None = None,
 ) -> Estimate:
-    """What a configuration costs on the GPUs and, as the last device, the CPU.
+    """Memory that a configuration needs on the GPUs and, as the last device, the CPU.
 
     `draft` is the model of `configuration.draft`, `companions` the other files that it names.
 
@@ -224,7 +224,7 @@ def shape_for(
     target: Target,
     devices: tuple[Device, ...],
 ) -> CacheShape:
-    """The cache that the target opens for a model: flash attention only where it has it."""
+    """The cache that the target program opens, without flash attention if that is impossible."""
     shape = cache_shape(configuration)
     is_possible = architecture.has_flash_attention and not falls_off_flash_attention(
         architecture, configuration, devices
@@ -276,7 +276,7 @@ def slot_bytes(architecture: Architecture, shape: CacheShape) -> int:
 def slots_text(
     architecture: Architecture, configuration: Configuration, devices: tuple[Device, ...]
 ) -> str:
-    """What kvchat's slots share, and the memory of one more."""
+    """Text about the context of kvchat's slots and the memory of one more slot."""
     shape = shape_for(architecture, configuration, "kvchat", devices)
     price, n_slots = slot_bytes(architecture, shape), shape.n_slots
     if shape.kv_unified:

@@ -70,7 +70,7 @@ class Processor(NamedTuple):
 
     name: str
     features: frozenset[str] | None
-    """Its instruction sets by Linux's names; None if unknown."""
+    """The CPU's instruction sets by Linux's names; None if unknown."""
 
 
 class GpuProcess(NamedTuple):
@@ -79,7 +79,7 @@ class GpuProcess(NamedTuple):
     gpu: int
     pid: int
     used_bytes: int | None
-    """None if the driver does not report it, as on Windows."""
+    """Used memory; None if the driver does not report it, as on Windows."""
 
 
 def devices() -> tuple[Device, ...]:

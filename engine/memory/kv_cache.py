@@ -21,7 +21,7 @@ KV_TYPES: dict[KVTypeName, GgmlType] = {name: TYPES_BY_NAME[name] for name in KV
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """What the cache of a context depends on besides the model."""
+    """Settings that determine the size of a KV cache besides the model."""
 
     n_ctx: int
     """Tokens asked for, over all slots."""

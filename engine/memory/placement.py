@@ -51,7 +51,7 @@ class MappedWeights:
     mapped: int
     """Pages of the file that stay mapped; 0 where the file is read into memory instead."""
     reclaimable: int
-    """Those among them that the system may take back: their weights lie elsewhere, too."""
+    """Mapped bytes that the system can free, because their weights were copied."""
     repacked: int
     """Weights that are rearranged for the processor, in memory of the process."""
 

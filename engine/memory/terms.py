@@ -37,7 +37,7 @@ Measured on Linux at vocabularies of 49k and 262k tokens: 78 and 91 MiB in kvcha
 
 
 def gpu_overhead(gpu: Device) -> tuple[int, Bounds]:
-    """What a GPU's driver uses beyond llama.cpp's buffers, and its bounds."""
+    """Bytes that a GPU's driver uses beside llama.cpp's buffers, and their bounds."""
     if not gpu.runs_cuda:
         return OTHER_OVERHEAD[gpu.vendor]
     (small, large), (low, high) = GPU_OVERHEAD_BYTES, GPU_SIZES
@@ -61,7 +61,7 @@ class TermKind(StrEnum):
 
 
 class Source(StrEnum):
-    """How sure a number is, the surest first."""
+    """Source of a number, the most exact first."""
 
     EXACT = "exact"
     """By a formula that was proven against llama.cpp."""
@@ -78,7 +78,7 @@ class Term:
     source: Source
     note: str = ""
     bounds: Bounds | None = None
-    """None if the number is exact or measured."""
+    """Lower and upper bound; None if the number is exact or measured."""
 
     @property
     def range(self) -> Bounds:
@@ -98,7 +98,7 @@ class DeviceEstimate:
     shared_bytes: int = 0
     """Bytes of integrated GPUs in this memory; not in `total_bytes`."""
     mapped: Mapping[TermKind, MappedWeights] = field(default_factory=dict)
-    """How the weights of the model, and of its draft, are in RAM."""
+    """Mapped bytes of the model's and the draft model's weights in RAM."""
 
     @property
     def total_bytes(self) -> int:
@@ -176,7 +176,7 @@ class Ledger:
                 self.add(gpu, TermKind.OVERHEAD, nbytes, Source.ESTIMATED, note, bounds)
 
     def totals(self) -> tuple[DeviceEstimate, ...]:
-        """What each device holds; RAM also has the parts of GPUs that share it."""
+        """Planned bytes on each device; bytes of GPUs with unified memory also count as RAM."""
         gpus = [DeviceEstimate(gpu, self._terms[gpu]) for gpu in self.gpus]
         shared = sum(each.total_bytes for each in gpus if each.device.is_unified)
         return (*gpus, DeviceEstimate(self.cpu, self._terms[self.cpu], shared, self._mapped))

@@ -1,4 +1,4 @@
-"""What a configuration costs on the torch backend: weights by their type, caches by theirs.
+"""Memory that a configuration needs on the torch backend, by the types of weights and cache.
 
 No torch is needed for it: a plan is made where torch is not installed. Weights and caches are
 exact, and a test holds each number against the tensors themselves; what a forward takes beside them
@@ -26,9 +26,9 @@ N_HELD_AT_ONCE = 4  # rows as wide as a feed-forward block's that a layer holds
 FLOAT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 BLOCK = 32  # numbers of a block
 BLOCK_BYTES = {"q8_0": 34, "fp8": 34, "q4_1": 20, "q4_0": 18, "nf4": 18, "q3": 14}
-"""Of `BLOCK` numbers, scales among them; `fp8` is E4M3 with a bfloat16 scale."""
+"""Bytes of `BLOCK` values with their scales; `fp8` is E4M3 with a bfloat16 scale."""
 KIVI = {"kivi4": "q4_1"}
-"""Keys by channel and values by token."""
+"""Types that quantise keys by channel and values by token, with their storage types."""
 DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
 """Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
@@ -50,7 +50,7 @@ DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """How keys or values become bytes."""
+    """Storage of keys or values of one cache type."""
 
     method: Literal["float", "token", "channel", "split", "mean"]
     """A floating type; blocks along a token's row or along a channel of `BLOCK` tokens; halves of a
@@ -62,7 +62,7 @@ class TensorKind:
     n_together: int = 1
     """Tokens that are coded together."""
     n_divides: int = 1
-    """What a head's number of elements must be a multiple of."""
+    """Number that must divide the head size."""
 
 
 _ROWS = {name: TensorKind("float", name, nbytes) for name, nbytes in FLOAT_BYTES.items()} | {
@@ -308,7 +308,7 @@ def torch_warnings(
 
 
 def device_of(configuration: Configuration, devices: tuple[Device, ...]) -> Device:
-    """Where all layers lie: a GPU where there is one and layers may go there."""
+    """Device of all layers: a GPU if there is one and the configuration uses it."""
     *gpus, cpu = devices
     if not gpus or configuration.n_gpu_layers == 0:
         return cpu

@@ -35,7 +35,7 @@ class BufferSize:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is mapped pages of the model's file."""
+        """Whether the buffer consists of mapped pages of the model file."""
         return self.device == "CPU_Mapped"
 
 

@@ -1,4 +1,4 @@
-"""What llama.cpp refuses with an abort, and what it accepts but does slowly or badly.
+"""Configurations that llama.cpp aborts on, and those that it runs slowly or badly.
 
 Read from llama.cpp 0c1e57098 and its issues 28455, 27109, 24166 and 28524.
 """
@@ -81,7 +81,7 @@ def warnings_for(
 
 
 def rope_warnings(model: Model, n_ctx_slot: int, *, is_kvchat: bool) -> Iterator[str]:
-    """What a context of one slot beyond training needs; nothing within training.
+    """Warnings about slots with a context beyond the training context.
 
     llama-server limits each slot to the training context unless it scales RoPE. YaRN (Peng et al.
     2023, arXiv 2309.00071) takes the factor, in quarters, and the context of the training.

@@ -1,4 +1,4 @@
-"""What the tensors of a model weigh, by the part of the model that they belong to.
+"""Bytes of a model's tensors, by the part of the model that they belong to.
 
 Parts as in llama.cpp 0c1e57098 (`llm_tensor_info_for`, `src/llama-arch.cpp`); overrides as in
 `create_tensor` of `src/llama-model-loader.cpp`.
@@ -68,15 +68,15 @@ class TensorPart(NamedTuple):
     override: str | None
     """The device that the first matching override names."""
     is_head: bool
-    """Whether it is loaded only if the MTP head is used."""
+    """Whether the tensor is loaded only if the MTP head is used."""
     is_tied: bool
-    """Whether it is the embeddings that are the output layer too."""
+    """Whether the tensor is the embeddings and also the output layer."""
     is_embedding: bool
     """Whether it is the output layer of which CodeShell makes its missing embeddings."""
 
     @property
     def is_output(self) -> bool:
-        """Whether it follows the output layer, unless it is overridden."""
+        """Whether the tensor is on the device of the output layer, unless it is overridden."""
         return self.layer is None and self.tensor.name.startswith(OUTPUT_PREFIXES)
 
     @property

@@ -1,1 +1,1 @@
-"""What a model is: its file, its layers, its chat template, and where models are found."""
+"""Model files: headers, layers, chat templates, and where models are found."""

@@ -1,4 +1,4 @@
-"""What the memory of a model depends on, by llama.cpp's rules for its architecture."""
+"""Dimensions that determine a model's memory, by llama.cpp's rules for its architecture."""
 
 import time
 from dataclasses import dataclass, field

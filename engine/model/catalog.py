@@ -48,7 +48,7 @@ and 3 differ in the tokens of thinking and tools."""
 
 
 class Mix(NamedTuple):
-    """The types of a quantisation."""
+    """Tensor types that files of a quantisation usually have."""
 
     default: str
     raised: str = ""  # the type of `ffn_down`, of values and, unless `in_some`, of `attn_output`

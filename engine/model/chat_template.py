@@ -73,7 +73,7 @@ class ChatTemplate:
 
     @cached_property
     def _needs_parts(self) -> bool:
-        """Whether it reads contents as lists of parts and ignores a text, as SmolVLM's does."""
+        """Whether the template needs message contents as lists of parts, as SmolVLM's does."""
         try:
             as_text, as_parts = (
                 self._rendered([{"role": "user", "content": content}])
@@ -153,7 +153,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
 @pass_context
 def _unchanged(context: Context, value: object) -> object:
-    """The value: with a finaliser Jinja computes no constants while it compiles."""
+    """Return the value; with a finaliser, Jinja computes no constants while it compiles."""
     del context
     return value
 

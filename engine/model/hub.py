@@ -246,7 +246,7 @@ def repository_projectors(repo: str, revision: str = DEFAULT_REVISION) -> list[H
 
 
 def find_repositories(words: str, maker: str = "") -> list[HubRepository]:
-    """Repositories with GGUF files whose name has the words: the maker's, then the most used."""
+    """Repositories with GGUF files and these words in their names: the maker's, then by use."""
     query = {"search": words, "filter": "gguf", "sort": "downloads", "direction": "-1"}
     query["limit"], found = str(MAX_REPOSITORIES), []
     for entry in islice(_entries(words, "", query), MAX_REPOSITORIES):

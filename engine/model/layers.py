@@ -1,4 +1,4 @@
-"""What each layer caches: keys and values of all tokens or of a window, or a state.
+"""Contents of each layer's cache: keys and values of all tokens or of a window, or a state.
 
 Formulas of llama.cpp 0c1e57098: `n_embd_r` and `n_embd_s` in `src/llama-hparams.cpp`, layer filters
 in `create_memory` of `src/llama-model.cpp`.

@@ -289,10 +289,14 @@ def _not_found(
         return ModelNotFoundError(
             f"{text!r} matches {len(found)} models; type more of the name: {names}"
         )
+    from engine.model.catalog import entries  # slow to read, and seldom needed
+
     by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
     hint = "no model was found; `kvchat models install-starter` downloads a small one."
-    if near:
+    if any(text.lower() in (entry.name, *entry.aliases) for entry in entries()):
+        hint = f"`kvchat models get {text}` downloads it."
+    elif near:
         hint = f"similar: {', '.join(by_plain[key] for key in near)}."
     elif by_plain:
         hint = f"for example {', '.join([*by_plain.values()][:N_NEAR])}; `kvchat models` lists all."

@@ -26,7 +26,7 @@ SUFFIXES = {
     "application/vnd.ollama.image.projector": " mmproj",
     "application/vnd.ollama.image.adapter": " adapter",
 }
-"""By the media type of a layer: the suffix of the model's name."""
+"""Suffix of the model's name for each media type of a layer."""
 NAMES_S = 10.0  # how long the names of a store are cached
 DIGEST = re.compile(r"sha256[:-](?P<hex>[0-9a-f]{64})")
 

@@ -54,7 +54,7 @@ class Speeds:
         self._of_chats = lru_cache(maxsize=1)(of_chats)
 
     def of(self, identity: str | None, name: str = "") -> ModelSpeed | None:
-        """The speed of a model by its identity, else by its name in chats; tune before bench."""
+        """Measured speed of a model: of `tune`, else of `bench`, else of chats with this name."""
         return self.of_all([(identity, name)])[0]
 
     def of_all(self, models: Iterable[tuple[str | None, str]]) -> list[ModelSpeed | None]:

@@ -24,7 +24,7 @@ SCRATCH = ".install-"
 ABANDONED_S = 3600.0  # age from which a scratch folder is left over from a program that was killed
 MB = 1_000_000
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, StopIteration, RuntimeError, ValueError)
-"""Of a wheel; the last two for an encrypted one, a name that is not UTF-8, and an odd offset."""
+"""Errors for a damaged wheel, such as an encrypted file or a name that is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)

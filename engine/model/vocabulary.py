@@ -32,7 +32,7 @@ KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class VocabularyFacts:
-    """What must agree between a draft model and its target; None if the header lacks it."""
+    """Facts that must be equal in a draft model and its target; None if the header lacks one."""
 
     n_tokens: int
     kind: str | None = None  # such as `gpt2`

@@ -1,4 +1,4 @@
-"""Cache types that a preset leaves open: chosen by what was measured, within a budget."""
+"""Choose K/V types that a preset leaves open, from measured quality and within a budget."""
 
 from dataclasses import replace
 from typing import Final

@@ -49,7 +49,7 @@ READER_ACCEPTANCE = (0.1, 0.9)
 
 
 class Worth(StrEnum):
-    """What to do with a drafter."""
+    """Verdict about a draft model or lookup."""
 
     USE = "use it"
     """Gains on all expected texts."""
@@ -75,7 +75,7 @@ class Advice:
     worth: Worth
     reason: str
     low: Gain | None = None
-    """With the lowest expected acceptance and the highest costs; None if the draft is unusable."""
+    """Gain with the lowest expected acceptance and highest costs; None if the draft is unusable."""
     high: Gain | None = None
     """With the highest expected acceptance and the lowest costs."""
 

@@ -197,7 +197,7 @@ def _at_context(
 
 
 def configuration_rows(now: Configuration, model: Model) -> list[tuple[str, str]]:
-    """The configuration in words, a name and a value each."""
+    """Rows of a name and a value that describe the configuration."""
     slots = now.n_slots
     each = f", {now.n_ctx // slots:,} for each of {slots} slots" if slots > 1 else ""
     split = " : ".join(f"{share:g}" for share in now.tensor_split)

@@ -40,7 +40,7 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationChanged:
-    """The event that subscribers get."""
+    """Event for subscribers after a change."""
 
     before: Configuration
     after: Configuration
@@ -74,11 +74,11 @@ class CacheEstimate:
 
 
 class KVCachePlanner:
-    """A configuration of one model on one machine; each change places the layers again.
+    """Plans one model on one machine; after each change, the layers are placed again.
 
-    `offload` is where: `none` keeps all layers on the GPUs, `partial` moves to RAM what does not
-    fit (experts first), `full` moves all layers to RAM. It is None once the number of layers was
-    set, or chosen by `optimize_for_vram`; the layers then stay where they are.
+    `offload` is `none` (all layers on the GPUs), `partial` (moves to RAM what does not fit, experts
+    first), `full` (all layers in RAM), or None after the number of layers was set or chosen by
+    `optimize_for_vram`; the layers then stay where they are.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class KVCachePlanner:
                 colon), or a model that was read; an unknown one raises `ModelFileError`.
             of_devices: GPUs, and the CPU last.
             target: The program that will load the model.
-            offload: Where the layers are.
+            offload: Offload mode of the layers.
             settings: As for `update_config`.
         """
         self._planner = Planner(here=of_devices)
@@ -115,7 +115,7 @@ class KVCachePlanner:
 
     @property
     def offload(self) -> Offload | None:
-        """Where the layers are; None after their number was set."""
+        """Offload mode of the layers; None after their number was set."""
         offload = self._settings["offload"]
         return None if offload is None else Offload(str(offload))
 

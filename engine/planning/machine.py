@@ -35,7 +35,7 @@ class PlannedMachine:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this machine, unchanged."""
+        """Whether the planned machine is this machine, unchanged."""
         return self == PlannedMachine()
 
     @property
@@ -45,7 +45,7 @@ class PlannedMachine:
 
     @property
     def n_named_gpus(self) -> int:
-        """How many GPUs were named by size or card."""
+        """Number of GPUs that were given by size or card."""
         return len(self.vram_bytes) + len(self.cards)
 
     @property

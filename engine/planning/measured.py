@@ -1,4 +1,4 @@
-"""What llama.cpp itself measured, beside a plan."""
+"""Memory that llama.cpp reports, for comparison with a plan."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

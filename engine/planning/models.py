@@ -41,9 +41,9 @@ class ModelOption:
     """Memory needed on the fullest device, with all layers on the GPUs."""
     free_bytes: int = 0
     spills: bool = False
-    """Whether it fits with layers in RAM, but not on the GPUs alone."""
+    """Whether the model fits with layers in RAM, but not on the GPUs alone."""
     speed: ModelSpeed | None = None
-    """Its speed as measured on this machine."""
+    """The model's speed as measured on this machine."""
     bound: SpeedBound | None = None
     """Upper bound of tokens per second by memory bandwidth; None if that is unknown."""
     n_ctx: int | None = None

@@ -22,14 +22,14 @@ read 250 to 1000."""
 
 
 class Offload(StrEnum):
-    """How much of a model may lie in RAM though there is a GPU."""
+    """Amount of a model's weights that may be in RAM although there is a GPU."""
 
     NONE = "none"
     """Nothing."""
     PARTIAL = "partial"
-    """What is needed to fit the smallest context, and more if that hardly costs speed."""
+    """Move what the smallest context needs to RAM, or more if that hardly costs speed."""
     ANY = "any"
-    """As much as the goal gains from, such as a longer context."""
+    """Move as many weights to RAM as the goal gains from, for example for a longer context."""
     FULL = "full"
     """All layers; the GPU helps with prompts only."""
 
@@ -79,7 +79,7 @@ class FreeBytes(NamedTuple):
 
     @property
     def least(self) -> int:
-        """Of the device with the fewest."""
+        """Free bytes of the device with the fewest."""
         return min(self.gpus, self.cpu)
 
 
@@ -89,7 +89,7 @@ _WITH_LAYERS = (TermKind.WEIGHTS, TermKind.KV, TermKind.STATE)
 
 
 def free_bytes(estimate: Estimate, margin_bytes: int) -> FreeBytes:
-    """What an estimate leaves free beyond a margin; a device that holds nothing is never short."""
+    """Free bytes of each device beyond the margin; an unused device never lacks memory."""
     left: dict[str, int] = {"gpu": 1 << 62, "cpu": 1 << 62}
     gpus = [each for each in estimate.devices if each.device.kind == "gpu"]
     for each in estimate.devices:

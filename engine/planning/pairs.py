@@ -51,9 +51,9 @@ class DraftOption:
     """Size of its files, or of the catalogue's usual quantisation."""
     file_type: str | None = None
     share: float | None = None
-    """Bytes read by one of its steps, divided by those of the target."""
+    """Bytes that the draft model reads per token, divided by those of the target."""
     published_as: str | None = None
-    """Its Hugging Face repository, such as `owner/name`."""
+    """Hugging Face repository of the model, such as `owner/name`."""
 
     @property
     def rank(self) -> tuple[int, float]:

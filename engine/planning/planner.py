@@ -23,6 +23,7 @@ from engine.planning.draft_advice import objection
 from engine.planning.machine import PlannedMachine
 from engine.planning.speed import SpeedBound, speed_bound
 from engine.planning.verdict import FitVerdict, device_verdict, shortages, verdict_of
+from engine.policy.choice import Basis
 from engine.policy.known import Known, Standing
 from engine.presets.export import DEFAULT_MARGIN_BYTES
 from engine.presets.llama_server import PROGRAM, arguments
@@ -33,7 +34,7 @@ MAX_ESTIMATES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is planned: a configuration, the program that runs it, and the machine it runs on."""
+    """Input of a plan: a configuration, the program that runs it, and the machine."""
 
     configuration: Configuration
     target: Target = "kvchat"
@@ -76,8 +77,17 @@ class Plan:
         return self.setup.configuration.kv_types
 
     @property
+    def torch_cache(self) -> str | None:
+        """The torch cache type that replaces the K/V types."""
+        now = self.setup.configuration
+        is_used = now.backend == "torch" and self.setup.target == "kvchat"
+        return now.kv_cache if is_used else None
+
+    @property
     def quality(self) -> Standing:
-        """Measured quality of the K/V types."""
+        """Quality of the K/V types, or of the torch cache type."""
+        if self.torch_cache is not None:
+            return Standing(Basis.UNKNOWN, f"{self.torch_cache} was not measured", "?")
         return self.known.standing(self.types)
 
     @property
@@ -101,7 +111,7 @@ class Plan:
 
     @property
     def shortages(self) -> tuple[str, ...]:
-        """How much memory each short device lacks, as text; empty if the plan fits."""
+        """Text with the memory that each device lacks; empty if the plan fits."""
         return shortages(self.estimate, self.setup.margin_bytes)
 
     @property
@@ -131,7 +141,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class ModelSources:
-    """Where models are looked up by name."""
+    """Sources in which models are found by name."""
 
     folders: Callable[[], Sequence[Path]] = tuple
     """Returns the model folders; called when a name is looked up."""
@@ -186,7 +196,7 @@ class Planner:
         self._cost = lru_cache(MAX_ESTIMATES)(self._estimate) if remembers else self._estimate
 
     def plan(self, setup: Setup) -> Plan:
-        """What a setup costs.
+        """Compute the memory, speed and verdict of a setup.
 
         Raises:
             ModelFileError: a model cannot be read.
@@ -404,7 +414,7 @@ def warnings_of(plan: Plan) -> tuple[str, ...]:
 
 
 def _torch_text(now: Configuration) -> str:
-    """What llama-server's command cannot express of a plan for the torch engine."""
+    """Warning about torch settings that llama-server does not have."""
     lost = {name: getattr(now, name) for name in ("dtype", "kv_cache", "compile", "decode_plan")}
     texts = [
         f"{name} {value}" for name, value in lost.items() if value not in (None, "auto", "off")

@@ -104,7 +104,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """Rules, model and machine of one resolution."""
+    """A preset, a model and a machine whose configuration is computed."""
 
     rules: Preset
     model: Model

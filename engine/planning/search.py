@@ -55,7 +55,7 @@ MAX_SPLIT_ROUNDS = 4
 
 
 class Goal(StrEnum):
-    """What to optimise.
+    """Goal of a search.
 
     Every goal but `balanced` first offloads as many layers as fit, within 1.4 times the best speed,
     and optimises inside that.

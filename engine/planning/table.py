@@ -64,8 +64,8 @@ def cost_table(
     now = plan.setup.configuration
     contexts = _contexts(now.n_ctx, plan.model.architecture.n_ctx_train, n_columns, shown)
     pairs = [KVTypes(name, name) for name in TYPES]
-    kind = now.kv_cache if now.backend == "torch" and plan.setup.target == "kvchat" else None
-    if kind is not None:  # it takes the place of any types
+    kind = plan.torch_cache
+    if kind is not None:
         pairs = [now.kv_types]
     elif now.kv_types not in pairs:
         pairs.insert(0, now.kv_types)
@@ -73,7 +73,8 @@ def cost_table(
     for pair in pairs:
         typed = with_types(now, pair)
         cells = tuple(_cell(with_n_ctx(typed, n), plan, cost) for n in contexts)
-        rows.append(CacheTypeRow(pair, cells, plan.known.standing(pair), kind))
+        quality = plan.known.standing(pair) if kind is None else plan.quality
+        rows.append(CacheTypeRow(pair, cells, quality, kind))
     current = pairs.index(now.kv_types), contexts.index(now.n_ctx)
     return CostTable(contexts, tuple(rows), current)
 

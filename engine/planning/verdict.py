@@ -15,7 +15,7 @@ class FitVerdict(StrEnum):
     FITS = "fits"
     """Every device keeps the margin free."""
     TIGHT = "tight"
-    """It fits, but leaves less than the margin."""
+    """The plan fits, but leaves less than the margin free."""
     NO = "no"
     """A device lacks memory."""
 
@@ -45,7 +45,7 @@ def fullest_device(estimate: Estimate, margin_bytes: int) -> DeviceEstimate:
 
 
 def shortages(estimate: Estimate, margin_bytes: int) -> tuple[str, ...]:
-    """How much memory each short device lacks, as text; empty if all fits."""
+    """Texts with the memory that each device lacks; empty if the plan fits."""
     verdict = verdict_of(estimate, margin_bytes)
     return tuple(
         f"{each.device.name} lacks {format_bytes(-each.left_bytes)}"

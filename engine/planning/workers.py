@@ -36,20 +36,20 @@ class RpcWorker:
     vram_bytes: tuple[int, ...] = ()
     """Memory of each GPU; without GPU, the RAM that the worker may use."""
     cards: tuple[str, ...] = ()
-    """Its GPUs by name, after those of `vram_bytes`."""
+    """Names of the worker's other GPUs; they follow those of `vram_bytes`."""
 
     @property
     def host(self) -> str:
-        """Its name without the port."""
+        """The worker's host name, without the port."""
         return self.endpoint.rpartition(":")[0]
 
     @property
     def n_gpus(self) -> int:
-        """How many GPUs it has."""
+        """Number of GPUs of the worker."""
         return len(self.vram_bytes) + len(self.cards)
 
     def devices(self) -> tuple[Device, ...]:
-        """Its GPUs, named by its host.
+        """The worker's GPUs, with the host in their names.
 
         Raises:
             HardwareError: a card is not known, or is a whole machine among others.

@@ -27,14 +27,14 @@ Beyond, rates are compared in steps of its square."""
 
 
 class Basis(StrEnum):
-    """What is known of K/V types."""
+    """Whether the quality of K/V types is measured, guessed or unknown."""
 
     MEASURED = "measured"
     """Their figures on this model, with this build of llama.cpp."""
     GUESSED = "guessed"
     """Nothing was measured on this model: one order for all models."""
     UNKNOWN = "unknown"
-    """Other types were measured on this model, but not these."""
+    """These types were not measured on this model."""
 
 
 class BudgetError(PresetError):
@@ -49,7 +49,7 @@ Size = Callable[[KVTypes], int]
 
 @dataclass(frozen=True, slots=True)
 class TypeRequest:
-    """What K/V types are chosen for."""
+    """Context, budget and fixed types of a choice of K/V types."""
 
     n_ctx: int
     """Tokens of a slot."""
@@ -73,12 +73,12 @@ class Candidate:
 
     pair: KVTypes
     nbytes: int | None = None
-    """None if llama.cpp refuses the pair."""
+    """Size of the cache in bytes; None if llama.cpp refuses the types."""
     measured: Measurement | None = None
     token_s: float | None = None
     """Measured seconds per token in the middle of the context; None if not measured."""
     usage: float = 0.0
-    """Largest share of a gate's limit; of a guess, its cost in halvings of the context."""
+    """Largest loss relative to its limit; for a guess, its cost in halvings of the context."""
     objections: tuple[str, ...] = ()
     """Why it may not be chosen; empty if it may."""
 

@@ -35,7 +35,7 @@ class Standing:
     text: str
     """The figures, the guess, or why there is none."""
     short: str
-    """The same in at most eight characters, for a table."""
+    """The quality in at most eight characters, for a table."""
     passes: bool | None = None
     """Whether it passes the gates; None if not measured."""
 

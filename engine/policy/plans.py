@@ -35,7 +35,7 @@ class FoundPlans:
 
 
 class PlanStore:
-    """The plans in a folder, one file each; the folder is made with the first."""
+    """Measured K/V types of models, one file per result; the folder is made with the first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,1 +1,1 @@
-"""What was chosen: rules in presets, and their way to numbers and to other programs."""
+"""Presets, and their export to and import from other programs."""

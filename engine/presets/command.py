@@ -53,7 +53,7 @@ _TO_POSIX = tuple(
         (r"(?<=[ \t])@(\w+)\b", r"${\1[@]}"),
     )
 )
-"""What differs in cmd.exe and PowerShell, written as a POSIX shell has it."""
+"""Replacements that turn cmd.exe and PowerShell syntax into POSIX shell syntax."""
 _SETTERS = ("export", "local", "readonly", "set", "SET")
 """Words that may precede an assignment."""
 

@@ -30,7 +30,7 @@ DEFAULT_MARGIN_BYTES = 512 * MIB
 
 
 class ExportError(PresetError):
-    """A value that the target's format has no way to write."""
+    """A value that the format of the other program cannot express."""
 
     title = "The settings cannot be exported"
 
@@ -68,7 +68,7 @@ class Exported:
 
     text: str
     differences: tuple[str, ...] = ()
-    """What the program does differently from the plan: setting, value and consequence."""
+    """Differences between the program and the plan: setting, value and consequence."""
     install_path: Path | None = None
     """Where the program looks for this text, if there is one such path."""
     companions: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Imported:
 
     preset: "Preset"
     source: str
-    """What the settings were read as."""
+    """Format in which the settings were read."""
     left_out: tuple[str, ...] = ()
     """Settings that a preset cannot hold, as they were written."""
     notes: tuple[str, ...] = ()

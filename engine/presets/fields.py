@@ -201,7 +201,7 @@ def override_text(override: TensorOverride) -> str:
 
 
 def drafters(configuration: Configuration, *offered: Drafter) -> tuple[Drafter, ...]:
-    """What drafts in a program that offers these; its MTP head replaces a draft model."""
+    """Drafting methods to use in a program that has these; an MTP head replaces a draft model."""
     speculation = configuration.speculation
     has_head = configuration.n_mtp_draft > 0 and "head" in offered
     drafts = speculation.predictor in (PredictorName.DRAFT, PredictorName.COMBINED)

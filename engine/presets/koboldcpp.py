@@ -60,7 +60,7 @@ SAMPLING = tuple(
         "rep_pen": "repetition_penalty", "rep_pen_range": "repetition_window",
     }.items()
 )  # fmt: skip
-"""Defaults of its API."""
+"""Sampling defaults of koboldcpp's API."""
 
 
 def render(request: ExportRequest) -> Exported:
@@ -102,7 +102,7 @@ def read(request: ImportRequest) -> Imported:
 
 
 def _others(configuration: Configuration) -> Fields:
-    """What takes more than one field or key."""
+    """Settings that need more than one field or key."""
     one_gpu = configuration.split_mode == "none"
     others: Fields = {"usecuda": ["normal", *([str(configuration.main_gpu)] if one_gpu else [])]}
     if configuration.mmproj_path is not None:

@@ -73,7 +73,7 @@ def named_preset(name: str, user_dir: Path, *, or_file: bool = False) -> PresetE
 
 
 def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
-    """A free file for a preset with a new name; `old` is one that it may replace."""
+    """Path of a new preset file that does not exist yet; `old` is a file that it may replace."""
     used = {_folded(path.stem) for path in user_dir.glob("*.toml") if path != old}
     words = re.sub(r"[\W_]+", "-", _folded(name))
     stem = words.encode()[:STEM_BYTES].decode(errors="ignore").strip("-") or "preset"
@@ -82,7 +82,7 @@ def new_path(name: str, user_dir: Path, *, old: Path | None = None) -> Path:
 
 
 def save_preset(preset: Preset, user_dir: Path, *, replace_existing: bool = False) -> Path:
-    """Write a preset into the user's folder; one of its name is replaced wherever its file is."""
+    """Write a preset into the user's folder; it replaces a preset with the same name."""
     existing = named_preset(preset.name, user_dir)
     if existing is None:
         return _write(preset, new_path(preset.name, user_dir))

@@ -9,7 +9,7 @@ PROGRAM = "llama-cpp-python's server"
 SOURCE = "a llama-cpp-python server configuration"
 MODES = {"none": 0, "layer": 1}
 LOOKUP, DEFAULT_LOOKUP = "prompt-lookup-decoding", 10
-"""Its lookup predictor, and its default draft length (`llama_cpp/server/settings.py`)."""
+"""Name and default draft length of llama-cpp-python's lookup (`llama_cpp/server/settings.py`)."""
 DEFAULTS: Fields = {
     "n_ctx": 2048, "n_batch": 512, "n_ubatch": 512, "n_gpu_layers": 0, "swa_full": True,
     "flash_attention": "off", "speculation.predictor": "off",

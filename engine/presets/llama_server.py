@@ -31,7 +31,7 @@ LOOKUPS: Mapping[str, tuple[int, int]] = {
 }  # fmt: skip
 """Types of `--spec-type` that draft from the text: default pattern and draft length."""
 _VALUE = re.compile(r"[^-]|-\d+(\.\d+)?\Z|\Z")
-"""What looks like the value of an unknown flag."""
+"""Pattern of a value after an unknown flag."""
 _CHOICES = frozenset({"on", "off", "auto", "1", "0", "-1", "true", "false", "enabled", "disabled"})
 _OFF = frozenset({"off", "0", "false", "disabled"})
 
@@ -194,7 +194,7 @@ def serving(
 
 
 def differences(request: ExportRequest) -> tuple[str, ...]:
-    """What llama-server does differently from kvchat: setting, value and consequence."""
+    """Differences between llama-server and kvchat: setting, value and consequence."""
     configuration = request.configuration
     found = read_words([PROGRAM, *arguments(configuration)]).preset
     return (*fields.differences(configuration, found, PROGRAM), *_conditions(request))

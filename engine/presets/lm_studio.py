@@ -140,7 +140,7 @@ def merge(existing: str, exported: str) -> str:
 
 
 def read(request: ImportRequest) -> Imported:
-    """The preset of the defaults; shares of layers need `n_layers`."""
+    """Import LM Studio's defaults of a model; shares of layers need `n_layers`."""
     data = request.data
     given = {**_as_map(data.get("operation")), **_as_map(data.get("load"))}
     rows = (*LOAD, *PREDICTION, *_shares(request.n_layers))

@@ -70,7 +70,7 @@ class Preset(Strict, EngineSettings, frozen=True):
     """Address of a server that replies, as `http://host:8080`; `model` is its name there. The key
     is never written here (docs/servers.md)."""
     goal: Literal["context", "quality", "speed", "balanced"] | None = None
-    """What to optimise; a search chooses the context, K/V types and layers that are not set."""
+    """Goal of the search that chooses the context, K/V types and layers that are not set."""
     n_ctx: Annotated[int, Field(ge=1, le=limits.MAX_COUNT)] | Literal["auto", "max"] = "auto"
     """Tokens of context; `auto` is at most 8192, `max` all that fits; neither exceeds training."""
     type_k: KVTypeName | Literal["auto"] = "f16"

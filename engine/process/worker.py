@@ -102,7 +102,7 @@ class _Reply:
 
 
 class Worker:
-    """One session at the end of a pipe."""
+    """Serves one session to the process at the other end of a pipe."""
 
     def __init__(self, connection: "Connection[Answer, Command]") -> None:
         self._connection = connection

@@ -57,7 +57,7 @@ class Figure:
 
     value: Number
     low: Number | None = None
-    """None if there is only one document."""
+    """Ends of the interval; None if there is only one document."""
     high: Number | None = None
 
 
@@ -159,7 +159,7 @@ class Measurement:
     needle: tuple[Answers, ...] = ()
     """Answers by depth: the share of the text before the needle."""
     cost: Cost | None = None
-    """None if it was not requested or not measured yet."""
+    """Memory and speed; None if not requested or not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)

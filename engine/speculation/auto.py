@@ -19,7 +19,7 @@ PLAIN_EVERY = (24, 1024)
 MIN_PLAIN, FIRST_PLAIN_EVERY = 3, 8
 """Until this many plain steps of a run are measured, they are made more often."""
 N_TRIAL = 3
-"""Tokens per round of a source whose cost is unknown."""
+"""Tokens per round to draft from a source whose cost is unknown."""
 N_PROBE = 3
 """Tokens of a source that is off: they are compared with the text, but rarely verified."""
 PROBE_LOSS = 0.01

@@ -64,7 +64,7 @@ class LogitsRows:
     def __init__(self, context: object, n_rows: int, n_vocab: int) -> None:
         self._context, self._shape, self._address = context, (n_rows, n_vocab), 0
         self.none: Logits = np.empty((0, n_vocab), dtype=np.float32)
-        """Logits of a prefill."""
+        """Empty logits, returned for a prefill."""
         self._logits = self.none
 
     def read(self) -> Logits:

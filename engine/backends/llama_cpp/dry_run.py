@@ -37,7 +37,7 @@ PLACEMENT = ("n_gpu_layers", "split_mode", "main_gpu", "tensor_split", *CPU_PLAC
 """Settings that determine the placement of weights."""
 IGNORED = ("draft", "speculation", "sampling", "adapters", "mmproj_path")
 OUT_OF_MEMORY = ("failed to allocate", "unable to allocate", "bad_alloc")
-"""What llama.cpp 0c1e57098 logs if memory runs out."""
+"""Log messages of llama.cpp 0c1e57098 if memory runs out."""
 
 
 class DryRunner:

@@ -31,7 +31,7 @@ class LlamaCppSequence(Sequence):
         self._image_end = 0
         """Number of tokens up to the end of the last image."""
         self._position_gap = 0
-        """Number of those tokens minus their number of positions."""
+        """Number of tokens up to there minus their number of positions (M-RoPE)."""
 
     def can_crop(self, length: int) -> bool:
         held = len(self._tokens)

@@ -48,7 +48,7 @@ NOT_REPORTED: Mapping[Program, Mapping[PanelName, str]] = {
         "memory": "this server does not report its memory",
     },
 }
-"""What each program does not report, by panel."""
+"""Text about the figures that each program does not report, by panel."""
 
 
 def read_samples(text: str) -> dict[str, float]:

@@ -41,7 +41,7 @@ VERSION_PATHS: Mapping[Program, tuple[str, ...]] = {
     "SGLang": ("/server_info", "/get_server_info"),
 }
 MEDIA_MARKER = "<__media__>"
-"""That of a llama-server that does not name its own."""
+"""Image placeholder of a llama-server that does not report its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ CONTEXT_WORDS = (
     "maximum context length",
     "the model's context length",
 )
-"""How llama-server 0c1e570, OpenAI, vLLM 0.32 and SGLang 0.5 report a prompt that is too long."""
+"""Error texts of llama-server 0c1e570, OpenAI, vLLM 0.32 and SGLang 0.5 for too long prompts."""
 
 
 class ServerUnreachableError(ServerError):
@@ -49,18 +49,18 @@ class MissingError(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """How long a server may take, in seconds."""
+    """Time limits for the answers of a server, in seconds."""
 
     connect_s: float = 5.0
     answer_s: float = 20.0
-    """For an answer without computing."""
+    """Time limit for answers that need no computation."""
     first_s: float = 600.0
-    """Without progress before the first text: a long prompt on a slow machine. Comments, which
-    keep a connection open, make it the limit of a running reply too."""
+    """Time limit without progress before the first text, which a long prompt delays. It also
+    applies to a running reply if the server sends comments to keep the connection open."""
     silence_s: float = 120.0
-    """Without new text in a running reply."""
+    """Time limit without new text in a running reply."""
     loading_s: float = 300.0
-    """For loading the model."""
+    """Time limit for loading the model."""
     pauses_s: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0)
     """Pauses before a request is repeated; it is not repeated after the first token."""
 
@@ -88,7 +88,7 @@ class Http:
     ) -> None:
         self.url, self.limits = url, limits
         self.name = shown_origin(url)
-        """Name in messages."""
+        """Name of the server in messages."""
         self.report_wait = report_wait or (lambda _: None)
         key = key_of(url, is_trusted=is_trusted)
         self.has_key = key is not None

@@ -43,7 +43,7 @@ LOOK_S = 0.7
 """Interval of requests for a server's counters."""
 LOOK_LIMITS = TimeLimits(answer_s=5.0)
 IDLE_S = 60.0
-"""How long counters are requested while nothing runs: an idle server may sleep."""
+"""Seconds after the last reply at which polling stops, so that the server can sleep."""
 STEP_S = 0.05
 """How long a step waits for events of replies, and so the delay of a stop."""
 SEED_BITS = 31

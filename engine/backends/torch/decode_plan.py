@@ -22,7 +22,7 @@ class Bucket:
 
 
 DecodePlan = tuple[Bucket, ...]
-"""Buckets by position, the first from 0 on."""
+"""Limits of attention by position: each bucket applies from its position on, the first from 0."""
 
 AUTO: DecodePlan = (Bucket(0, 512, None), Bucket(512, 256, None), Bucket(2048, 128, 512))
 """caramba's thresholds (`decode_bucket_short`, `decode_bucket_mid`), and beyond them the chunk and

@@ -46,6 +46,7 @@ def test_a_kind_of_torch_s_cache_is_planned_by_its_own_bytes(starter_path: Path)
         [cpu] = found["devices"]
         assert cpu["kv_bytes"] == pytest.approx(4096 * n_values * nbytes, rel=0.15)
         assert cpu["weights_bytes"] > 134_000_000 * 2
+        assert found["quality"]["basis"] == "unknown"
     text = plan_text(*asked, "kv_cache=paged")
     assert f"{n_values * 2:,} bytes per token" in text
     assert "\npaged " in text
@@ -116,6 +117,11 @@ def test_text_names_sources_by_sign_and_word_and_gives_a_command_to_paste(
     command = text[text.index("llama-server \\") :].replace("\\\n", "")
     assert shlex.split(command)[:3] == ["llama-server", "--model", str(starter_path)]
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_a_plan_has_only_ascii_characters_if_the_settings_ask_for_them(starter_path: Path) -> None:
+    text_of("settings", "ui.graph_symbols", "ascii")
+    assert plan_text(starter_path, "--ctx", 2048).isascii()
 
 
 @pytest.mark.parametrize(

@@ -242,6 +242,8 @@ def test_an_unknown_name_names_what_is_near_and_where_it_looked(folder: Path) ->
     assert "similar: gemma-3-270m." in str(caught.value)
     assert str(folder) in str(caught.value)
     assert "/nowhere" not in str(caught.value)
+    with pytest.raises(ModelNotFoundError, match="models get qwen3-8b"):
+        find_model("qwen3-8b", [folder])
 
 
 def test_the_word_starter_means_the_starter_model(folder: Path) -> None:

@@ -13,7 +13,7 @@ from engine.memory.torch_caches import N_BACK, N_EXACT
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What an attention layer caches of a token."""
+    """Shape of the keys and values that an attention layer caches for a token."""
 
     n_kv_heads: int
     k_head_dim: int
@@ -134,7 +134,7 @@ class KVCache(LayerCache):
 
     @abstractmethod
     def state(self) -> KVState:
-        """What the last token saw; no entries in an empty cache."""
+        """Keys and values that the last token attends to; no entries in an empty cache."""
 
 
 def held_bytes(caches: Iterable[LayerCache]) -> int:

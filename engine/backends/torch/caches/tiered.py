@@ -19,7 +19,7 @@ from engine.errors import CacheStoreError
 
 
 class Tier(StrEnum):
-    """Where a layer's cache is: tensors on the device, bytes in RAM, or a file."""
+    """Place of a layer's cache: tensors on the device, bytes in RAM, or a file."""
 
     DEVICE = "device"
     HOST = "host"

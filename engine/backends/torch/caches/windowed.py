@@ -134,7 +134,7 @@ class WindowedCache(KVCache):
             coded[:, :, first // codec.group : last // codec.group] = codec.encode(leaving)
 
     def _state(self, exact: Rows, first: int) -> KVState:
-        """What the queries from `first` on see; `exact` are the rows from `_start` on."""
+        """Keys and values for queries from `first` on; `exact` has the rows from `_start` on."""
         n_coded, n_first = self._n_coded(self.length), self._n_coded(first + 1)
         dtype, rows = self._config.dtype, []
         for codec, coded, tail in zip(self._codecs, self._coded, exact, strict=True):
