@@ -46,7 +46,7 @@ class Ran(NamedTuple):
 class OutOfTimeError(EngineError):
     """The time was up before a run was done."""
 
-    title = "Time is up"
+    title = "The time limit is reached"
 
 
 class EngineDiedError(EngineError):
