@@ -556,7 +556,7 @@ class KvchatApp(App[None]):
         try:
             path = self.save_screenshot()
         except OSError as error:
-            self.notify(f"The SVG file cannot be written: {error}", severity="error")
+            self.notify(f"The SVG file cannot be written: {error.strerror}", severity="error")
         else:
             self.notify(f"Saved {path}")
 

@@ -131,7 +131,7 @@ def chat_titles(database: Path) -> tuple[dict[int, str], str | None]:
 class UnknownSnapshotError(EngineError):
     """A key that names no saved state, or more than one."""
 
-    title = "Which state?"
+    title = "Unknown state"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,11 @@ SETTINGS_BYTES = 1 << 18  # of settings, presets and themes, which people write
 RECORDS_BYTES = 1 << 23  # of JSON files that kvchat writes itself
 
 
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be used, without the number and the path of an `OSError`."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def expanded(path: str | Path) -> Path:
     """A path with its `~` expanded, or unchanged if there is no such user."""
     try:

@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 from warnings import catch_warnings
 
 from engine.errors import EngineError
-from engine.files import read_bytes
+from engine.files import read_bytes, reason_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -183,8 +183,7 @@ def _bytes_of(path: Path, name: str, if_missing: str) -> bytes:
     except FileNotFoundError as error:
         raise ImageError(f"{name} does not exist: {if_missing}") from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ImageError(f"{name} cannot be read: {reason}") from error
+        raise ImageError(f"{name} cannot be read: {reason_of(error)}") from error
 
 
 @contextmanager

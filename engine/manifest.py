@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from engine.configuration import Configuration, Count
 from engine.errors import EngineError
-from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.files import RECORDS_BYTES, read_text, reason_of, replace_file
 from engine.model.gguf import read_gguf
 from engine.parsing import check_text, parse_toml
 from engine.planning.resolve import as_written
@@ -177,7 +177,7 @@ def read_manifest(path: Path) -> Manifest:
     try:
         data = parse_toml(read_text(path, limit=RECORDS_BYTES))
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} cannot be read: {error}") from error
+        raise ManifestError(f"{path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
         raise ManifestError(f"{path.name} is not valid TOML: {error}") from error
     try:

@@ -18,7 +18,7 @@ from app.matching import is_meant
 from app.paths import typed_path
 from app.sanitize import visible
 from engine.errors import EngineError
-from engine.files import read_bytes
+from engine.files import read_bytes, reason_of
 from engine.images import SUFFIXES, Image, ImageError, images_in, parts_of, read_image
 
 PASTE_BEGINS, PASTE_ENDS = "\x02", "\x03"
@@ -150,8 +150,7 @@ def read_file(name: str, folder: Path) -> Attachment:
     except ImageError as error:
         raise AttachmentError(str(error)) from error
     except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise AttachmentError(f"@{shown} cannot be read: {reason}") from error
+        raise AttachmentError(f"@{shown} cannot be read: {reason_of(error)}") from error
     if b"\0" in data:
         raise AttachmentError(f"@{shown} is a binary file: attach text or images")
     try:

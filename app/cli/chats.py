@@ -52,7 +52,7 @@ SPEAKERS = {"system": "system", "user": "you", "assistant": "assistant"}
 class NoSuchChatError(EngineError):
     """No chat, or more than one, is meant by what was typed."""
 
-    title = "Which chat?"
+    title = "Unknown chat"
 
 
 @click.group(name="chats", invoke_without_command=True)

@@ -301,13 +301,14 @@ def token_ids(typed: str) -> tuple[int, ...]:
     text = typed
     if _IDS.fullmatch(typed) is None:
         from app.console import read_input
-        from engine.files import RECORDS_BYTES, read_text
+        from engine.files import RECORDS_BYTES, read_text, reason_of
 
         try:
             is_input = typed == "-"
             text = read_input() if is_input else read_text(Path(typed), limit=RECORDS_BYTES)
         except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"{typed} cannot be read as token ids: {error}") from error
+            why = f"{typed} is not a list or file of token ids: {reason_of(error)}"
+            raise click.UsageError(why) from error
     words = text.replace("[", " ").replace("]", " ").replace(",", " ").split()
     wrong = next((n for n, word in enumerate(words) if not word.isdecimal()), None)
     if wrong is not None:

@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from engine.experiment.arm import ExperimentError
-from engine.files import expanded, is_file, read_text
+from engine.files import expanded, is_file, read_text, reason_of
 from engine.parsing import parse_json
 
 PACKAGED = Path(__file__).resolve().parent / "prompt_sets"
@@ -93,7 +93,7 @@ def read_jsonl(path: Path) -> list[tuple[str, str]]:
     try:
         lines = read_text(path, limit=PROMPTS_BYTES).split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{path} cannot be read as prompts: {error}") from error
+        raise ExperimentError(f"{path} cannot be read as prompts: {reason_of(error)}") from error
     prompts = [
         _parsed(line, number, f"{path.name}, line {number}")
         for number, line in enumerate(lines, 1)

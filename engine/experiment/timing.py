@@ -46,7 +46,7 @@ class Ran(NamedTuple):
 class OutOfTimeError(EngineError):
     """The time limit ended before a run was complete."""
 
-    title = "Time is up"
+    title = "The time limit is reached"
 
 
 class EngineDiedError(EngineError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.configuration import SamplingSettings
 from engine.errors import EngineError
-from engine.files import SETTINGS_BYTES, expanded, read_text
+from engine.files import SETTINGS_BYTES, expanded, read_text, reason_of
 from engine.parsing import parse_json
 from engine.requests import Grammar
 
@@ -64,7 +64,7 @@ def read_grammar(path: Path, *, is_schema: bool) -> Grammar:
     try:
         text = read_text(expanded(path), limit=SETTINGS_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise GrammarError(f"{path} cannot be read: {error}") from error
+        raise GrammarError(f"{path} cannot be read: {reason_of(error)}") from error
     grammar = Grammar(text, is_schema=is_schema, name=path.name)
     check_grammar(grammar)
     return grammar

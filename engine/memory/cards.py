@@ -95,7 +95,7 @@ def find_card(name: str) -> Card:
     near = nearest(_key(name), _by_key(), n=4, cutoff=0.6)
     names = dict.fromkeys(card.name for key in near for card in _by_key()[key])
     hint = f"did you mean {' or '.join(list(names)[:3])}?" if names else CARDS_HINT
-    raise UnknownCardError(f"unknown card {name.strip()!r}: {hint}")
+    raise UnknownCardError(f"no card is called {name.strip()!r}: {hint}")
 
 
 def card_of(device: Device) -> Card | None:

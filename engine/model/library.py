@@ -293,7 +293,7 @@ def _not_found(
 
     by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
-    hint = "no model was found; `kvchat models install-starter` downloads a small one."
+    hint = "this machine has no model; `kvchat models install-starter` downloads a small one."
     if any(text.lower() in (entry.name, *entry.aliases) for entry in entries()):
         hint = f"`kvchat models get {text}` downloads it."
     elif near:

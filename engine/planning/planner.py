@@ -442,7 +442,7 @@ def _absences(plan: Plan) -> Iterator[str]:
     if file.origin is not None:
         yield (
             f"{file.path} is not on this machine; the plan uses the header of {file.origin}: "
-            "download the file and write its path instead"
+            "download the file and use its path in the command"
         )
     if now.draft is not None and not now.draft.model_path.is_absolute():
         yield (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from engine.errors import EngineError, HardwareError, shown
-from engine.files import expanded, open_file
+from engine.files import expanded, open_file, reason_of
 from engine.memory.units import GIB, MIB, parse_bytes
 
 T = TypeVar("T")
@@ -114,8 +114,7 @@ def parse_file(text: str) -> Path:
         with open_file(path) as file:
             start = file.read(4)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise OptionError(f"{text.strip()} cannot be read: {reason}") from error
+        raise OptionError(f"{text.strip()} cannot be read: {reason_of(error)}") from error
     if start != b"GGUF":
         raise OptionError(f"{path.name} is not a GGUF file: choose another file, or type its path")
     return path

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from engine.configuration import Configuration
 from engine.errors import PresetError
-from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.files import RECORDS_BYTES, read_text, reason_of, replace_file
 from engine.memory.units import MIB
 from engine.model.architecture import Model
 from engine.validation import did_you_mean
@@ -217,7 +217,7 @@ def install(
     try:
         existing, mode = read_text(path, limit=RECORDS_BYTES), path.stat().st_mode & 0o777
     except (OSError, UnicodeDecodeError) as error:
-        raise ExportError(f"{path} cannot be read: {error}") from error
+        raise ExportError(f"{path} cannot be read: {reason_of(error)}") from error
     merged, backup = format_.merge(existing, exported.text), path.with_name(f"{path.name}.bak")
     number = 1
     while backup.exists():

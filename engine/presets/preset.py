@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from engine import configuration as limits
 from engine.configuration import Count, EngineSettings, KVTypeName, SamplingSettings
 from engine.errors import PresetFileError, ServerError, shown
-from engine.files import SETTINGS_BYTES, expanded, read_text
+from engine.files import SETTINGS_BYTES, expanded, read_text, reason_of
 from engine.memory.units import GIB, MAX_BYTES
 from engine.parsing import parse_toml
 from engine.servers import parse_server
@@ -118,7 +118,7 @@ def read_preset(path: Path) -> Preset:
     try:
         return parse_preset(read_text(path, limit=SETTINGS_BYTES), path.name)
     except (OSError, UnicodeDecodeError) as error:
-        raise PresetFileError(f"{path} cannot be read: {error}") from error
+        raise PresetFileError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
 def parse_preset(text: str, source: str) -> Preset:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from engine.background import start_thread
 from engine.errors import ServerError
+from engine.files import reason_of
 from engine.process.watchdog import describe_exit, start
 from engine.servers import KEY_VARIABLE, LOOPBACK
 
@@ -67,8 +68,7 @@ def free_port(host: str) -> int:
             port: int = probe.getsockname()[1]
             return port
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ServerError(f"cannot listen at {host}: {reason}") from error
+        raise ServerError(f"cannot listen at {host}: {reason_of(error)}") from error
 
 
 def address_of(host: str, port: int) -> str:

@@ -35,7 +35,7 @@ def test_a_card_is_found_however_its_name_is_written(name: str, mib: int) -> Non
         ("banana", "such as 24GiB"),
         ("RTX 4060 Ti", "choose one of GeForce RTX 4060 Ti 8GB, GeForce RTX 4060 Ti 16GB"),
         ("M4 Max", "M4 Max 36GB, M4 Max 48GB"),
-        ("", "unknown card ''"),
+        ("", "no card is called ''"),
     ],
 )
 def test_an_unknown_or_ambiguous_name_is_refused_with_what_is_near(name: str, hint: str) -> None:

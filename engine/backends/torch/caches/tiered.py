@@ -91,7 +91,9 @@ class TieredCache(KVCache):
                 file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  until promoted
                 file.write(self._saved)
             except OSError as error:
-                raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
+                raise CacheStoreError(
+                    f"{self._folder} cannot be written: {error.strerror}"
+                ) from error
             self._saved, self._file = b"", file
 
     def promote(self) -> None:
@@ -116,7 +118,7 @@ class TieredCache(KVCache):
             self._file.seek(0)
             return self._file.read()
         except OSError as error:
-            raise CacheStoreError(f"{self._folder} cannot be read: {error}") from error
+            raise CacheStoreError(f"{self._folder} cannot be read: {error.strerror}") from error
 
     def _promoted(self) -> KVCache:
         if self._cache is None:
