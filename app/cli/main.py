@@ -76,7 +76,7 @@ WEB_DRIVER = "TEXTUAL_DRIVER"
 
 
 class TerminalError(EngineError):
-    """The screen was asked for where there is no terminal."""
+    """The screen needs a terminal, but there is none."""
 
     title = "No terminal"
 

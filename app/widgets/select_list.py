@@ -22,7 +22,7 @@ from app.render.lines import EMPTY, Line, Run, clipped
 from app.widgets.ink import Ink, highlighted
 
 MARKER_WIDTH = 2
-"""Cells at the left, where a sign stands beside the marked row."""
+"""Cells at the left for the sign of the highlighted row."""
 
 Key = TypeVar("Key")
 LineOf = Callable[[int], Line]

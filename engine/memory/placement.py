@@ -1,4 +1,4 @@
-"""Which device each layer lies on, the weights that follow it, and those that are copied to a GPU.
+"""The device of each layer and its weights, and the weights that are copied to a GPU for a batch.
 
 Rules of llama.cpp 0c1e57098 (`load_tensors` in `src/llama-model.cpp`): the last layers go to the
 GPUs, the output layer counting as one more; several GPUs share them by free memory or by given
