@@ -118,4 +118,4 @@ class CockpitSnapshot:
     thinking: Thinking | None = None
     """Progress of the reply's thinking."""
     n_beside: int = 0
-    """Other running replies."""
+    """Number of other running replies."""

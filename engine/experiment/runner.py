@@ -103,7 +103,7 @@ class Runner:
     """Measures prompts."""
 
     engine: BlockingClient
-    """Has a model loaded."""
+    """Client of an engine that has loaded the model."""
     configuration: Configuration
     """Configuration of the model; arms may change parts of it."""
     arms: Sequence[Arm]

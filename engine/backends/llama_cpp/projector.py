@@ -44,7 +44,7 @@ NO_LIBRARY = (
 
 @dataclass(frozen=True, slots=True)
 class ImageChunk:
-    """A segment of an image: its tokens between two words."""
+    """Image tokens between two text tokens; an image has one or more segments."""
 
     image: str
     """Key of the image."""
