@@ -131,7 +131,6 @@ class Composer(TextArea):
         return [(row, match) for row, match in found if match[0] in self._pastes]
 
     def _labelled(self, text: str) -> str:
-        """Store a paste and return its label."""
         number = len(self._pastes) + 1
         label = f"[paste {number}: {paste_size(text)}]"
         self._pastes[label] = without_marks(text)

@@ -261,7 +261,6 @@ class SelectList(ScrollView, Ink, can_focus=True):
 
     @property
     def _n_visible(self) -> int:
-        """Lines for rows."""
         return self.size.height - self._head_height
 
     def _lay_out(self) -> None:
