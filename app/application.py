@@ -183,7 +183,7 @@ class KvchatApp(App[None]):
         timeout: float | None = None,
         markup: bool = False,  # noqa: ARG002  Textual's own name
     ) -> None:
-        """Show a notice letter by letter: it may hold titles, paths and texts of anybody.
+        """Show a notice without markup, because it may contain titles, paths and foreign texts.
 
         Action ids in braces become keys; see `with_keys`.
         """
@@ -304,7 +304,7 @@ class KvchatApp(App[None]):
     # --- the model ---
 
     def load(self, configuration: Configuration | None) -> None:
-        """Load a configuration; None stays with what is there."""
+        """Load a configuration; with None, the loaded model stays."""
         if configuration is not None:
             self.conversation.load(configuration)
             self._estimate(configuration)
@@ -319,7 +319,7 @@ class KvchatApp(App[None]):
         call_if_open(self.chat, self.conversation.meters.show, planned=planned)
 
     def open_model(self, path: Path | str | None) -> None:
-        """Load a model with the configuration that suits it; None stays with what is there.
+        """Load a model with the configuration that suits it; with None, the loaded model stays.
 
         A text may be the address of a server, as `Configuration.address` writes it.
         """
@@ -446,7 +446,7 @@ class KvchatApp(App[None]):
         self.push_screen(screen, chosen)
 
     def action_compare(self) -> None:
-        """Compare two ways to answer what stands in the composer, or the last question."""
+        """Open the comparison with the text in the composer, or with the last question."""
         from app.chat.comparing import obstacle
         from app.screens.compare import CompareScreen
 

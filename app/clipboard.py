@@ -79,7 +79,7 @@ def _hint() -> str:
 
 PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 FAST_LETTERS = 64
-"""Letters of one read from which they count as a paste: nobody types that fast."""
+"""Number of characters in one read that count as a paste, because nobody types so fast."""
 _FAST = re.compile(rf"\x1b[^\x00-\x1f\x7f]*|[^\x00-\x1f\x7f-\x9f]{{{FAST_LETTERS},}}")
 ESCAPE_SIGN = "\u241b"
 

@@ -188,7 +188,6 @@ def _own_kinds(kind: type[DOMNode]) -> Iterator[type[DOMNode]]:
 
 
 def _by_id(app: App[Any], bindings: list[Binding]) -> tuple[KeyHelp, ...]:
-    """Keys of the same binding as one entry."""
     names: dict[str, list[str]] = {}
     last: dict[str, Binding] = {}
     for binding in bindings:

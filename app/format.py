@@ -5,7 +5,7 @@ from datetime import datetime
 from engine.memory.units import GIB, KIB, MIB, format_bytes
 
 NO_VALUE = "\N{EN DASH}"
-"""Shown where there is no number yet."""
+"""Text in place of a missing number."""
 
 ROUGH = "~"
 """Shown before a figure that the noise of the machine blurs."""
@@ -28,7 +28,7 @@ def tokens(n: int) -> str:
 
 
 def context_size(n: int) -> str:
-    """A context in at most five characters, by powers of two where it is one: `8k` is 8,192."""
+    """A context size in at most five characters; multiples of 1,024 in k: `8k` is 8,192."""
     if n < _KIB or n % _KIB:
         return tokens(n)
     if n % _KIB**2 == 0:
@@ -96,7 +96,7 @@ def count(n: int | None) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A share in whole per cents, a dash where there is none."""
+    """A share in whole percent; a dash for None."""
     return NO_VALUE if fraction is None else f"{100 * fraction:.0f}%"
 
 
@@ -184,7 +184,7 @@ def acceptance(n_accepted: int, n_verified: int) -> str:
 
 
 def gain_mark(saved_s: float | None, error_s: float | None) -> str | None:
-    """What stands before a gain that may be off by `error_s`; None where it is no figure at all."""
+    """Sign before a gain with the error `error_s`; None if the error hides the gain."""
     if saved_s is None or error_s is None or abs(saved_s) <= error_s:
         return None
     return ROUGH if error_s > ROUGH_GAIN * abs(saved_s) else ""

@@ -217,7 +217,7 @@ def removal_of(path: Path) -> Removal:
     A link to a file elsewhere goes alone.
 
     Raises:
-        ModelFileError: it lies in Ollama's store, which keeps books of its own.
+        ModelFileError: the model belongs to Ollama, which records its own files.
     """
     name = model_name(path)
     if path.parent.name == BLOBS and name != path.stem:

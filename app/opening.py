@@ -265,7 +265,7 @@ def preset_servers() -> list[tuple[str, str | None]]:
 
 
 def last_model() -> str | None:
-    """The address of the model of the chat used last; None where there is no chat.
+    """Address of the model of the chat used last; None if there is no chat.
 
     Raises:
         StoreError: the chats cannot be read.

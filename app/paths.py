@@ -16,7 +16,7 @@ OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 
 def typed_path(text: str) -> Path:
-    """The path that somebody typed; `~` is a home folder where there is one."""
+    """Path from a typed text; `~` is a home folder."""
     return expanded(text.replace("\0", "\ufffd"))
 
 

@@ -35,7 +35,7 @@ VARIABLE_SOURCES = {
     "mem-compute": "text-success",
     "mem-overhead": "text-warning",
 }
-"""The colour of a theme that stands in for a variable of kvchat, where the theme has none."""
+"""Colours of a theme that replace variables of kvchat which the theme lacks."""
 
 FREE_VARIABLES = ("kv-free", "mem-free")
 """The empty parts of bars: the foreground, faint."""

@@ -50,7 +50,7 @@ class Hashes(Strict, frozen=True):
     model: tuple[Digest, ...] = Field(min_length=1)
     """One per file of the model."""
     lora: tuple[Digest, ...] = ()
-    """One per adapter."""
+    """Digest of each adapter file."""
     grammar: tuple[Digest, ...] = ()
     """Digests of the JSON schema and the grammar."""
 

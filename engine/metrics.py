@@ -164,7 +164,6 @@ class Metrics:
 
 
 def _gauges(event: Event) -> Iterator[tuple[Series, float | None]]:
-    """Values that an event of the engine sets."""
     match event:
         case Loaded(elapsed_s=elapsed_s, buffers=buffers, n_threads=n_threads):
             yield ("load_seconds", ()), elapsed_s

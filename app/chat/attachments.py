@@ -47,7 +47,7 @@ class AttachmentError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text that goes with a message."""
+    """A text that is attached to a message."""
 
     name: str
     """The path of a file as it was written, or the number of a paste."""

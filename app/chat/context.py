@@ -207,7 +207,7 @@ class TokenCounts:
         self._asked: tuple[int, str] | None = None
 
     def of(self, text: str) -> int | None:
-        """The tokens of a text; None until they are counted, or if nobody can count."""
+        """Number of tokens of a text; None until they are counted, or without a tokenizer."""
         if not text:
             return 0
         if text not in self._known and self._asked is None:

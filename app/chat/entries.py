@@ -73,7 +73,7 @@ def with_question(messages: Sequence[Message], question: str) -> tuple[Message, 
 
 
 def index_of(message_id: int | None, path: Sequence[StoredMessage]) -> int:
-    """The index of a message on a path; 0 where it is not on it."""
+    """Index of a message on a path; 0 if the message is not on the path."""
     if message_id is None:
         return 0
     return next((i for i, message in enumerate(path) if message.id == message_id), 0)
@@ -227,7 +227,7 @@ class ChatNotes:
         self.is_changed = True
 
     def toggle(self, message_id: int, text: str) -> None:
-        """Add a note after a message, or remove it if it is there."""
+        """Add a note after a message, or remove the note that is there already."""
         found = self.find(message_id, text)
         if found is None:
             self.add(message_id, text)

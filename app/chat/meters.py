@@ -34,7 +34,7 @@ from engine.events import (
 from engine.model.ollama import model_title
 
 BIN_S = 0.5
-"""Time that one column of a history stands for, in seconds."""
+"""Seconds that one column of a history covers."""
 WINDOW_S = 2.0
 """Time over which the live speed is averaged, in seconds."""
 MIN_TIMED_S = 2.0

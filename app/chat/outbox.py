@@ -45,7 +45,7 @@ class QueuedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A paste or file that goes with a message."""
+    """A paste or file that is attached to a message."""
 
     label: str
     """`paste 1`, or the name of a file."""

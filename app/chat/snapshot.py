@@ -99,7 +99,7 @@ class CockpitSnapshot:
     n_of_chat: int | None = None
     """Estimated tokens of the shown chat if the cells do not hold it."""
     n_written: int | None = 0
-    """Tokens of the text in the composer; None while they are counted, 0 if nobody can count."""
+    """Tokens of the text in the composer; None while they are counted, 0 without a tokenizer."""
     prompt: PromptReady | None = None
     """The last prompt of the shown chat."""
     n_slots: int = 1
@@ -118,4 +118,4 @@ class CockpitSnapshot:
     thinking: Thinking | None = None
     """Progress of the reply's thinking."""
     n_beside: int = 0
-    """Other running replies."""
+    """Number of other running replies."""

@@ -192,7 +192,7 @@ def _chosen(models: Sequence[CachedModel], keys: Sequence[str]) -> list[Segment]
 
 
 def _titles() -> dict[int, str]:
-    """The titles of the chats, none where there is no database yet or it cannot be read."""
+    """Titles of the chats by id; empty if there is no readable database."""
     titles, problem = chat_titles(paths.database_path())
     if problem is not None:
         log_line(problem)

@@ -444,7 +444,7 @@ class _Imported:
 
 
 def _opened(name: str, progress: Progress) -> BinaryIO:
-    """A file, or a copy of standard input: nobody waits for that while the chats are locked."""
+    """A file, or a copy of standard input, so that no chat is locked while input is awaited."""
     with _named_faults(name):
         if name != STANDARD:
             return BufferedReader(open_file(expanded(name)))

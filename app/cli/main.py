@@ -78,7 +78,7 @@ WEB_DRIVER = "TEXTUAL_DRIVER"
 
 
 class TerminalError(EngineError):
-    """The screen was asked for where there is no terminal."""
+    """The screen needs a terminal, but there is none."""
 
     title = "No terminal"
 

@@ -80,7 +80,7 @@ class Size(Parsed[int]):
 
 
 class Layers(Parsed[int | str]):
-    """A number of layers, `all`, or `auto` where it is allowed."""
+    """A number of layers, `all`, or `auto` if it is allowed."""
 
     def __init__(self, *, has_auto: bool = False) -> None:
         words = {"all", "auto"} if has_auto else {"all"}
@@ -166,7 +166,7 @@ def _projector(text: str) -> str:
 
 
 ADAPTER = Parsed("FILE[:SCALE]", _adapter)
-"""An adapter that is there, with its scale."""
+"""An existing adapter file with its scale."""
 GPUS: Parsed[Any] = Parsed("SIZE|HOST:GPUS", _lazily("engine.memory.cards:parse_devices"))
 """GPUs by size or card, of this machine or of another: `2x24GiB`, `host1:2x24GiB`."""
 AGE = Parsed("AGE", _age)

@@ -67,7 +67,6 @@ def command(
 def _draft_options(
     model: str, folders: Sequence[Path], machine: MachineKind, progress: Progress
 ) -> DraftOptions:
-    """The models of the folders as drafts of a model."""
     planner, searched = user_planner(), list(folders) or model_folders()
     try:
         path = find_model(model, searched)

@@ -30,7 +30,7 @@ class PlainChat:
 
     engine: BlockingClient
     request: GenerationRequest
-    """Everything of a request but its messages; where it has some, they come first."""
+    """Settings of each request; messages in it precede the chat."""
     observe: Callable[[Event], None]
     """Sees every event."""
 

@@ -314,7 +314,6 @@ def worker_lines(plan: Plan, width: int) -> list[Line]:
 
 
 def _flags(arguments: list[str]) -> list[str]:
-    """Each flag with its value."""
     groups: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or not groups:

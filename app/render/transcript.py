@@ -314,7 +314,6 @@ def divider_lines(summary: str, undoes: str, width: int) -> list[Line]:
 
 
 def _file_line(file: Attachment, width: int) -> Line:
-    """An attached file: name and size."""
     size = fmt.counted(file.text.count("\n") + 1, "line") if file.text else "empty file"
     if file.image is not None:
         size = f"image, {file.image.width} x {file.image.height}"

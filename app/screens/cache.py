@@ -132,7 +132,6 @@ class CacheScreen(ListDetail[None]):
         self.query_one("#cache-detail", LinesView).present(render)
 
     def _read_titles(self, entries: Sequence[CacheEntry]) -> None:
-        """Read the titles of the chats if an owner is new."""
         owners = {owner for entry in entries for owner in entry.owners}
         if owners <= self._titles.keys():
             return

@@ -80,7 +80,7 @@ class ExportScreen(ListDetail[None]):
         action: str,
         parameters: tuple[object, ...],  # noqa: ARG002  Textual's signature
     ) -> bool:
-        """Offer what the format can do."""
+        """Offer the installation only if the format has a path for it."""
         return action != "install" or self.install_path is not None
 
     def _text(self) -> Exported | None:

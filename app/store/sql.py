@@ -107,7 +107,7 @@ def add_messages(
 
 
 def _as_text(name: str | None) -> str | None:
-    """The name of a file, with backslash and code in place of what is not UTF-8."""
+    """File name with bytes that are not UTF-8 written as a backslash and their code."""
     return None if name is None else name.encode(errors="backslashreplace").decode()
 
 

@@ -102,7 +102,7 @@ class Composer(TextArea):
 
     @property
     def pastes(self) -> list[tuple[str, str]]:
-        """The pastes that are there: `paste 1` and its text."""
+        """The folded pastes in the composer: `paste 1` and its text."""
         return [(f"paste {match[1]}", self._pastes[match[0]]) for _, match in self._labels()]
 
     def action_open_paste(self) -> None:
@@ -122,7 +122,7 @@ class Composer(TextArea):
         self.notify("There is no folded paste to expand.", timeout=3)
 
     def _labels(self) -> list[tuple[int, re.Match[str]]]:
-        """The labels that stand for a paste, and their lines."""
+        """The labels of folded pastes, and their lines."""
         found = (
             (row, match)
             for row in range(self.document.line_count)
@@ -131,7 +131,6 @@ class Composer(TextArea):
         return [(row, match) for row, match in found if match[0] in self._pastes]
 
     def _labelled(self, text: str) -> str:
-        """Store a paste and return its label."""
         number = len(self._pastes) + 1
         label = f"[paste {number}: {paste_size(text)}]"
         self._pastes[label] = without_marks(text)

@@ -22,7 +22,7 @@ from app.render.lines import EMPTY, Line, Run, clipped
 from app.widgets.ink import Ink, highlighted
 
 MARKER_WIDTH = 2
-"""Cells at the left, where a sign stands beside the marked row."""
+"""Cells at the left for the sign of the highlighted row."""
 
 Key = TypeVar("Key")
 LineOf = Callable[[int], Line]
@@ -261,7 +261,6 @@ class SelectList(ScrollView, Ink, can_focus=True):
 
     @property
     def _n_visible(self) -> int:
-        """Lines for rows."""
         return self.size.height - self._head_height
 
     def _lay_out(self) -> None:

@@ -81,7 +81,7 @@ Facts = dict[str, str | int | None]
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """A benchmark as far as it has come."""
+    """Results of a benchmark so far."""
 
     machine: Facts
     subject: Facts

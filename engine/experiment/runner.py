@@ -56,7 +56,7 @@ class Unit(NamedTuple):
 
 
 class ArmReply:
-    """One reply of an arm, as far as it has come."""
+    """One reply of an arm, complete or running."""
 
     def __init__(self, arm: Arm) -> None:
         self.arm = arm
@@ -103,7 +103,7 @@ class Runner:
     """Measures prompts."""
 
     engine: BlockingClient
-    """Has a model loaded."""
+    """Client of an engine that has loaded the model."""
     configuration: Configuration
     """Configuration of the model; arms may change parts of it."""
     arms: Sequence[Arm]
@@ -231,7 +231,7 @@ def _row(answers: Sequence[ArmReply]) -> Row:
 def ends_in_loop(token_ids: Sequence[int]) -> bool:
     """Whether a reply ends with a period repeated `LOOP_TIMES` times, `MIN_LOOP` tokens or more.
 
-    Look-up is at its best there, and nobody wants that text.
+    Such text is useless, and lookup would gain most on it.
     """
     for period in range(1, len(token_ids) // LOOP_TIMES + 1):
         n = max(LOOP_TIMES * period, MIN_LOOP)

@@ -28,7 +28,7 @@ MIN_RUN_S, MAX_RUN_S = 0.25, 2.0
 MAX_CTX = MAX_DEEP + MAX_DEEP // 4 + MAX_PROMPT + 256
 UBATCHES = (64, 128, 256, 512, 1024)
 SLOWEST, STALL_S = 4.0, 1.0
-"""A run is stopped at so many times the time of the best settings, and a second for stalls."""
+"""A run is stopped at 4 times the time of the best settings, plus one second for stalls."""
 BUSY_SHARE = 0.25
 """Share of the cores used by other programs from which no thread count is chosen."""
 START_WORKS: tuple[WorkName, ...] = ("near", "prompt")

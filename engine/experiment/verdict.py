@@ -1,4 +1,4 @@
-"""Which arm is faster than plain decoding, as far as drafts explain it, and which to use."""
+"""Decide which arms are faster than plain decoding, and which setting to recommend."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -99,7 +99,7 @@ class Session:
         """Restore prompts from these tiers, and save the states of replies in them.
 
         Args:
-            tiers: Of this model, its settings and its build; the caller closes them.
+            tiers: Cache tiers for this model, its settings and build; the caller closes them.
             settings: The tiers' settings.
         """
         self._recall.attach(tiers, settings)

@@ -224,7 +224,6 @@ class Grammars:
         return mask
 
     def _matcher(self, grammar: Grammar) -> "LLMatcher":
-        """A matcher in the initial state of a grammar."""
         from llguidance import LLMatcher
 
         compiled = self._compiled.pop(grammar, None)

@@ -167,7 +167,7 @@ def request_of(configuration: Configuration, target: Target, n_rows: int | None 
 def with_measured(
     planned: Estimate, buffers: tuple[BufferSize, ...], draft: Model | None = None
 ) -> Estimate:
-    """Replace an estimate's figures by llama.cpp's, where it has any.
+    """Replace an estimate's figures by those that llama.cpp reported.
 
     The estimate must be for the devices that llama.cpp found. A cache is one number, which several
     devices share as in the formula, else like the weights. The draft's weights come from its tensor

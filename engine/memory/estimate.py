@@ -173,7 +173,7 @@ def _add_head(ledger: Ledger, graph: Graph) -> None:
 
 
 def _add_projector(ledger: Ledger, projector: GgufFile, *, on_gpu: bool) -> None:
-    """Add a projector's tensors and its graph: they lie on one device, the first GPU if any."""
+    """Add a projector's tensors and graph to one device: the first GPU, or the CPU."""
     is_on_gpu = on_gpu and bool(ledger.gpus)
     device = ledger.gpus[0] if is_on_gpu else ledger.cpu
     weights = sum(tensor.nbytes for tensor in projector.tensors)
@@ -184,7 +184,7 @@ def _add_projector(ledger: Ledger, projector: GgufFile, *, on_gpu: bool) -> None
 
 
 def _add_adapters(ledger: Ledger, adapters: tuple[GgufFile, ...], where: Placement) -> None:
-    """Add adapters: each tensor lies beside the layer that it changes."""
+    """Add adapters: each tensor is on the device of the layer that it changes."""
     for tensor in (tensor for adapter in adapters for tensor in adapter.tensors):
         match, device = LAYER.match(tensor.name), ledger.cpu
         if match and int(match[1]) < len(where.layer_devices):
@@ -239,7 +239,7 @@ def shape_for(
 
 
 def cache_shape(configuration: Configuration) -> CacheShape:
-    """The cache that every target opens; flash attention `auto` is on where it is needed."""
+    """The cache that every target program opens; flash attention `auto` counts as on."""
     return CacheShape(
         n_ctx=configuration.n_ctx,
         n_ubatch=min(configuration.n_batch, configuration.n_ubatch),

@@ -105,7 +105,7 @@ def has_gpu_backend() -> bool:
 def find_gpus() -> tuple[Device, ...]:
     """The GPUs that drivers report: NVIDIA's and AMD's, and Apple's part of the memory.
 
-    An integrated GPU counts only where there is no other, as in llama.cpp 0c1e57098.
+    An integrated GPU is used only if there is no other, as in llama.cpp 0c1e57098.
     """
     amd = find_amd_gpus()
     own = (gpu for gpu in amd if not gpu.is_unified)
@@ -117,7 +117,7 @@ def find_gpus() -> tuple[Device, ...]:
 
 
 def find_nvidia_gpus() -> tuple[Device, ...]:
-    """The NVIDIA GPUs that the driver reports; none where there is no driver."""
+    """The NVIDIA GPUs that the driver reports; empty without a driver."""
     return _ask_nvml(lambda _, handle: [_nvidia_gpu(handle)])
 
 
@@ -235,7 +235,7 @@ def this_processor() -> Processor:
 
 
 def described_processor(cpuinfo: str) -> Processor:
-    """The first processor of a text as `/proc/cpuinfo` has it; empty where there is none."""
+    """Facts about the first processor in the text of `/proc/cpuinfo`; empty if it has none."""
     values: dict[str, str] = {}
     for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")

@@ -67,7 +67,7 @@ class CacheShape:
         return pad(min(self.n_cells, layer.window * n_windows + self.n_batch_tokens))
 
     def compressed_cells(self, layer: Layer) -> int:
-        """Cells of a layer's compressed cache in one stream; 0 where there is none."""
+        """Cells of a layer's compressed cache in one stream; 0 if it has none."""
         ratio = layer.compress_ratio
         return pad(-(-self.n_cells // ratio)) if ratio else 0
 

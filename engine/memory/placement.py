@@ -1,4 +1,4 @@
-"""Which device each layer lies on, the weights that follow it, and those that are copied to a GPU.
+"""The device of each layer and its weights, and the weights that are copied to a GPU for a batch.
 
 Rules of llama.cpp 0c1e57098 (`load_tensors` in `src/llama-model.cpp`): the last layers go to the
 GPUs, the output layer counting as one more; several GPUs share them by free memory or by given
@@ -137,7 +137,6 @@ def _place(
 def _layer_devices(
     now: Configuration, gpus: tuple[Device, ...], cpu: Device, n_layers: int
 ) -> Iterator[Device]:
-    """The device of each layer, then that of the output layer."""
     n_wanted = now.n_gpu_layers if gpus else 0
     n_offloaded = n_layers + 1 if n_wanted < 0 else min(n_wanted, n_layers + 1)
     ends = _share_ends(now, gpus)
@@ -220,7 +219,6 @@ def _used_gpus(now: Configuration, gpus: Sequence[Device]) -> tuple[Device, ...]
 
 
 def _share_ends(now: Configuration, gpus: tuple[Device, ...]) -> list[float]:
-    """The end of each GPU's share, from 0 to 1."""
     shares = [float(gpu.free_bytes) for gpu in gpus]
     if len(gpus) > 1 and any(now.tensor_split):
         shares = [*now.tensor_split, *[0.0] * (len(gpus) - len(now.tensor_split))]

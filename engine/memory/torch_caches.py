@@ -31,8 +31,8 @@ KIVI = {"kivi4": "q4_1"}
 """Types that quantise keys by channel and values by token, with their storage types."""
 DECOUPLED = "decoupled"
 GEOMETRIC, SEMANTIC = "q8_0", "q4_0"
-"""Of the halves of a decoupled key: pairs that rotate fast, and those that hardly rotate. Values
-are as the second half."""
+"""Types of the two halves of a `decoupled` key: pairs that RoPE rotates fast, and the others.
+Values have the second type."""
 WHOLE_KINDS = ("paged", "tiered", "means")
 """Types of whole caches, keys and values alike; `means` merges tokens."""
 STORED = "f16"  # in which types without a number format of their own store rows
@@ -45,7 +45,7 @@ N_BACK = 64  # tokens that can be rolled back; the longest draft is shorter (`MA
 N_MEAN = 4  # tokens of a mean; zerfoo takes 64, of which a text loses nearly everything
 PAGE = 16  # tokens of a block of `paged`: vLLM's default
 DEVICE_SHARE, HOST_SHARE = 0.5, 0.25
-"""Of the layers' bytes, which `tiered` leaves on the device and in memory; others are on disk."""
+"""Shares of the layers that `tiered` stores on the device and in RAM; the rest is on disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class KindName(KVTypes):
 
     @property
     def is_tiered(self) -> bool:
-        """Whether layers lie on the device, in RAM or on disk by turns."""
+        """Whether layers move between the device, RAM and disk."""
         return self.k == "tiered"
 
     @property
@@ -223,7 +223,7 @@ def slides(layer: CachedLayer, n_ctx: int, *, keeps_windows: bool) -> bool:
 
 
 def window_types(kind: KindName, computed: str) -> tuple[str, str]:
-    """Floating types of the keys and values of a sliding layer: the kind's where it has such."""
+    """Float types of the keys and values of a sliding layer: those of the cache type, if any."""
     keys, values = (each.form if each.method == "float" else computed for each in kind.kinds)
     return keys, values
 

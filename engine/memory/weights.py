@@ -146,7 +146,7 @@ def layer_bytes(
 
 
 def expert_pattern(n_cpu_moe: int) -> str | None:
-    """The pattern of the experts that stay in RAM: all below zero, None for none."""
+    """Name pattern of the experts that stay in RAM: a negative number is all; None for 0."""
     if not 0 <= n_cpu_moe < MAX_LAYERS:
         return EXPERTS
     layers = "|".join(map(str, range(n_cpu_moe)))

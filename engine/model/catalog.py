@@ -218,7 +218,6 @@ def _is_raised(mix: Mix, name: str, n_layers: int) -> bool:
 
 
 def _quantized(entry: CatalogEntry, quantization: str) -> Iterator[TensorInfo]:
-    """The tensor table of a file of that quantisation."""
     found = list(entry.tensors())
     is_tied = all(tensor.name != "output.weight" for tensor in found)
     n_layers, offset = len(entry.layers), 0

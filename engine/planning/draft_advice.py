@@ -1,4 +1,4 @@
-"""Whether a draft model is worth loading: the gain to expect of its size."""
+"""Estimate from its size how much a draft model gains, and whether to load it."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -66,7 +66,7 @@ class PlanOption:
     """The setup with a typed value; raises `OptionError`."""
     disabled: tuple[Disabled, ...] = ()
     chooser: Chooser | None = None
-    """The list that a step up opens."""
+    """The list of values that the key for the next value opens."""
 
     def disabled_reason(self, setup: Setup, facts: Facts) -> str:
         """Why the option has no effect in this setup; empty if it has one."""

@@ -46,7 +46,7 @@ class DraftOption:
     name: str
     advice: Advice
     path: Path | None = None
-    """None where it is not on this machine."""
+    """Path of the model; None if it is not on this machine."""
     nbytes: int | None = None
     """Size of its files, or of the catalogue's usual quantisation."""
     file_type: str | None = None

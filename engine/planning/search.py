@@ -51,7 +51,7 @@ SPEED_TOLERANCE = 0.5
 """Log2 of a speed ratio that does not count: one more layer in RAM is no reason for less context or
 fewer cache bits."""
 MAX_SPLIT_ROUNDS = 4
-"""Compute buffers move with the layers; a split hardly changes after this many corrections."""
+"""Number of corrections of a split; compute buffers move with the layers."""
 
 
 class Goal(StrEnum):

@@ -33,7 +33,7 @@ class DeviceReads:
     cache_bytes: int
     """Cache and recurrent state of one chat with a full context."""
     bandwidth: Bandwidth | None
-    """None where it is not known."""
+    """Bandwidth of the device; None if unknown."""
 
     def seconds(self, cache_share: float) -> float | None:
         """Time to read the weights and a share of the cache; None if the bandwidth is unknown."""

@@ -190,7 +190,6 @@ def _needles(found: Measurement, reference: Measurement | None, limit: float) ->
 def _worst(
     gate: str, limit: float, parts: list[_Part], figure: Callable[[Scores], Figure], text: str
 ) -> GateReading | None:
-    """The gate with the largest loss of the parts."""
     if not parts:
         return None
     worst = max(parts, key=lambda each: each.loss(figure))

@@ -123,7 +123,6 @@ def _read_script(request: ImportRequest) -> Imported:
 
 
 def _render_unit(request: ExportRequest) -> Exported:
-    """A unit for `systemctl --user`."""
     (program,), *rest = lines_of(serving(export.with_absolute_paths(request)))
     is_name = "/" not in program and program not in (".", "..")
     if not (is_name or program.startswith("/")) or program[0] in _PREFIXES:
@@ -250,7 +249,6 @@ def _words(value: object) -> list[str]:
 
 
 def _pairs(listed: object) -> dict[str, Any]:
-    """`NAME=VALUE` of a list."""
     texts = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
     return {name: text for name, _, text in (each.partition("=") for each in texts)}
 
@@ -349,7 +347,6 @@ def _macros(value: object) -> dict[str, str]:
 
 
 def _expanded(text: str, macros: Mapping[str, str]) -> str:
-    """Expand macros, also nested ones."""
     for _ in range(MAX_MACRO_DEPTH):
         parts = re.split(r"\$\{([^{}]*)\}", text)
         parts[1::2] = [macros.get(name, f"${{{name}}}") for name in parts[1::2]]

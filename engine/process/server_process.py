@@ -220,7 +220,6 @@ class ServerProcess:
         return f"{describe_exit(code)}. {self._last()}"
 
     def _last(self) -> str:
-        """Message with the last lines of the log."""
         try:
             with self.log_path.open("rb") as log:
                 log.seek(-min(self.log_path.stat().st_size, LAST_BYTES), os.SEEK_END)

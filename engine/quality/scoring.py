@@ -124,7 +124,6 @@ def score(
 def _compare(
     contexts: Sequence[OpenedContext], chunk: Sequence[int], next_tokens: Sequence[int]
 ) -> Iterator[Rows]:
-    """Yield the rows of a chunk for each context."""
     first, *others = contexts
     reference = reference_rows(first.sequence.verify(chunk).logits, next_tokens)
     yield own_rows(reference)

@@ -97,7 +97,6 @@ class Acceptance:
 
 
 def _cells(source: str, recent: float, confidence: float) -> tuple[Cell, ...]:
-    """The cells of an outcome, from the widest to the narrowest."""
     is_copied = recent >= MOSTLY_RIGHT
     bucket = bisect_right(CONFIDENCE_EDGES, confidence)
     return (source, None, None), (source, is_copied, None), (source, is_copied, bucket)

@@ -183,14 +183,14 @@ class DraftCost:
         self._silent: deque[float] = deque(maxlen=RECENT_DRAFTS)
         self._drafts: deque[tuple[int, float]] = deque(maxlen=RECENT_DRAFTS)
         self.ask = self.step = 0.0
-        """Plain steps of asking in vain, and per drafted token; 0 before the first one."""
+        """Times in plain steps: of a request without a draft, and per drafted token; at first 0."""
         if known is not None:
             self.add(0, known.ask)
             for _ in range(MIN_DRAFTS):
                 self.add(1, known.ask + known.step)
 
     def add(self, n_drafted: int, n_steps: float) -> None:
-        """Record the time of asking for a draft; `n_drafted` is 0 if there was none."""
+        """Record the time of a request for a draft; `n_drafted` is 0 if there was none."""
         if n_drafted:
             self._drafts.append((n_drafted, n_steps))
         else:

@@ -44,7 +44,7 @@ NO_LIBRARY = (
 
 @dataclass(frozen=True, slots=True)
 class ImageChunk:
-    """A segment of an image: its tokens between two words."""
+    """Image tokens between two text tokens; an image has one or more segments."""
 
     image: str
     """Key of the image."""
@@ -168,7 +168,6 @@ class Projector:
         return ImageChunk(key, index, chunk, n_tokens, positions, n_positions), own
 
     def _forget(self, key: str) -> None:
-        """Drop a cached layout."""
         tokens, chunks = self._layouts.pop(key)
         for token in tokens:
             self._segments.pop(token, None)
@@ -342,7 +341,6 @@ class Projector:
 
     @contextmanager
     def _bitmap(self, image: Image) -> Iterator[object]:
-        """The pixels of an image."""
         mtmd, pixels = self._mtmd, image.pixels()
         colours = ctypes.cast(ctypes.c_char_p(pixels), ctypes.POINTER(ctypes.c_uint8))
         bitmap = mtmd.mtmd_bitmap_init(image.width, image.height, colours)

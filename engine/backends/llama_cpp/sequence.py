@@ -119,7 +119,6 @@ class LlamaCppSequence(Sequence):
         self._position_gap = len(tokens) - int(positions[-1])
 
     def _positions(self, tokens: Tokens[int]) -> Integers:
-        """Positions of the tokens and of the next one."""
         projector = self._backend.projector
         found = None if projector is None else projector.positions(tokens)
         return np.arange(len(tokens) + 1, dtype=np.int32) if found is None else found

@@ -223,7 +223,6 @@ def _read_recurrent(cursor: Cursor) -> Iterator[StatePart]:
 def _read_tensor(
     cursor: Cursor, n_cells: int, *, columns: bool = False
 ) -> tuple[TensorLayout, int]:
-    """Layout of the tensor at the cursor, and the offset of its data."""
     if columns:
         type_id, element_bytes, n_columns = cursor.read(COLUMNS)
         tensor = TensorLayout(type_id, element_bytes * n_columns, n_columns)

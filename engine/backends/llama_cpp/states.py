@@ -199,7 +199,6 @@ class States:
         return is_accepted
 
     def _remove(self, sequence_id: int) -> None:
-        """Drop all cells of a sequence."""
         llama_cpp.llama_memory_seq_rm(self._memory, sequence_id, -1, -1)
 
 

@@ -88,7 +88,6 @@ class LlamaServer:
                 self._complete_ids(reply)
 
     def _text_of(self, token_ids: tuple[int, ...]) -> str:
-        """Detokenize ids on the server."""
         text = self._texts.get(token_ids)
         if text is None:
             chunk = self._http.post_json("/detokenize", {"tokens": list(token_ids)})

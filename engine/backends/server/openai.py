@@ -149,7 +149,6 @@ def _choice(chunk: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _texts(choice: Mapping[str, object]) -> tuple[str, str]:
-    """Thinking and text of a choice."""
     delta = choice.get("delta")
     parts = delta if isinstance(delta, dict) else choice
     thought = next((parts[name] for name in REASONING if isinstance(parts.get(name), str)), "")

@@ -110,7 +110,6 @@ class CustomPredictor:
         return None if drafted is None else checked_token(drafted, self._n_vocab)
 
     def _leave(self) -> None:
-        """Close an abandoned generator."""
         close = getattr(self._proposed, "close", lambda: None)
         self._proposed = iter(())
         close()

@@ -97,7 +97,7 @@ def part_scales(widths: Sequence[int]) -> Tensor:
 
 
 def evicting_codec(head_dim: int) -> Codec:
-    """Nothing: tokens that have left a sliding window."""
+    """Codec that stores nothing, for tokens that have left a sliding window."""
     return Codec(
         0,
         lambda rows: rows.new_empty((*rows.shape[:3], 0), dtype=torch.uint8),
