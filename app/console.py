@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, is_dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -85,15 +84,11 @@ def print_json(value: object) -> None:
 
 
 def jsonable(value: object) -> object:
-    """A record, path or set as values of JSON: records by their fields."""
+    """A record or path as values of JSON: records by their fields."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Path):
         return str(value)
-    if isinstance(value, Enum):
-        return str(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
 from rich.table import Table
@@ -13,6 +14,7 @@ from app import console
 from app.console import Progress
 from app.tables import HarmlessConsole, plain_table
 from app.tables import console as rich_console
+from engine.planning.models import ModelOption
 from tests.app.cli.terminals import HOSTILE, harmful, shown_by
 
 
@@ -22,6 +24,22 @@ def test_json_is_harmless_and_loses_nothing(capsys: pytest.CaptureFixture[str]) 
     assert not harmful(shown)
     assert "naïve 日本" in shown
     assert json.loads(shown)["text"] == HOSTILE
+
+
+def test_records_and_paths_are_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    console.print_json([ModelOption("a", "b", ()), Path("/m/a.gguf")])
+    record, path = json.loads(capsys.readouterr().out)
+    assert (record["key"], path) == ("a", "/m/a.gguf")
+    with pytest.raises(TypeError, match="object has no form"):
+        console.print_json(object())
+
+
+def test_a_note_during_progress_stands_on_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with console.Progress() as progress:
+        progress.note("it is slow")
+    assert capsys.readouterr().err == "kvchat: it is slow\n"
 
 
 def test_a_name_that_is_no_text_is_shown_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:

@@ -195,3 +195,52 @@ def test_an_engine_that_hangs_in_a_reply_ends_the_command_though_it_starts_again
     assert main.run(asked("run", model)) == 1
     assert "The engine stopped answering: for 15 s" in capsys.readouterr().err
     assert client.is_closed
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["run", "--batch", "{model}"], "use --batch FILE and --out FILE together"),
+        (["run", "hello", "--out", "o.jsonl"], "use --batch FILE and --out FILE together"),
+        (["run", "--model", "{model}", "--batch", "{model}", "--out", "{model}"], "the same file"),
+        (["run", "hello", "--parallel", "2"], "--parallel works only with --batch"),
+        (["run", "--tokens", "gone.txt"], "cannot be read as token ids"),
+        (["run", "--tokens", "[ ]"], "token ids"),
+        (["run", "hello", "--lora", "{model}:much"], "is not a scale"),
+        (["fit", "qwen3-8b", "--json", "--format", "lm-studio"], "use only one"),
+        (["export"], "specify MODEL"),
+        (["{model}", "--model", "{model}"], "specify the model once"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_a_model_is_loaded(
+    typed: list[str],
+    words: str,
+    client: ScriptedClient,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main.run([each.format(model=model) for each in typed]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not client.loads
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        (Script(("One two three",), fills_after=1), 0, "context is full: raise --ctx"),
+        (Script(("One two three",), fails_after=1), 1, "llama_decode returned"),
+        (Script(fails_to_load=("No memory", "load a smaller model")), 1, "load a smaller model"),
+        (Script(dies_after=1), 1, "killed by signal 9"),
+    ],
+)
+def test_a_reply_that_is_cut_or_fails_is_reported_on_standard_error(
+    script: Script,
+    code: int,
+    words: str,
+    client: ScriptedClient,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    client.play(script)
+    assert main.run(asked("run", model)) == code
+    assert words in " ".join(capsys.readouterr().err.split())

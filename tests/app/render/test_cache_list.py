@@ -3,16 +3,19 @@ from dataclasses import replace
 import pytest
 
 from app.cache import NOBODY, cached_chats
+from app.chat.snapshot import CockpitSnapshot, Phase
 from app.render.cache_list import (
     chat_line,
     detail_lines,
+    empty_text,
     log_lines,
     owners_text,
     state_line,
     table_head,
+    title_line,
 )
 from app.render.lines import Line, plain, width_of
-from engine.cache.report import CacheEntry, CacheNote
+from engine.cache.report import CacheEntry, CacheNote, CacheReport, TierUse
 from engine.memory.units import MIB
 
 NOW = 100_000.0
@@ -87,3 +90,31 @@ def test_the_log_has_every_note_the_newest_first_with_its_sign() -> None:
     assert newest.split()[1] == "!"
     assert text(log_lines((), 60)) == "nothing logged yet"
     assert len(log_lines(notes, 20)) > 2
+
+
+READY = CockpitSnapshot(phase=Phase.READY, model_name="tiny")
+OFF = CacheReport((TierUse("hot", 1, 1, 1, 1), TierUse("warm", 0, 0, 0, 0)))
+ON = CacheReport((TierUse("hot", 1, 1, 1, 1), TierUse("warm", 900, 0, 0, 1)), entries=(STATE,))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "words"),
+    [
+        (CockpitSnapshot(phase=Phase.LOADING), "load a model to list"),
+        (replace(READY, server="http://cellar"), "server manages its own cache"),
+        (READY, "not reported its states yet"),
+        (replace(READY, tiers=OFF), "the cache is turned off"),
+        (replace(READY, tiers=ON), "saves a state after each reply"),
+    ],
+)
+def test_an_empty_table_gives_the_reason(snapshot: CockpitSnapshot, words: str) -> None:
+    assert words in empty_text(snapshot)
+
+
+def test_the_title_counts_states_and_chats() -> None:
+    assert plain(title_line(READY, 0, is_by_chat=True)) == " saved states"
+    for is_by_chat, how in ((True, "by chat"), (False, "one by one")):
+        title = plain(title_line(replace(READY, tiers=ON), 1, is_by_chat=is_by_chat))
+        assert title == (
+            f" saved states  {how} · 1 state of 1 chat, the most recently used of 900 states · tiny"
+        )

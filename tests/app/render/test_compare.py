@@ -6,8 +6,8 @@ import pytest
 
 from app.render.compare import figure_lines, verdict_lines
 from app.render.lines import plain, width_of
-from engine.configuration import SpeculationSettings
-from engine.events import Finished
+from engine.configuration import SamplingSettings, SpeculationSettings, Verification
+from engine.events import CommittedToken, Finished, TokenKind, TokensCommitted
 from engine.experiment.arm import PLAIN, Arm, parse_arm
 from engine.experiment.comparison import Comparison, ReplyBlock
 from engine.experiment.runner import ArmReply
@@ -101,6 +101,28 @@ def test_texts_that_diverge_show_how_both_continue() -> None:
     comparison = compared((fox, dog, dog, fox))
     text = "diverges at token 9 in 2 of 2 replies: The red [fox ran] or [dog ran]"
     assert text in shown(comparison)
+
+
+@pytest.mark.parametrize(
+    ("margin", "temperature", "verification", "words"),
+    [
+        (0.05, 0.0, "coupled", "near tie: the logits differ by 0.050, so rounding decides"),
+        (1.5, 0.0, "rejection", "  the logits differ by 1.50"),
+        (None, 0.0, "coupled", "or [dog ran]"),
+        (1.5, 0.7, "rejection", "rejection sampling preserves the distribution"),
+    ],
+)
+def test_a_divergence_has_its_reason(
+    margin: float | None, temperature: float, verification: Verification, words: str
+) -> None:
+    request = replace(REQUEST, sampling=SamplingSettings(temperature=temperature))
+    fox, dog = (answer(arm, 100.0, f"The {animal} ran") for arm, animal in
+                ((PLAIN, "fox"), (LOOKUP, "dog")))  # fmt: skip
+    tokens = (CommittedToken(1, TokenKind.PLAIN, margin=margin),) * 9
+    fox.handle(TokensCommitted(tokens, ""))
+    comparison = compared((fox, dog, dog, fox), request=request)
+    comparison.speculation = SpeculationSettings(verification=verification)
+    assert words in shown(comparison, 200)
 
 
 @pytest.mark.parametrize("width", [20, 40, 78, 160])

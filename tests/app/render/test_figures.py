@@ -22,8 +22,10 @@ from engine.events import (
     Finished,
     FinishReason,
     GenerationStats,
+    PositionCounts,
     PromptReady,
     RoundFinished,
+    SourceCounts,
     TiersChanged,
     WorkerStopped,
 )
@@ -269,3 +271,46 @@ def test_the_same_on_a_noisy_machine_is_marked() -> None:
 def test_a_session_counts_what_replies_with_drafts_saved() -> None:
     chat = known().answer([replace(PLAIN, steps=9.0)] * 48).answer([PLAIN] * 12)
     assert all(re.search(rf"{NO_VALUE} +\+9.0 s", row) for row in rows(panels(chat), "time saved"))
+
+
+DRAFTED = GenerationStats(
+    n_prompt=1163, n_reused=1104, n_rounds=100, n_drafted=200, n_verified=180, n_examined=150,
+    n_accepted=120, n_emitted=230, by_source={"lookup": SourceCounts(200, 180, 150, 120, 90)},
+    by_position=(PositionCounts(3, 2), PositionCounts(60, 45)), prefill_s=0.4,
+    first_token_s=0.5, decode_s=3.0, decode_tps=76.7, plain_step_s=0.02, plain_spread=0.03,
+    saved_s=1.6, saved_error_s=0.1,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "m · seed 1 · drafts by suffix · length auto"),
+        ({}, "230 tokens in 3.0 s, 77 tok/s, first token after 0.50 s"),
+        ({"decode_tps": None, "first_token_s": None}, "230 tokens in 3.0 s\n"),
+        ({"n_emitted": 0}, "ended before the first token"),
+        ({}, "prompt of 1,163 tokens, 1,104 of them reused, prefilled in 0.40 s"),
+        ({"n_reused": 0, "prefill_s": 0.0}, "prompt of 1,163 tokens\n"),
+        (
+            {},
+            "drafted 200, verified 180, examined 150, accepted 120, refuted 60; 100 rounds of 2.30",
+        ),
+        ({}, "x against 20.0 ms per step without drafts: 1.6 s ± 0.10 s saved"),
+        ({"saved_s": -1.6}, "1.6 s ± 0.10 s lost"),
+        (
+            {"saved_s": 0.05},
+            "no clear gain or loss over 20.0 ms per step without drafts: the noise",
+        ),
+        ({"plain_spread": 0.3}, "without drafts, which varies by 30%"),
+        ({}, "accepted by source: lookup 67% of 180"),
+        ({}, "acceptance by position in the draft: 1: 2 of 3 · 2: 75% of 60"),
+    ],
+)
+def test_the_statistics_of_a_reply_have_every_figure(
+    changes: dict[str, float | None], words: str
+) -> None:
+    stats = replace(DRAFTED, **changes)  # type: ignore[arg-type]
+    saved = message(Finished(FinishReason.END, "text", (1,), "v", 1, stats))
+    assert words in f"{reply_stats_text(saved)}\n"
+    assert reply_stats_text(replace(saved, stats=None)) is None
+    assert "no drafts" in str(reply_stats_text(replace(saved, predictor="off")))

@@ -301,3 +301,12 @@ def test_prefill_threads_and_lost_time_are_shown() -> None:
     assert "2 restored, 1 missed, 3.0 s lost" in "\n".join(
         map(plain, cache_lines(slow, 60, "block"))
     )
+
+
+def test_replies_in_other_chats_are_counted_in_the_status_line() -> None:
+    one = plain(status_line(replace(BUSY, n_beside=1), 200))
+    assert "answering 1 other chat" in one
+    several = replace(BUSY, n_beside=2, background_title="garden")
+    assert "answering “garden” · and 2 more" in plain(status_line(several, 200))
+    unknown = replace(BUSY, is_of_chat=False, n_of_chat=None)
+    assert f"ctx {NO_VALUE}/8k" in plain(status_line(unknown, 200))

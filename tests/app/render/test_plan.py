@@ -23,6 +23,7 @@ from app.render.plan_changes import option_help, option_line
 from engine.configuration import Configuration
 from engine.memory.cards import parse_devices
 from engine.memory.hardware import Device
+from engine.memory.placement import MappedWeights
 from engine.memory.terms import DeviceEstimate, Source, Term, TermKind
 from engine.memory.units import GIB
 from engine.model.speeds import ModelSpeed
@@ -189,3 +190,7 @@ def test_a_device_shows_what_is_loaded_shared_reclaimable_or_unused() -> None:
     assert re.search(r"left +4.5 GiB", shown[6])
     lacking = replace(device, terms={TermKind.WEIGHTS: Term(8 * GIB, Source.EXACT)})
     assert any("lacking" in plain(line) for line in device_lines(found, lacking, 90, "block"))
+    mapped = MappedWeights(3 * GIB, GIB, 2 * GIB)
+    twice = replace(device, mapped={TermKind.WEIGHTS: mapped, TermKind.DRAFT: mapped})
+    last = plain(device_lines(found, twice, 90, "block")[-1])
+    assert re.search("reclaimable 2 GiB  of 6 GiB mapped", last)

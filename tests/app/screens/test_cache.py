@@ -4,10 +4,11 @@ import time
 from pathlib import Path
 
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from app.cache import owner_of
 from app.render.lines import plain
-from app.screens.cache import CacheScreen
+from app.screens.cache import NOTHING_SAVED, CacheScreen
 from app.screens.dialogs import AskYes
 from app.store.chats import ChatStore
 from app.widgets.ink import LinesView
@@ -126,6 +127,36 @@ async def test_d_drops_a_state_at_once_and_asks_before_a_pinned_or_shared_one(
         await pilot.press("d", "y")
         await wait_until(pilot, lambda: screen.is_current)
         assert client.managed == [("drop", "b"), ("drop", "a")]
+        await pilot.press("tab")
+        for owner, question in ((1, "Delete 1 state that only “"), (2, "uses (pinned)?")):
+            screen.query_one(SelectList).mark(owner_of(owner))
+            await pilot.press("d")
+            assert isinstance(app.screen, AskYes)
+            assert question in str(app.screen.query_one(Static).render())
+            await pilot.press("n")
+
+
+async def test_without_states_of_its_own_nothing_of_a_chat_is_deleted(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    shared = (entry("a", (1, 2)),)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, client, report(shared))
+        await pilot.press("d")
+        await wait_until(pilot, lambda: any("other chats" in n.message for n in app._notifications))
+        assert client.managed == []
+
+
+async def test_without_any_state_its_keys_give_the_reason(tmp_path: Path) -> None:
+    app, client = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await opened(pilot, client, report(()))
+        for key in ("p", "c"):
+            app._notifications.clear()
+            await pilot.press(key)
+            await wait_until(
+                pilot, lambda: NOTHING_SAVED in {n.message for n in app._notifications}
+            )
+        assert client.managed == []
 
 
 async def test_v_verifies_every_state_of_a_chat(tmp_path: Path) -> None:

@@ -189,6 +189,8 @@ async def test_a_slash_lists_commands_and_enter_runs_the_marked_one(tmp_path: Pa
         assert len(client.requests) == 1
         await pilot.press(*"/edit")
         assert "not available: there is no question" in listed(screen)
+        await pilot.press("enter")
+        assert "there is no question" in str([n.message for n in screen.app._notifications])
         await pilot.press("escape")
         assert not screen.choices.display
         assert screen.composer.text == "/edit"

@@ -64,6 +64,7 @@ async def test_it_shows_cost_largest_context_table_and_arguments(
         for part in ("weights", "KV cache", "= exact", "~ estimate", "largest context 8,192",
                      "--ctx-size 4096", str(starter_path.name)):  # fmt: skip
             assert part in text
+        await shows(pilot, screen, "the dry run failed: not in this test")
         await wait_until(pilot, lambda: "[✓" in table_of(screen))
         for part in ("4k", "8k", "f16", "q4_0", "✗ too large"):
             assert part in table_of(screen)

@@ -254,7 +254,6 @@ async def test_the_planner_and_kvchat_plan_show_the_same_of_a_model_on_a_card(
         await wait_until(pilot, lambda: screen.setup == expected)
 
 
-@pytest.mark.slow
 async def test_what_the_user_set_stays_on_another_card_and_the_layers_suit_it(
     starter_path: Path, tmp_path: Path
 ) -> None:

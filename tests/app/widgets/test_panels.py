@@ -23,3 +23,13 @@ async def test_a_click_chooses_a_tab_and_it_differs_in_shape() -> None:
         await pilot.click(TabStrip, offset=(10, 0))
         assert strip.active == 1
         assert "[two]" in plain(strip.lines[0])
+
+
+async def test_a_frame_is_painted_again_with_its_next_title() -> None:
+    app = Widgets()
+    async with app.run_test(size=(50, 60)) as pilot:
+        panel = app.query(Panel).first()
+        for title in ("before", "after"):
+            panel.set_frame(title=title)
+            await pilot.pause()
+            assert title in panel.render_lines(panel.outer_size.region)[0].text

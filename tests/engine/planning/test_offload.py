@@ -1,15 +1,24 @@
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from engine.configuration import Configuration
+from engine.configuration import (
+    Configuration,
+    DraftConfiguration,
+    PredictorName,
+    SpeculationSettings,
+    TensorOverride,
+)
+from engine.errors import PresetError
 from engine.memory.estimate import Estimate, estimate
 from engine.memory.terms import TermKind
 from engine.memory.units import GIB
 from engine.model.architecture import Model
 from engine.model.catalog import find_entry
+from engine.planning.fit import configuration_rows
 from engine.planning.offload import (
     Offload,
     OffloadLevel,
@@ -92,3 +101,57 @@ def test_each_level_is_slower_and_leaves_less_on_the_gpu_than_the_one_before(
 )
 def test_a_level_in_words(level: tuple[int, int], words: str) -> None:
     assert level_text(*level, find_entry("qwen3-30b-a3b").model()) == words
+
+
+def test_a_configuration_in_words() -> None:
+    model = find_entry("qwen3-30b-a3b").model()
+    now = Configuration(model.file.path, 8192, n_gpu_layers=-1)
+    rows = dict(configuration_rows(now, model))
+    assert rows == {
+        "context": "8,192 tokens", "cache": "f16", "layers": "all layers on the GPU",
+        "batch": "2048, ubatches of 512", "drafts": "lookup in the chat so far",
+    }  # fmt: skip
+    other = replace(
+        now, n_slots=4, type_k="q8_0", type_v="q4_0", n_cpu_moe=12, tensor_split=(3.0, 1.0),
+        speculation=SpeculationSettings(predictor=PredictorName.OFF),
+    )  # fmt: skip
+    assert dict(configuration_rows(other, model)) == {
+        **rows, "context": "8,192 tokens, 2,048 for each of 4 slots",
+        "cache": "keys q8_0, values q4_0", "layers": "experts of 12 of 48 layers in RAM",
+        "split": "3 : 1 across the GPUs", "drafts": "none",
+    }  # fmt: skip
+    drafted = replace(now, draft=DraftConfiguration(Path("small.gguf"), 512))
+    assert dict(configuration_rows(drafted, model))["drafts"] == "by small.gguf"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"split_mode": "none", "main_gpu": 2}, "main_gpu is 2, but the last GPU is number 1"),
+        ({"tensor_split": (1.0, 1.0, 1.0)}, "tensor_split has 3 shares for 2 GPUs"),
+        ({"tensor_overrides": (TensorOverride("ffn", "GPU 7"),)}, "GPU 7, but the last GPU is"),
+        ({"tensor_overrides": (TensorOverride("ffn", "card"),)}, "'card' is not a device"),
+        ({"tensor_overrides": (TensorOverride("ffn_(", "CPU"),)}, "ffn_"),
+    ],
+)
+def test_what_the_devices_lack_is_refused(changes: dict[str, object], words: str) -> None:
+    model = find_entry("llama-3.1-8b").model()
+    now = replace(Configuration(model.file.path, 4096), **changes)  # type: ignore[arg-type]
+    devices = (gpu(24), replace(gpu(24), name="GPU 1"), RAM)
+    with pytest.raises(PresetError, match=re.escape(words)):
+        estimate(model, now, devices)
+
+
+def test_an_override_moves_tensors_to_the_device_that_it_names() -> None:
+    model = find_entry("llama-3.1-8b").model()
+    devices = (gpu(24), replace(gpu(24), name="GPU 1"), RAM)
+
+    def weights(*rules: TensorOverride) -> list[int]:
+        now = Configuration(model.file.path, 4096, n_gpu_layers=-1, tensor_overrides=rules)
+        found = estimate(model, now, devices).devices
+        return [each.term(TermKind.WEIGHTS).nbytes for each in found]
+
+    plain, moved = weights(), weights(TensorOverride("ffn", "CUDA1"))
+    assert moved[0] < plain[0]
+    assert moved[1] > plain[1]
+    assert weights(TensorOverride("ffn", "cpu"))[2] > plain[2]

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from engine.configuration import Configuration
 from engine.memory.cards import parse_devices
 from engine.memory.estimate import estimate
@@ -12,6 +14,7 @@ from engine.model.catalog import find_entry
 from engine.planning.fit import fit
 from engine.planning.machine import PlannedMachine, format_gpus, parse_gpus
 from engine.planning.planner import Planner, Setup
+from engine.planning.report import plan_json
 from engine.planning.request import PlanRequest, setup_of, usual_configuration
 from engine.planning.search import Goal
 from engine.planning.workers import traffic, workers_of
@@ -46,6 +49,13 @@ def test_a_plan_over_workers_names_them_and_their_layers_for_llama_server() -> N
     assert len(split) == 3
     assert sum(split) == plan.model.architecture.n_layers + 1
     assert plan.fits
+    sent = plan_json(plan, planner)["workers"]
+    assert sent["commands"] == {
+        f"{host}:50052": "ggml-rpc-server --host 0.0.0.0 --port 50052 --cache" for host in "ab"
+    }
+    assert sent["net_gbps"] == 1.0
+    assert sent["token_s"] == pytest.approx(8 * sent["token_bytes"] / 1e9)
+    assert sent["n_waits"] == 3
 
 
 def test_weights_in_ram_are_sent_to_no_worker() -> None:
