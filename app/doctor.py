@@ -229,9 +229,7 @@ def check_trial(
 ) -> Check:
     """Load a model, if there is one, and decode a few tokens, as the chat does when it opens."""
     if model is None:
-        return Check(
-            TRIAL, "note", "decoding was not tried, because no model was found", GET_STARTER
-        )
+        return Check(TRIAL, "note", "no trial, because no model was found", GET_STARTER)
     client = WorkerClient(log_path=log_path, command=command)
     crashes: list[WorkerStopped] = []
     engine = BlockingClient(client, limit_s=TRIAL_TIMEOUT_S, on_restart=crashes.append)

@@ -278,8 +278,7 @@ def _check_number(largest: np.floating) -> None:
     if not np.isfinite(largest):
         raise LogitsError(
             f"the model returned a logit of {largest}: the weights of the model or an adapter "
-            "are damaged. Reload the model; if that does not help, download the model file "
-            "again"
+            "are damaged. Reload the model; if that does not help, download the model file again"
         )
 
 

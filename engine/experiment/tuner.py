@@ -345,8 +345,7 @@ class Tuner:
         if not gain.is_decided:
             return "undecided", f"after {gain.n_blocks} blocks"
         if not gain.is_faster:
-            small = f"gains below {gain.least:.2f}x do not count"
-            return "no gain", "" if gain.is_slower else small
+            return "no gain", "" if gain.is_slower else f"gains below {gain.least:.2f}x are ignored"
         if faster is not None:
             return "faster", f"{faster.label} is even faster"
         refusal = self._refusal(setting)

@@ -139,8 +139,9 @@ def checked(report: Report, gates: Gates) -> tuple[Candidate, ...]:
     for pair, candidate in found.items():
         finer = [other for other in failed if is_coarser(pair, other)]
         if finer and not candidate.objections:
-            why = f"even {finer[0]}, which has more bits, fails the quality limits"
-            found[pair] = candidate.refused(why)
+            found[pair] = candidate.refused(
+                f"even {finer[0]}, which has more bits, fails the limits"
+            )
     return tuple(sorted(found.values(), key=lambda each: each.usage))
 
 

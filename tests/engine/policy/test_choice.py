@@ -154,8 +154,7 @@ def test_a_kind_coarser_than_one_that_fails_is_not_chosen_however_good_it_looks(
     found = report({Q8: 0.4, Q4: 0.0001}, {Q4: 200.0})
     assert [each.pair for each in choose(found, TypeRequest(N_CTX), Gates(), size)] == [WHOLE]
     assert (
-        "even q8_0, which has more bits, fails the quality limits"
-        in Known(found).candidates[Q4].objections
+        "even q8_0, which has more bits, fails the limits" in Known(found).candidates[Q4].objections
     )
 
 

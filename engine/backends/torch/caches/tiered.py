@@ -91,9 +91,7 @@ class TieredCache(KVCache):
                 file = TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  until promoted
                 file.write(self._saved)
             except OSError as error:
-                raise CacheStoreError(
-                    f"{self._folder} cannot be written: {error.strerror}"
-                ) from error
+                raise CacheStoreError(f"{self._folder} cannot be written: {error}") from error
             self._saved, self._file = b"", file
 
     def promote(self) -> None:
@@ -118,7 +116,7 @@ class TieredCache(KVCache):
             self._file.seek(0)
             return self._file.read()
         except OSError as error:
-            raise CacheStoreError(f"{self._folder} cannot be read: {error.strerror}") from error
+            raise CacheStoreError(f"{self._folder} cannot be read: {error}") from error
 
     def _promoted(self) -> KVCache:
         if self._cache is None:
