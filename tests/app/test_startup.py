@@ -7,6 +7,7 @@ from app.opening import ModelRequest
 from app.startup import AppParts, prepare
 from app.store.chats import ChatStore
 from app.store.records import Chat
+from engine.configuration import Configuration
 from engine.errors import IncompatiblePairError, ModelFileError
 from tests.support.chats import add_chat
 from tests.support.drafting_models import drafting_model
@@ -79,3 +80,37 @@ def test_a_model_that_the_draft_cannot_draft_for_is_opened_without_it(home: Path
     wrong = opened(ModelRequest(model=str(other), draft=str(draft))).services
     with pytest.raises(IncompatiblePairError):
         wrong.configure(other)
+
+
+def test_what_speeds_up_a_model_is_hinted_at_once_by_its_shortest_name(home: Path) -> None:
+    listed = drafting_model(home / "models" / "tiny.gguf", 1)
+    elsewhere = drafting_model(home / "else where" / "other.gguf", 2)
+    services = opened(ModelRequest(model=str(listed))).services
+    assert "kvchat tune tiny finds the fastest" in str(services.first_hint(listed))
+    assert services.first_hint(listed) is None
+    assert f"kvchat tune '{elsewhere}' finds" in str(services.first_hint(elsewhere))
+
+
+def test_planned_bytes_are_those_of_a_model_on_this_machine(starter_path: Path) -> None:
+    services = opened(ModelRequest()).services
+    planned = services.planned_bytes(Configuration(starter_path, 2048))
+    more = services.planned_bytes(Configuration(starter_path, 4096))
+    assert planned is not None
+    assert more is not None
+    assert (
+        more.buffers - planned.buffers > 2048 * 23040
+    )  # f16 cells of 30 layers with 3 heads of 64
+    assert planned.overhead > 0
+    assert services.planned_bytes(Configuration.at_server("http://127.0.0.1:9")) is None
+
+
+def test_the_servers_of_chats_come_before_those_of_presets(starter_path: Path) -> None:
+    preset = paths.presets_dir() / "cellar.toml"
+    preset.parent.mkdir(parents=True)
+    preset.write_text('name = "cellar"\nserver = "http://cellar:1"\nmodel = "tiny"\n')
+    with ChatStore(paths.database_path()) as store:
+        add_chat(store, Chat(title="here", model_path=str(starter_path)))
+        add_chat(store, Chat(title="there", model_path="http://attic:2#tiny"))
+    parts = prepare(ModelRequest())
+    assert parts.services.servers() == ["http://attic:2#tiny", "http://cellar:1#tiny"]
+    parts.close()

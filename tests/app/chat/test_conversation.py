@@ -9,6 +9,7 @@ from app.chat.snapshot import Phase
 from app.store.chats import ChatStore
 from app.store.errors import ChatInUseError
 from engine.configuration import SamplingSettings
+from engine.events import Failed, SpeculationChanged
 from tests.app.chat.conftest import Start, contents
 from tests.support.fakes_client import CONFIGURATION, Script, text_of_ids
 
@@ -306,3 +307,22 @@ def test_nothing_is_preloaded_without_system_prompt_or_during_a_reply(start: Sta
     conversation.send("go")
     conversation.new_chat()
     assert [each.reads_only for each in client.requests] == [False]
+
+
+def test_what_the_engine_reports_beside_replies_is_a_notice(start: Start) -> None:
+    conversation, client = start()
+    client.emit(Failed("The state cannot be loaded", "it is damaged"))
+    client.emit(SpeculationChanged("off", "", "a server drafts by itself"))
+    notices = conversation.poll().notices
+    assert [(each.title, each.message) for each in notices] == [
+        ("The state cannot be loaded", "it is damaged"),
+        ("Speculation", "a server drafts by itself"),
+    ]
+
+
+def test_a_load_is_stopped_like_a_reply(start: Start) -> None:
+    conversation, client = start.without_model()
+    assert not conversation.stop()
+    conversation.load(CONFIGURATION)
+    conversation.stop()
+    assert client.n_stops == 1

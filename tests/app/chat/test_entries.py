@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from app.chat.entries import ending_of
+from app.chat.entries import ending_of, thinking_of, thinking_text
 from app.chat.history import MAX_TITLE_CHARS, title_of
 from app.chat.spans import TokenSpan, cut_spans, spans_of
 from app.store.records import StoredMessage
-from engine.events import CommittedToken, TokenKind, TokensCommitted
+from engine.events import CommittedToken, FinishReason, Thinking, TokenKind, TokensCommitted
 
 
 def reply(reason: str | None, stats: dict[str, object] | None = None) -> StoredMessage:
@@ -50,8 +50,28 @@ def test_a_noisy_figure_is_marked_or_left_out(more: dict[str, object], figures: 
     assert ending_of(reply("end", stats)) == figures
 
 
-def test_a_reply_without_an_end_was_cut() -> None:
-    assert "kvchat ended" in ending_of(reply(None))
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        (None, "cut off: kvchat ended during the reply"),
+        ("length", "cut off at the token limit"),
+        ("context", "cut off: the context is full"),
+        (FinishReason.STOP_STRING, ""),
+        (FinishReason.STOP_TOKEN, ""),
+        ("the engine crashed", "cut off: the engine crashed"),
+    ],
+)
+def test_a_reply_that_was_cut_gives_the_reason(reason: str | None, ending: str) -> None:
+    assert ending_of(replace(reply(reason), stats=None)) == ending
+
+
+def test_thinking_has_its_time_its_tokens_and_why_it_was_closed() -> None:
+    assert thinking_of({"n_thinking": 412, "thinking_s": 12.0}) == "thought for 12.0 s, 412 tokens"
+    assert thinking_of({"n_thinking": 0, "thinking_s": 12.0}) == thinking_of({}) == ""
+    running = Thinking(1, 2.0, is_over=False, note="the budget is used up")
+    assert thinking_text(running) == (
+        "thinking: 2.0 s, 1 token; ended because the budget is used up"
+    )
 
 
 def test_a_title_is_the_first_line_with_content() -> None:
