@@ -67,14 +67,14 @@ def test_what_cannot_be_compared_gives_the_reason(tmp_path: Path) -> None:
     conversation.load(Configuration.at_server("http://127.0.0.1:9"))
     assert "settings of a server" in str(obstacle(conversation))
     conversation.load(CONFIGURATION)
-    assert "needs a loaded, idle model" in str(obstacle(conversation))
+    assert "a loaded model and no running reply" in str(obstacle(conversation))
     conversation.poll()
     assert obstacle(conversation) is None
     assert prompt_of(conversation, "typed", tmp_path) == "typed"
     assert prompt_of(conversation, " ", tmp_path) == ""
     assert request_of(conversation, " ") is None
     conversation.send("asked")
-    assert "needs a loaded, idle model" in str(obstacle(conversation))
+    assert "a loaded model and no running reply" in str(obstacle(conversation))
 
 
 def test_a_new_question_follows_the_chat_and_is_not_saved(tmp_path: Path) -> None:

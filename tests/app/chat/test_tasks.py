@@ -136,7 +136,7 @@ def test_a_second_summary_waits_for_the_first(start: Start) -> None:
     summarised(conversation, client)
     assert conversation.task is first
     assert len(client.requests) == n_asked
-    assert "is busy" in conversation.poll().notices[-1].message
+    assert "is running" in conversation.poll().notices[-1].message
 
 
 def test_an_engine_that_ends_cuts_summary_and_replies(start: Start) -> None:

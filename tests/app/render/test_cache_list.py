@@ -88,7 +88,7 @@ def test_the_log_has_every_note_the_newest_first_with_its_sign() -> None:
     assert newest.endswith("No space.")
     assert oldest.endswith("State a is pinned.")
     assert newest.split()[1] == "!"
-    assert text(log_lines((), 60)) == "nothing logged yet"
+    assert text(log_lines((), 60)) == "no events of the cache yet"
     assert len(log_lines(notes, 20)) > 2
 
 

@@ -288,14 +288,14 @@ DRAFTED = GenerationStats(
         ({}, "m · seed 1 · drafts by suffix · length auto"),
         ({}, "230 tokens in 3.0 s, 77 tok/s, first token after 0.50 s"),
         ({"decode_tps": None, "first_token_s": None}, "230 tokens in 3.0 s\n"),
-        ({"n_emitted": 0}, "ended before the first token"),
+        ({"n_emitted": 0}, "ended before its first token"),
         ({}, "prompt of 1,163 tokens, 1,104 of them reused, prefilled in 0.40 s"),
         ({"n_reused": 0, "prefill_s": 0.0}, "prompt of 1,163 tokens\n"),
         (
             {},
             "drafted 200, verified 180, examined 150, accepted 120, refuted 60; 100 rounds of 2.30",
         ),
-        ({}, "x against 20.0 ms per step without drafts: 1.6 s ± 0.10 s saved"),
+        ({}, "over 20.0 ms per step without drafts: 1.6 s ± 0.10 s saved"),
         ({"saved_s": -1.6}, "1.6 s ± 0.10 s lost"),
         (
             {"saved_s": 0.05},

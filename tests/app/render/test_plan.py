@@ -141,7 +141,7 @@ MEASURED = ModelSpeed(60.0, 50.0, 1024, 400.0, "tuned", "2026-11-22")
 @pytest.mark.parametrize(
     ("speed", "words"),
     [
-        (MEASURED, "measured here 60 tok/s, 50 at 1k context, prompts 400  by kvchat tune"),
+        (MEASURED, "measured 60 tok/s, 50 tok/s at 1k context, prefill 400 tok/s  by kvchat tune"),
         (MEASURED, "by kvchat tune  preset tuned"),
         (replace(MEASURED, preset="", by="bench"), "by kvchat bench  default settings"),
         (ModelSpeed(9.0, None, None, None, "", "", by="chats", n_replies=1),
