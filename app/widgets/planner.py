@@ -48,7 +48,6 @@ class OptionList(SelectList):
     def on_key(self, event: events.Key) -> None:
         if event.character is not None and event.character in "0123456789":
             event.stop()
-            event.prevent_default()
             self.action_type(event.character)
 
     def on_click(self, event: events.Click) -> None:

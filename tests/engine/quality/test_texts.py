@@ -7,6 +7,7 @@ from engine.quality.needles import needles
 from engine.quality.records import QualityError
 from engine.quality.texts import (
     Text,
+    clean_name,
     digest_of,
     documents_of,
     read_text_file,
@@ -105,3 +106,9 @@ def test_needles_are_hidden_in_any_context(n_ctx: int) -> None:
     found = needles(VOCABULARY, hay, n_ctx)
     assert len(found) == 1 + (n_ctx > 2560)
     assert all(len(each.tokens) <= n_ctx and len(each.answers) == 5 for each in found)
+
+
+def test_a_name_in_a_report_is_harmless_short_and_never_empty() -> None:
+    assert clean_name("a\x1b[2J\u202e.md") == "a?[2J?.md"
+    assert len(clean_name("x" * 300)) == 100
+    assert clean_name(" ") == "unnamed"
