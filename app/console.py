@@ -89,7 +89,7 @@ def jsonable(value: object) -> object:
         return asdict(value)
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+    raise TypeError(f"{type(value).__name__} values cannot be written as JSON")
 
 
 def prompt_text(prompt: str | None, usage: str) -> str:

@@ -62,7 +62,7 @@ class RunningReply:
 
     @property
     def known_ids(self) -> tuple[int, ...]:
-        """Token ids of that text, or of a similar one, in the vocabulary of its model."""
+        """Ids of the continued text, or of the text before the user changed it, for this model."""
         start = self.resumed
         if start is None or start.vocabulary_id != self.message.vocabulary_id:
             return ()

@@ -136,12 +136,15 @@ def detail_lines(
 
 
 def _state_facts(entry: CacheEntry, titles: Titles) -> list[tuple[str, str]]:
-    new = fmt.counted(entry.n_tokens - entry.start, "token")
+    n_own = fmt.count(entry.n_tokens - entry.start)
     pinned = ", pinned" if entry.is_pinned else ""
     owners = [title_of(owner, titles) for owner in entry.owners or (NOBODY,)]
     return [
         ("state", entry.key),
-        ("tokens", f"{fmt.count(entry.start)} to {fmt.count(entry.n_tokens)}, {new} new"),
+        (
+            "tokens",
+            f"{n_own} of its own, from {fmt.count(entry.start)} to {fmt.count(entry.n_tokens)}",
+        ),
         ("tier", f"{', '.join(entry.tiers)}: {fmt.nbytes(entry.nbytes)}{pinned}"),
         *(("" if index else "chats", owner) for index, owner in enumerate(owners)),
     ]

@@ -87,9 +87,10 @@ def update_chat(db: sqlite3.Connection, chat_id: int, changes: ChatChanges) -> C
 def add_messages(
     db: sqlite3.Connection, chat: Chat, messages: Iterable[StoredMessage]
 ) -> tuple[Chat, list[StoredMessage]]:
-    """Add messages, each but the first below the one before it, and show the last.
+    """Add messages as a chain: the first below its own parent, each other below the one before.
 
-    A chat without an id is added first. Returns chat and messages as stored.
+    The last becomes the chat's head. A chat without an id is added first. Returns chat and messages
+    as stored.
     """
     now = time.time()
     model_path = _as_text(chat.model_path)

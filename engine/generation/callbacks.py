@@ -250,7 +250,7 @@ class CallbackDecoder:
         )
 
     def _own_settings(self) -> SpeculationSettings:
-        """The session's settings: any predictor but `off` becomes the draft function."""
+        """The session's settings; the user's function replaces any predictor but `off`."""
         is_fixed = self._settings.controller is ControllerName.FIXED
         self._predictor.longest = self._settings.n_draft if is_fixed else MAX_DRAFT
         if self._settings.predictor is PredictorName.OFF:

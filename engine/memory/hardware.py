@@ -202,7 +202,10 @@ def has_apple_gpu() -> bool:
 
 
 def apple_share(ram_bytes: int, wired_limit_mib: int = 0) -> int:
-    """The bytes that the GPU may take of a Mac's memory; 0 is no limit set by hand."""
+    """Bytes of a Mac's memory that the GPU may use.
+
+    `wired_limit_mib` is `iogpu.wired_limit_mb`; 0 if the user has not set it.
+    """
     if wired_limit_mib > 0:
         return min(wired_limit_mib * MIB, ram_bytes)
     return ram_bytes * 2 // 3 if ram_bytes <= SMALL_MAC_BYTES else ram_bytes * 3 // 4

@@ -356,7 +356,7 @@ OPTIONS: tuple[PlanOption, ...] = (
          lambda setup, text: with_machine(setup, parse_gpus(setup.machine, text)),
          chooser="device"),
     PlanOption("ram", "RAM",
-         "Free RAM of this machine, or a size to plan for: type 32GiB, or found for the free RAM.",
+         "RAM to plan for: a size such as 32GiB, or the word `found` for the free RAM.",
          lambda setup: format_size(setup.machine.ram_bytes) if setup.machine.ram_bytes else FOUND,
          lambda setup, _, step: _with_ram(
              setup, step_among((0, *RAM_SIZES), setup.machine.ram_bytes or 0, step) or None),

@@ -79,7 +79,10 @@ class Costs:
         return self.rows.plain
 
     def use_threads(self, n_threads: int) -> None:
-        """Switch to the row costs of `n_threads`; the first number has those of earlier runs."""
+        """Switch to the costs per batch row measured with `n_threads` threads.
+
+        The first number of threads begins with the costs that earlier runs saved.
+        """
         if n_threads not in self._by_threads:
             self._by_threads[n_threads] = RowCosts() if self._by_threads else self._first
         self.rows = self._by_threads[n_threads]

@@ -183,14 +183,14 @@ class Laboratory:
     [
         (
             (LaboratoryProgress("q8_0", 1, 2), Note("a note"), LaboratoryFinished(WHOLE, True)),
-            0, "--kv auto  runs with q8_0", "a note",
+            0, "To chat with q8_0", "a note",
         ),
         (
             (ReportChanged(HALF), KeyboardInterrupt(), LaboratoryFinished(HALF, False)),
-            130, "q8_0/q4_0", "stopping; the results so far follow",
+            130, "q8_0/q4_0", "the results so far follow",
         ),
         ((ReportChanged(HALF), KeyboardInterrupt(), KeyboardInterrupt()), 130, "q8_0/q4_0", "stop"),
-        ((LaboratoryFinished(WHOLE, False),), 130, "--kv auto  runs with q8_0", ""),
+        ((LaboratoryFinished(WHOLE, False),), 130, "To chat with q8_0", ""),
         ((ReportChanged(WHOLE), WorkerError("it died")), 1, "q8_0/q4_0", "it died"),
         ((WorkerError("it died"),), 1, "", "it died"),
         ((LaboratoryFinished(replace(WHOLE, measurements=()), True),), 1, "", ""),

@@ -30,7 +30,7 @@ def test_records_and_paths_are_printed_as_json(capsys: pytest.CaptureFixture[str
     console.print_json([ModelOption("a", "b", ()), Path("/m/a.gguf")])
     record, path = json.loads(capsys.readouterr().out)
     assert (record["key"], path) == ("a", "/m/a.gguf")
-    with pytest.raises(TypeError, match="object has no form"):
+    with pytest.raises(TypeError, match="object values cannot"):
         console.print_json(object())
 
 

@@ -200,11 +200,9 @@ def test_an_engine_that_hangs_in_a_reply_ends_the_command_though_it_starts_again
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        (["run", "--batch", "{model}"], "use --batch FILE and --out FILE together"),
-        (["run", "hello", "--out", "o.jsonl"], "use --batch FILE and --out FILE together"),
-        (["run", "--model", "{model}", "--batch", "{model}", "--out", "{model}"], "the same file"),
-        (["run", "hello", "--parallel", "2"], "--parallel works only with --batch"),
-        (["run", "--tokens", "gone.txt"], "cannot be read as token ids"),
+        (["batch", "--model", "{model}", "{model}"], "--out"),
+        (["batch", "--model", "{model}", "{model}", "--out", "{model}"], "the same file"),
+        (["run", "--tokens", "gone.txt"], "file of token ids"),
         (["run", "--tokens", "[ ]"], "token ids"),
         (["run", "hello", "--lora", "{model}:much"], "is not a scale"),
         (["fit", "qwen3-8b", "--json", "--format", "lm-studio"], "use only one"),

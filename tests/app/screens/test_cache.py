@@ -93,7 +93,7 @@ async def test_tab_lists_states_and_keeps_the_place(tmp_path: Path) -> None:
         shown = rows(screen)
         assert "2 chats: One" in shown[3]
         assert "300-1,104" in shown[1]
-        assert "300 to 500, 200 tokens new" in panel(screen, "cache-detail")
+        assert "200 of its own, from 300 to 500" in panel(screen, "cache-detail")
         await pilot.press("home", "tab")
         assert "▸ One" in "\n".join(rows(screen))
 

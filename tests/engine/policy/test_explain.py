@@ -54,7 +54,7 @@ def test_a_loss_within_the_noise_of_the_control_is_nothing_measurable() -> None:
         (measured(KVTypes("f32", "f32")), "f32: 2.0x larger"),
         (measured(Q8, tps=None), "q8_0: 1.9x smaller"),
         (replace(measured(Q8), scores=scores(same_top=0.9999)), "same top token 99.9 %"),
-        (replace(measured(Q8), needle=(Answers("50 %", 7, 10),)), "3 of 10 needles lost"),
+        (replace(measured(Q8), needle=(Answers("50 %", 7, 10),)), "3 of 10 needles"),
         (replace(measured(Q8), is_complete=False), "measurement incomplete"),
         (replace(measured(Q8), by_text=(), scores=losing(0.25)), "0.250 nats"),
     ],
@@ -71,7 +71,7 @@ def test_each_weakness_is_part_of_the_sentence(row: Measurement, words: str) -> 
         (Known(), Q8, "q8_0, not measured on this model"),
         (Known(has_key_biases=True), Q8, "MODEL` measures it); "),
         (Known(report({Q8: 0.002})), WHOLE, "f16, although q8_0 would pass"),
-        (Known(report({Q8: 0.002})), Q4, "q4_0: not among the 2 measured types"),
+        (Known(report({Q8: 0.002})), Q4, "not among the 2 measured types"),
         (Known(report({Q8: 0.002}, n_tokens=10)), Q8, "q8_0: "),
         (Known(report({Q8: 0.002})), Q8, "q8_0: 1.9x smaller, same top token 99.6 %"),
     ],
@@ -81,5 +81,5 @@ def test_why_a_cache_has_its_types(known: Known, pair: KVTypes, words: str) -> N
 
 
 def test_the_reference_and_what_was_not_measured_have_no_figures() -> None:
-    assert explained(report(), WHOLE) == "f16: the reference"
+    assert explained(report(), WHOLE) == "f16: the reference type"
     assert explained(report()) == "q8_0 K with q5_1 V was not measured"
