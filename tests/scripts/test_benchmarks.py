@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_every_benchmark_can_be_imported() -> None:
     names = [path.stem for path in BENCHMARKS.glob("*.py")]
     assert len(names) > 10

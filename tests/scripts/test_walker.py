@@ -108,6 +108,7 @@ def walk_in(folder: Path, seed: int, module: str = MODULE, user: type[User] = Us
     return Walk(seed, folder / "walk", folder / "found", module=module, user=user, max_found=1)
 
 
+@pytest.mark.slow
 def test_a_short_walk_finds_nothing(tmp_path: Path) -> None:
     walk = walk_in(tmp_path, 1)
     assert walk.run(25) == 0

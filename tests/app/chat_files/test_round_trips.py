@@ -85,13 +85,13 @@ def numbered(tree: ChatTree) -> ChatTree:
     )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(trees(), min_size=1, max_size=3))
 def test_json_lines_lose_nothing(chats: list[ChatTree]) -> None:
     assert list(read_jsonl(jsonl_of(chats))) == [numbered(tree) for tree in chats]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(trees())
 def test_markdown_has_the_texts_of_the_shown_branch_or_of_all(tree: ChatTree) -> None:
     shown, whole = "".join(markdown_of([tree])), "".join(markdown_of([tree], all_branches=True))

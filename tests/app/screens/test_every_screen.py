@@ -181,6 +181,7 @@ def test_no_screen_is_forgotten_here() -> None:
     assert names - {"ChatScreen", "Saving"} == set(SCREENS) - lists
 
 
+@pytest.mark.slow
 async def test_ctrl_q_leaves_from_every_screen_and_dialog(
     tmp_path: Path, starter_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ async def test_without_models_here_a_row_leads_to_ways_to_get_one(tmp_path: Path
         await wait_until(pilot, lambda: added)
 
 
+@pytest.mark.slow
 async def test_what_fits_comes_first_in_the_catalogue(tmp_path: Path) -> None:
     here = (Device("CPU", "cpu", 8 * GIB, 8 * GIB),)
     planner = Planner(here=here, bandwidths=lambda _: Bandwidth(2e10, "measured here"))

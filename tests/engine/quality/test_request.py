@@ -55,9 +55,12 @@ def test_what_cannot_be_measured_is_refused_and_the_model_is_freed(
         ({"texts": (WORDS, WORDS, WORDS)}, "2 texts are duplicates"),
         ({"haystack": (WORDS,), "n_ctx": 64}, "no retrieval question fits into 64 tokens"),
         ({"texts": (LONG,), "n_most": 600}, "--tokens sets this limit"),
-        ({"texts": (LONG,), "n_ctx": 5000}, "up to 5,000 tokens, more than the model's training"),
+        pytest.param(
+            {"texts": (LONG,), "n_ctx": 5000}, "up to 5,000 tokens, more than the model's training",
+            marks=pytest.mark.slow,
+        ),
     ],
-)
+)  # fmt: skip
 def test_each_limit_of_a_measurement_is_a_note(
     changes: dict[str, object], words: str, tmp_path: Path
 ) -> None:

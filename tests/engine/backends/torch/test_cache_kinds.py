@@ -101,6 +101,7 @@ def test_a_window_that_slides_reads_as_a_whole_line_does(tmp_path: Path, log: Na
     whole.close()
 
 
+@pytest.mark.slow
 def test_every_kind_has_its_row_in_the_laboratory(llama: Path) -> None:
     names = ("q4_0", "q3", "paged", "means", "turbo")
     kinds = tuple(KVTypes(name, name) for name in names)

@@ -117,6 +117,7 @@ def test_auto_compiles_nothing_on_a_cpu_and_notes_it(llama: Path, log: NativeLog
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda", reason="a processor's compiler")
+@pytest.mark.slow
 def test_without_a_compiler_it_decodes_and_notes_it(llama: Path, log: NativeLog) -> None:
     from torch._inductor import config
 
