@@ -265,7 +265,7 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
     run_it = (
         "import signal, sys; from app.cli.main import run; "
         "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(run(sys.argv[1:]))"
-    )  # whoever starts the tests in the background has SIGINT ignored
+    )  # a shell ignores SIGINT in programs that run in the background
     command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
     command += ["--llama-server", str(program), "--no-chat", *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
