@@ -82,3 +82,13 @@ async def test_on_every_screen_the_help_is_offered_for_keys_without_space(
         assert isinstance(app.screen, HelpScreen)
         await pilot.press("f1")
         assert not isinstance(app.screen, HelpScreen)
+
+
+async def test_a_click_on_a_key_presses_it(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=(100, 30)) as pilot:
+        await ready(pilot)
+        await wait_until(pilot, lambda: app.screen.query_one(KeyBar).lines)
+        column = plain(app.screen.query_one(KeyBar).lines[0]).index("f1")
+        await pilot.click(KeyBar, offset=(column, 0))
+        await wait_until(pilot, lambda: isinstance(app.screen, HelpScreen))

@@ -46,6 +46,11 @@ def test_several_sections_ask_which() -> None:
         read_text(INI, entry="smal")
 
 
+def test_an_endless_list_of_adapters_is_refused() -> None:
+    with pytest.raises(ImportedFileError, match="--lora"):
+        read_text(f"llama-server -m a.gguf --lora {'x' * 140_000}")
+
+
 def test_a_line_that_is_no_ini_is_named() -> None:
     with pytest.raises(ImportedFileError, match="line 2"):
         read_text("[a]\nwhat is this\n")
