@@ -40,9 +40,9 @@ def test_two_prompts_are_measured_saved_and_reported(
     arguments += ("--arm", "combined:auto", "--json", str(json_path), "--html", str(html_path))
     done = spawned(*arguments, "--prompts", "2")
     assert done.returncode == 0, done.stderr
-    assert "mine at 0  2 prompts" in done.stdout
+    assert "mine at temperature 0  2 prompts" in done.stdout
     assert "Recommended: nothing yet" in done.stdout
-    assert len([line for line in done.stderr.splitlines() if line.startswith("mine at 0")]) == 2
+    assert len([line for line in done.stderr.splitlines() if line.startswith("mine at temperature 0")]) == 2
     results = read_results(json_path)
     assert [sample.arm for sample in results.prompts[0].rows[0]] == [
         "plain", *["lookup:fixed:2"] * 2, "plain", *["combined:auto"] * 2, "plain",
@@ -111,7 +111,7 @@ def test_interrupting_gives_the_table_of_what_was_measured(
     stdout, stderr = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, stderr
     assert "stopped; the results" in stderr
-    assert "mine at 0" in stdout
+    assert "mine at temperature 0" in stdout
     assert "Traceback" not in stderr
 
 
