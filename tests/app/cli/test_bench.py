@@ -42,7 +42,8 @@ def test_two_prompts_are_measured_saved_and_reported(
     assert done.returncode == 0, done.stderr
     assert "mine at temperature 0  2 prompts" in done.stdout
     assert "Recommended: nothing yet" in done.stdout
-    assert len([line for line in done.stderr.splitlines() if line.startswith("mine at temperature 0")]) == 2
+    lines = done.stderr.splitlines()
+    assert len([line for line in lines if line.startswith("mine at temperature 0")]) == 2
     results = read_results(json_path)
     assert [sample.arm for sample in results.prompts[0].rows[0]] == [
         "plain", *["lookup:fixed:2"] * 2, "plain", *["combined:auto"] * 2, "plain",
