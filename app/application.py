@@ -52,6 +52,7 @@ from app.threads import DaemonExecutor, call_if_open
 from engine.background import ThreadFault, set_fault_handler
 from engine.configuration import Configuration, SamplingSettings
 from engine.errors import EngineError
+from engine.files import reason_of
 from engine.validation import did_you_mean
 
 if TYPE_CHECKING:
@@ -556,7 +557,7 @@ class KvchatApp(App[None]):
         try:
             path = self.save_screenshot()
         except OSError as error:
-            self.notify(f"The SVG file cannot be written: {error.strerror}", severity="error")
+            self.notify(f"The SVG file cannot be written: {reason_of(error)}", severity="error")
         else:
             self.notify(f"Saved {path}")
 

@@ -1,7 +1,12 @@
-"""Whether a name is meant by a few typed letters."""
+"""Whether a name or a command is meant by what is typed."""
+
+import re
 
 MIN_LETTERS = 3
 """Letters from which they need not stand together: fewer are in nearly every name."""
+
+TYPED_COMMAND = re.compile(r"/([a-z-]*|[a-z-]+ [\w.-]*)", re.IGNORECASE)
+"""Text that is a command with at most one word after it, not a message such as a path."""
 
 
 def is_meant(name: str, typed: str) -> bool:

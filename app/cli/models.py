@@ -22,6 +22,7 @@ from app.library import (
     verdict_text,
 )
 from app.planning import user_planner, user_speeds
+from app.render.charts import GraphSymbols
 from app.render.plan import speed_text
 from app.render.plan_lists import SPILLS, WORDS
 from app.sanitize import one_line
@@ -243,7 +244,8 @@ def favourite(name: str, *, off: bool) -> None:
 
 def _print_models(entries: Sequence[ModelEntry], options: Mapping[Path, ModelOption]) -> None:
     titles = ("name", "kind", "quant", "context", "size", "fits", "tok/s", "folder")
-    _print_table(titles, [_cells(entry, options.get(entry.path)) for entry in entries])
+    symbols = output_symbols()
+    _print_table(titles, [_cells(entry, options.get(entry.path), symbols) for entry in entries])
     for entry in entries:
         for copy in entry.copies:
             print_line((one_line(f"{copy} is a copy of {entry.path}"), "yellow"))
@@ -264,12 +266,12 @@ def _holds(part: str, name: str, aliases: Sequence[str]) -> bool:
     return any(wanted in known.casefold() for known in (name, *aliases))
 
 
-def _cells(entry: ModelEntry, option: ModelOption | None) -> tuple[str, ...]:
+def _cells(entry: ModelEntry, option: ModelOption | None, symbols: GraphSymbols) -> tuple[str, ...]:
     context = "-" if entry.n_ctx_train is None else f"{entry.n_ctx_train:,}"
     folder, home = entry.path.parent, Path.home()
     bound = None if option is None else option.bound
     speed = speed_text(entry.speed, bound).replace(" tok/s", "") or "-"
-    if output_symbols() != "block":
+    if symbols != "block":
         speed = speed.replace("\N{LESS-THAN OR EQUAL TO}", "<")
     return (
         entry.name,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from app import format as fmt
 from app.console import print_line, print_text, read_line
+from app.matching import TYPED_COMMAND
 from engine.errors import WorkerError
 from engine.events import Event, Finished, FinishReason, TokensCommitted
 from engine.process.blocking_client import BlockingClient
@@ -89,7 +90,7 @@ def converse(chat: PlainChat, lines: Iterable[str]) -> int:
             case "/new":
                 chat.request = begin
                 print_line("New chat.")
-            case text if line.startswith("/") and len(text.split()) < 3:
+            case _ if TYPED_COMMAND.fullmatch(line.rstrip()):
                 print_line(f"{HELP} To send a line that begins with /, put a space first.")
             case text:
                 try:

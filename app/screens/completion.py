@@ -8,6 +8,7 @@ from pathlib import Path
 
 from app.bindings import Command, command_named, completions
 from app.chat.attachments import file_names, matching, mention
+from app.matching import TYPED_COMMAND
 from app.render.lines import Line, Run, clipped, spread
 from app.sanitize import visible
 from app.screens.dialogs import in_thread
@@ -22,7 +23,6 @@ MAX_ROWS = 40
 NAMES_AGE_S = 5.0
 """Age from which the names of files are read again: a large folder takes a moment."""
 NAME_WIDTH = 24
-_COMMAND = re.compile(r"/([a-z-]*|[a-z-]+ [\w.-]*)", re.IGNORECASE)
 _WITH_WORDS = re.compile(r"/([a-z-]+) +(\S.*)", re.IGNORECASE)
 _FILE = re.compile(r'(?:^|(?<=[\s(]))@"?([^\s"@]*)$')
 
@@ -52,7 +52,7 @@ class Completion:
         rows: list[Row[Command | str]] = []
         if text != self._closed_at and self._composer.has_focus:
             self._closed_at = None
-            if (match := _COMMAND.fullmatch(text)) is not None:
+            if (match := TYPED_COMMAND.fullmatch(text)) is not None:
                 rows = self._command_rows(match[1])
             elif (match := self._file_at_cursor()) is not None:
                 rows = self._file_rows(match[1])
@@ -102,7 +102,7 @@ class Completion:
         if words is not None and command is not None and command.run_with is not None:
             self._run(command, partial(command.run_with, words[2]))
             return True
-        match = _COMMAND.fullmatch(text)
+        match = TYPED_COMMAND.fullmatch(text)
         if match is None or not match[1]:
             return False
         command = command_named(commands, match[1])

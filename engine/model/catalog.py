@@ -154,13 +154,14 @@ def unpack(data: bytes) -> dict[str, CatalogEntry]:
 
 
 @cache
-def _by_name() -> Mapping[str, CatalogEntry]:
+def entries_by_name() -> Mapping[str, CatalogEntry]:
+    """The models by each of their names and aliases, in small letters."""
     return {name.lower(): entry for entry in entries() for name in (entry.name, *entry.aliases)}
 
 
 def find_entry(name: str) -> CatalogEntry:
     """The model of a name or an alias; `ModelFileError` names similar ones for any other name."""
-    wanted, named = name.strip().lower(), _by_name()
+    wanted, named = name.strip().lower(), entries_by_name()
     if wanted in named:
         return named[wanted]
     near = nearest(wanted, named, n=3, cutoff=0.5)

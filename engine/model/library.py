@@ -289,12 +289,12 @@ def _not_found(
         return ModelNotFoundError(
             f"{text!r} matches {len(found)} models; type more of the name: {names}"
         )
-    from engine.model.catalog import entries  # slow to read, and seldom needed
+    from engine.model.catalog import entries_by_name  # slow to read, and seldom needed
 
     by_plain = {_plain(file.name): file.name for file in sorted(files, key=lambda each: each.name)}
     near = nearest(_plain(text), by_plain, n=N_NEAR, cutoff=0.4)
     hint = "this machine has no model; `kvchat models install-starter` downloads a small one."
-    if any(text.lower() in (entry.name, *entry.aliases) for entry in entries()):
+    if text.lower() in entries_by_name():
         hint = f"`kvchat models get {text}` downloads it."
     elif near:
         hint = f"similar: {', '.join(by_plain[key] for key in near)}."

@@ -299,8 +299,8 @@ class Life:
         if (text := exception_in(self.terminal.tail)) is not None:
             raise FoundError("traceback", text)
         # While kvchat saves and ends, the terminal itself echoes what is typed.
-        is_echo = self.terminal.modes[3] & termios.ECHO
-        if (strange := self.terminal.screen.strange) and not is_echo:
+        echoed = "\t" if self.terminal.modes[3] & termios.ECHO else None
+        if strange := [each for each in self.terminal.screen.strange if each != echoed]:
             raise FoundError("escape", f"the terminal was sent {strange[:5]!r}")
         _require_none("report", reports(self.home.state, self._known_reports))
 
