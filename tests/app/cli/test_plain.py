@@ -65,8 +65,8 @@ def test_a_refused_question_is_reported_and_the_next_one_is_answered(
     assert converse(chat, ["hello"]) == 1
     assert "No reply: Too long: drop some" in capsys.readouterr().out
     client.script = Script(("Yes.",))
-    assert converse(chat, ["/help", "/bogus", "again", "/quit", "never"]) == 0
-    assert [m.content for m in client.requests[-1].messages] == ["again"]
+    assert converse(chat, ["/help", "/bogus", "/etc/hosts", "/quit", "never"]) == 0
+    assert [m.content for m in client.requests[-1].messages] == ["/etc/hosts"]
 
 
 @pytest.mark.parametrize("option", ["--raw", "--json", "--preload"])
