@@ -1,6 +1,7 @@
 """Fixtures for every test: where the real models are."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ settings.load_profile("kvchat")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start kvchat: compile it once
 sys.dont_write_bytecode = False
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what ends with `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))

@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 
 from app.format import counted, local_time
-from app.store.errors import StoreError, file_error, is_damage, store_error
+from app.store.errors import StoreError, file_error, is_busy, is_damage, store_error
 from app.store.records import TEXT
 from app.store.schema import check_version, prepare
 from engine import files
@@ -19,6 +19,7 @@ from engine.files import FileLock, replace_file
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for a second kvchat process that is writing."""
+RETRY_S = 0.01
 BACKUP_EVERY_S = 24 * 3600.0
 """Seconds after which the database is copied once more."""
 COPY_BYTES = 1 << 20
@@ -45,7 +46,7 @@ def connect(path: Path) -> sqlite3.Connection:
     connection.text_factory = TEXT
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA journal_mode = WAL")
+        _use_wal(connection)
         # A killed process loses nothing that was committed; only a power cut can cost the last
         # commits, and each commit is spared a wait for the disk.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -53,6 +54,23 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Keep changes in a write-ahead log.
+
+    While another connection switches a new file, SQLite refuses without waiting its timeout.
+    """
+    until = time.monotonic() + BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+            time.sleep(RETRY_S)
+        else:
+            return
 
 
 def hold_database(path: Path) -> int:

@@ -105,7 +105,6 @@ def test_interrupting_gives_the_table_of_what_was_measured(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     wait_until(lambda: json_path.is_file() and read_results(json_path).prompts)
     os.kill(process.pid, signal.SIGINT)

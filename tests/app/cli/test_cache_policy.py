@@ -223,8 +223,7 @@ def test_a_new_user_types_one_command_reads_one_sentence_and_runs_with_that_type
                       "--ctx", "2048", "--no-questions", "--no-speeds")  # fmt: skip
     assert measured.returncode == 0, measured.stderr
     *_, sentence, command = measured.stdout.strip().splitlines()
-    name = command.rpartition(" ")[2]
-    assert sentence.startswith(name)
+    name = sentence.partition(":")[0]
     assert command == f"To chat with {name}: kvchat {starter_path} --kv auto"
     planned = json.loads(spawned("plan", str(starter_path), "--kv", "auto", "--json").stdout)
     assert planned["quality"]["basis"] == "measured"

@@ -275,7 +275,7 @@ def test_a_real_model_is_measured_and_a_stopped_run_goes_on(
     out, err = started.communicate(timeout=60)
     assert started.returncode == 130, err
     assert "q5_1" in out
-    assert "stopping" in err
+    assert "stops" in err
     assert sum(row.is_complete for row in read_report(target).candidates) == 3
 
     again = subprocess.run(

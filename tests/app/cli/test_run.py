@@ -73,13 +73,11 @@ def test_interrupting_keeps_what_was_reported(
 ) -> None:
     command = [KVCHAT, "run", "1 2 3 4 5 6 7 8 9 10 11", "--raw", "--temperature", "0"]
     command += ["--model", str(starter_path), "--ctx", "8192"]
-    # A command started with `&` inherits that interrupts are ignored.
     process = subprocess.Popen(
         command,
         env=environment,
         stdout=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     first = process.stdout.read(12)
     process.send_signal(signal.SIGINT)

@@ -262,10 +262,7 @@ with serving("llama-server", port=int(sys.argv[sys.argv.index("--port") + 1])):
         encoding="utf-8",
     )
     program.chmod(0o755)
-    run_it = (
-        "import signal, sys; from app.cli.main import run; "
-        "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(run(sys.argv[1:]))"
-    )  # a shell ignores SIGINT in programs that run in the background
+    run_it = "import sys; from app.cli.main import run; sys.exit(run(sys.argv[1:]))"
     command = [sys.executable, "-c", run_it, "serve", "--model", str(starter_path)]
     command += ["--llama-server", str(program), "--no-chat", *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -66,7 +66,7 @@ async def test_a_chat_is_pinned_put_into_a_folder_and_found(tmp_path: Path) -> N
         screen.composer.put("/rename the third")
         await pilot.press("enter")
         await wait_until(pilot, lambda: "the third" in " ".join(listed(screen)))
-        assert screen.transcript.frame_title == "the third"
+        await wait_until(pilot, lambda: screen.transcript.frame_title == "the third")
         screen.sidebar.chats.focus()
         screen.sidebar.chats.mark(screen.sidebar.chats.rows[-1].key)
         await pilot.press("p")
