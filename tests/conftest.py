@@ -1,5 +1,6 @@
 """Fixtures for every test: where the real models are."""
 
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ settings.load_profile("kvchat")
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start kvchat: compile it once
 sys.dont_write_bytecode = False
+gc.set_threshold(50_000, 20, 20)  # one second in six went into garbage of thousands of tests
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what ends with `&`
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -218,7 +218,7 @@ def speed_lines(plan: Plan) -> Iterator[Line]:
         yield (
             Run(f"speed {'about' if bound.is_estimate else 'at most'} ", "heading-minor"),
             Run(f"{fmt.rate(bound.tps)} tok/s", "strong"),
-            Run(f"{full}  bound: {why}", "muted"),
+            Run(f"{full}  {why}", "muted"),
         )
     if plan.speed is not None:
         yield _measured_line(plan.speed)

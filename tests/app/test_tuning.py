@@ -73,7 +73,7 @@ def test_a_plan_for_this_machine_reports_how_fast_the_model_is(
     tune: Tune, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(["plan", "tiny"])
-    assert "\nmeasured " not in capsys.readouterr().out
+    assert "preset tuned tiny" not in capsys.readouterr().out
     tune(FakeMachine(fast_without_flash, noise=0.0), "tiny")
     run(["plan", "tiny"])
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("measured "))
