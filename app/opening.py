@@ -114,10 +114,10 @@ class ChosenModel:
     def configure(self, path: Path, settings: Settings) -> Configuration:
         """The configuration that a model is opened with: the one that `kvchat plan` plans."""
         from app.planning import known_quality
+        from engine.model.identity import check_is_no_head
         from engine.planning.planner import Planner
         from engine.planning.request import PlanRequest, setup_of
         from engine.presets.preset import TRACE
-        from engine.speculation.pairs import check_is_no_head
 
         if self.draft is not None:
             check_is_no_head(self.draft)

@@ -132,6 +132,30 @@ class PredictorName(StrEnum):
     """A predictor object passed to the `Session`."""
 
 
+PREDICTORS = tuple(name.value for name in PredictorName if name is not PredictorName.CUSTOM)
+HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
+"""Other programs' names for draft heads, which kvchat does not support."""
+
+
+def predictor_named(name: str) -> PredictorName:
+    """The predictor that a user chooses by `name`.
+
+    Raises:
+        PresetError: there is no such predictor; the message lists the names.
+    """
+    name = name.strip()
+    if name in PREDICTORS:
+        return PredictorName(name)
+    known = ", ".join(PREDICTORS)
+    if name in HEADS:
+        raise PresetError(
+            f"{name} drafts with a head on the target's hidden states, which kvchat cannot run. "
+            f"Choose one of {known}. llama-server can run a head (--spec-type draft-mtp): set "
+            "n_mtp_draft in the preset and use `kvchat export`"
+        )
+    raise PresetError(f"there is no predictor {name!r}: use one of {known}")
+
+
 class ControllerName(StrEnum):
     """The rules that set the draft length."""
 

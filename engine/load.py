@@ -16,12 +16,11 @@ from engine.generation.session import Session
 from engine.generation.threads import Threads
 from engine.model.chat_template import ChatTemplate
 from engine.model.gguf import GgufFile, read_gguf
-from engine.model.identity import ModelKind, kind_of
+from engine.model.identity import ModelKind, check_is_no_head, kind_of
 from engine.planning.draft_advice import check_draft
 from engine.quality.laboratory import Laboratory
 from engine.quality.request import LaboratoryRequest, laboratory_of
 from engine.speculation.costs import CostProfile
-from engine.speculation.pairs import check_is_no_head
 
 
 @dataclass(frozen=True, slots=True)

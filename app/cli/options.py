@@ -142,11 +142,9 @@ def _lazily(place: str) -> Callable[[str], Any]:
 
 
 def _predictor(text: str) -> str:
-    from engine.configuration import SpeculationSettings
-    from engine.speculation.predictor_pool import with_predictor
+    from engine.configuration import predictor_named
 
-    with_predictor(SpeculationSettings(), text)
-    return text
+    return predictor_named(text)
 
 
 def _kv_types(text: str) -> str:

@@ -39,6 +39,7 @@ from engine.configuration import (
     Configuration,
     ControllerName,
     Verification,
+    predictor_named,
 )
 from engine.events import (
     Event,
@@ -55,7 +56,6 @@ from engine.manifest import write_manifest
 from engine.metrics import Metrics
 from engine.process.blocking_client import BlockingClient, RequestFailedError
 from engine.requests import GenerationRequest, Message
-from engine.speculation.predictor_pool import with_predictor
 
 RULES = ("type_k", "type_v", "dtype", "lora", "n_gpu_layers")
 """Options that are keys of a preset."""
@@ -166,7 +166,7 @@ def _with_typed(configuration: Configuration, typed: dict[str, object]) -> Confi
     sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation
     if "predictor" in given:
-        speculation = with_predictor(speculation, given.pop("predictor"))
+        speculation = replace(speculation, predictor=predictor_named(given.pop("predictor")))
     drafts = {name: given.pop(name) for name in DRAFTS if name in given}
     if "controller" in drafts:
         drafts["controller"] = ControllerName(drafts["controller"])

@@ -4,9 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.configuration import MAX_DRAFT, ControllerName, PredictorName, SpeculationSettings
+from engine.configuration import (
+    MAX_DRAFT,
+    ControllerName,
+    PredictorName,
+    SpeculationSettings,
+    predictor_named,
+)
 from engine.errors import EngineError, PresetError
-from engine.speculation.predictor_pool import with_predictor
 
 LENGTHS = (2, 4, 8)
 """Draft lengths of the fixed controller that a benchmark tries."""
@@ -84,9 +89,10 @@ def parse_arm(text: str, base: SpeculationSettings | None = None) -> Arm:
     """
     name, *rest = text.strip().lower().split(":")
     try:
-        settings = with_predictor(base or SpeculationSettings(), "off" if name == "plain" else name)
+        predictor = predictor_named("off" if name == "plain" else name)
     except PresetError as error:
         raise ExperimentError(f"{text!r}: {error}") from error
+    settings = replace(base or SpeculationSettings(), predictor=predictor)
     if rest:
         controller, n_draft = (*rest, "")[:2]
         is_fixed = controller == ControllerName.FIXED

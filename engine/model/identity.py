@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from engine.configuration import Adapter
-from engine.errors import ModelFileError
+from engine.errors import IncompatiblePairError, ModelFileError
 from engine.files import exists, open_file
 from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, read_gguf
@@ -39,6 +39,8 @@ TYPES = {
     "vocab": ModelKind.VOCABULARY,
 }
 """Kinds by `general.type` and by architecture."""
+SPEC_TYPES = {"eagle3": "draft-eagle3", "dflash": "draft-dflash"}
+"""`--spec-type` of llama-server (llama.cpp 0c1e57098) by architecture; otherwise `draft-mtp`."""
 
 
 def model_identity(path: Path) -> str:
@@ -102,6 +104,25 @@ def check_adapter(file: GgufFile, model: GgufFile) -> None:
             f"the adapter {name} has the architecture {file.architecture}, but "
             f"{model.path.name} has {model.architecture}: choose an adapter for this model"
         )
+
+
+def check_is_no_head(path: Path) -> None:
+    """Refuse a draft head (EAGLE-3, DFlash, a separate file of an MTP head) as draft model.
+
+    Raises:
+        IncompatiblePairError: it is a draft head.
+        ModelFileError: the file cannot be read.
+    """
+    file = read_gguf(path)
+    if kind_of(file) is not ModelKind.DRAFT:
+        return
+    name = file.architecture
+    raise IncompatiblePairError(
+        f"{path.name} is a draft head ({name}), not a complete model: it needs hidden "
+        "states of its target, which kvchat cannot pass to it. Use a small model of the "
+        "same vocabulary, or n-gram lookup; llama-server runs the head with `--model-draft "
+        f"{path.name} --spec-type {SPEC_TYPES.get(name, 'draft-mtp')}`"
+    )
 
 
 def adapters_in_words(adapters: Sequence[Adapter], hash_file: Callable[[Path], str]) -> str:

@@ -1,10 +1,7 @@
 """Creates the predictors of each reply, and reports why one is not available."""
 
-from dataclasses import replace
-
 from engine.backends.base import Backend
 from engine.configuration import ControllerName, PredictorName, SpeculationSettings, check_settings
-from engine.errors import PresetError
 from engine.grammar.mask import GrammarMask
 from engine.sampling import Sampler
 from engine.speculation.auto import AutoController
@@ -16,29 +13,6 @@ from engine.speculation.predictors.custom import CustomPredictor
 from engine.speculation.predictors.draft_model import DraftModelPredictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.speculation.predictors.suffix import SuffixPredictor
-
-NAMES = tuple(name.value for name in PredictorName if name is not PredictorName.CUSTOM)
-HEADS = ("mtp", "draft-mtp", "eagle3", "draft-eagle3")
-"""Other programs' names for draft heads, which kvchat does not support."""
-
-
-def with_predictor(settings: SpeculationSettings, name: str) -> SpeculationSettings:
-    """The settings with the predictor `name`.
-
-    Raises:
-        PresetError: there is no such predictor; the message lists the names.
-    """
-    name = name.strip()
-    if name in NAMES:
-        return replace(settings, predictor=PredictorName(name))
-    known = ", ".join(NAMES)
-    if name in HEADS:
-        raise PresetError(
-            f"{name} drafts with a head on the target's hidden states, which kvchat cannot run. "
-            f"Choose one of {known}. llama-server can run a head (--spec-type draft-mtp): set "
-            "n_mtp_draft in the preset and use `kvchat export`"
-        )
-    raise PresetError(f"there is no predictor {name!r}: use one of {known}")
 
 
 def make_controller(settings: SpeculationSettings, auto: AutoController) -> Controller:

@@ -6,19 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from engine.configuration import PredictorName, SamplingSettings, SpeculationSettings
+from engine.configuration import (
+    PREDICTORS,
+    PredictorName,
+    SamplingSettings,
+    SpeculationSettings,
+    predictor_named,
+)
 from engine.errors import PresetError
 from engine.sampling import Sampler
 from engine.speculation.costs import Costs
 from engine.speculation.drafter import Drafter
-from engine.speculation.predictor_pool import (
-    NAMES,
-    PredictorPool,
-    PredictorSet,
-    look_up,
-    suffixes,
-    with_predictor,
-)
+from engine.speculation.predictor_pool import PredictorPool, PredictorSet, look_up, suffixes
 from engine.speculation.predictors.base import Predictor
 from engine.speculation.predictors.input_lookup import InputLookupPredictor
 from engine.testing import FakeBackend
@@ -83,20 +82,18 @@ def test_the_settings_reach_the_predictors() -> None:
         assert len(list(islice(predictor.propose(), 5))) == n_guesses
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PREDICTORS)
 def test_a_name_is_a_predictor(name: str) -> None:
-    settings = with_predictor(BASE, f" {name} ")
-    assert settings.predictor is PredictorName(name)
-    assert settings.n_draft == 5
+    assert predictor_named(f" {name} ") is PredictorName(name)
 
 
 @pytest.mark.parametrize("name", ["", "custom", "custom:mine", "lookup:x", "Lookup", "nonsense"])
 def test_anything_else_is_refused_with_what_there_is(name: str) -> None:
     with pytest.raises(PresetError):
-        with_predictor(BASE, name)
+        predictor_named(name)
 
 
 @pytest.mark.parametrize("name", ["mtp", "draft-mtp", "eagle3"])
 def test_a_head_is_refused_with_the_reason_and_a_way(name: str) -> None:
     with pytest.raises(PresetError, match="llama-server"):
-        with_predictor(BASE, name)
+        predictor_named(name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import IncompatiblePairError
-from engine.speculation.pairs import check_is_no_head
+from engine.model.identity import check_is_no_head
 from tests.support.gguf_files import header, write
 
 
