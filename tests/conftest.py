@@ -26,9 +26,9 @@ MODELS = Path(os.environ.get("KVCHAT_TEST_MODELS", ROOT / ".cache" / "models"))
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many more than there are cores: tests of screens and processes wait a good deal."""
+    """Twice as many as there are cores: tests of screens and processes wait a good deal."""
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(8, 3 * (n_cores or 1) // 2)
+    return min(8, 2 * (n_cores or 1))
 
 
 def real_model(name: str) -> Path:

@@ -341,7 +341,7 @@ async def test_a_copy_of_a_chat_ends_at_the_selected_message(tmp_path: Path) -> 
         screen.action_fork()
         await wait_until(pilot, lambda: "the original chat is unchanged" in str(notices(screen)))
         assert screen.conversation.history.chat_id != original
-        assert "second" not in screen.transcript.text
+        await wait_until(pilot, lambda: "second" not in screen.transcript.text)
         assert screen.composer.has_focus
         screen.open_chat(original)
         await wait_until(pilot, lambda: "second" in screen.transcript.text)

@@ -69,12 +69,12 @@ def finished(events: list[Event]) -> Finished:
 def test_the_text_is_that_of_plain_decoding(session: Session, temperature: float) -> None:
     sampling = SamplingSettings(temperature=temperature, top_k=40, repetition_penalty=1.1)
     request = GenerationRequest(
-        messages=(Message("user", TEXT),), sampling=sampling, max_tokens=40, seed=11
+        messages=(Message("user", TEXT),), sampling=sampling, max_tokens=24, seed=11
     )
     plain = finished(run(session, OFF, request))
     assert plain.text.strip()
     for settings in (LOOKUP, DRAFT):
-        for n_draft in (1, 3, 8):
+        for n_draft in (1, 8):
             reply = finished(run(session, replace(settings, n_draft=n_draft), request))
             assert reply.token_ids == plain.token_ids
             if settings is DRAFT:
