@@ -30,7 +30,7 @@ from engine.configuration import (
 )
 from engine.errors import EngineError
 from engine.events import Event, Failed, Finished, FinishReason
-from engine.files import is_file, read_bytes
+from engine.files import is_file, read_bytes, reason_of
 from engine.grammar.source import GrammarError, check_grammar
 from engine.model.identity import model_identity
 from engine.parsing import parse_json
@@ -262,7 +262,7 @@ def _lines(path: Path) -> list[bytes]:
     try:
         return read_bytes(path, limit=MAX_BYTES).split(b"\n")
     except OSError as error:
-        raise BatchError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BatchError(f"{path} cannot be read: {reason_of(error)}") from error
 
 
 class ResultsFile:
@@ -279,7 +279,7 @@ class ResultsFile:
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o600)
         except OSError as error:
-            raise BatchError(f"{path} cannot be written: {error.strerror or error}") from error
+            raise BatchError(f"{path} cannot be written: {reason_of(error)}") from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -332,9 +332,7 @@ class ResultsFile:
                 os.fsync(self._descriptor)
         except OSError as error:
             os.ftruncate(self._descriptor, length)
-            raise BatchError(
-                f"{self._path} cannot be written: {error.strerror or error}"
-            ) from error
+            raise BatchError(f"{self._path} cannot be written: {reason_of(error)}") from error
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from engine.configuration import (
     Verification,
 )
 from engine.errors import EngineError, HardwareError
-from engine.files import SETTINGS_BYTES, read_text, replace_file
+from engine.files import SETTINGS_BYTES, read_text, reason_of, replace_file
 from engine.memory.units import MIB, parse_bytes
 from engine.parsing import parse_toml
 from engine.policy.gates import PolicySettings
@@ -265,7 +265,7 @@ def load_settings(path: Path | None = None) -> LoadedSettings:
         return LoadedSettings(Settings())
     except OSError as error:
         return LoadedSettings(
-            Settings(), f"{path} cannot be read ({error.strerror}): kvchat uses the defaults"
+            Settings(), f"{path} cannot be read ({reason_of(error)}): kvchat uses the defaults"
         )
     except ValueError as error:
         return LoadedSettings(
@@ -338,7 +338,7 @@ def save_setting(section: str, key: str, value: Value | None, path: Path | None 
         text = read_text(path, limit=SETTINGS_BYTES) if path.exists() else ""
         changed = set_in_toml(text, section, {key: value})
     except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        raise SettingsError(f"{path} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
         raise SettingsError(
             f"{path} is not valid TOML ({error}): correct the file first"
@@ -358,7 +358,7 @@ def write_atomically(path: Path, text: str) -> None:
     try:
         replace_file(target, [text.encode()], is_durable=False)
     except OSError as error:
-        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
+        raise SettingsError(f"{path} cannot be written: {reason_of(error)}") from error
 
 
 def _validated(content: dict[str, object], path: Path) -> LoadedSettings:

@@ -9,6 +9,7 @@ from app import format as fmt
 from app import paths
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
+from engine.files import reason_of
 from engine.model.catalog import find_entry
 from engine.model.gguf import SPLIT_NAME, names_of_parts
 from engine.model.hub import (
@@ -177,7 +178,7 @@ def mark_favourite(identity: str, *, is_favourite: bool) -> None:
         path.touch() if is_favourite else path.unlink(missing_ok=True)
     except OSError as error:
         raise ModelFileError(
-            f"{path} cannot be written ({error.strerror}): the favourite is not saved"
+            f"{path} cannot be written ({reason_of(error)}): the favourite is not saved"
         ) from error
 
 
@@ -207,7 +208,7 @@ class Removal:
                 path.unlink(missing_ok=True)
             except OSError as error:
                 raise ModelFileError(
-                    f"{path} cannot be removed ({error.strerror}): make its folder writable"
+                    f"{path} cannot be removed ({reason_of(error)}): make its folder writable"
                 ) from error
 
 

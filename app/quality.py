@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from app import paths
 from engine.configuration import Configuration, KVTypes
-from engine.files import FileLock, acquire_lock
+from engine.files import FileLock, acquire_lock, reason_of
 from engine.quality.laboratory import (
     LaboratoryEvent,
     LaboratoryFinished,
@@ -132,7 +132,7 @@ class MeasurementRun:
             self._lock = acquire_lock(self.path.with_name(f"{self.path.name}.lock"))
         except OSError as error:
             raise QualityError(
-                f"{self.path} cannot be written ({error.strerror or error}): use another file"
+                f"{self.path} cannot be written ({reason_of(error)}): use another file"
             ) from error
         if self._lock is None:
             raise QualityError(

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from app.sanitize import one_line, safe_stream, with_signs
 from engine.errors import EngineError
-from engine.files import replace_file
+from engine.files import reason_of, replace_file
 
 PADDING = re.compile(" +\n")
 PLAIN_WIDTH = 1000
@@ -110,7 +110,7 @@ def _page_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise PageError(
-            f"{path} cannot be written ({error.strerror}): use another file for --html"
+            f"{path} cannot be written ({reason_of(error)}): use another file for --html"
         ) from error
 
 

@@ -11,7 +11,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 from app.config import SettingsError
 from app.paths import builtin_themes_dir, themes_dir
-from engine.files import SETTINGS_BYTES, read_text
+from engine.files import SETTINGS_BYTES, read_text, reason_of
 from engine.parsing import parse_toml
 from engine.validation import did_you_mean, explain, explain_faults
 
@@ -153,7 +153,7 @@ def read_theme(path: Path) -> Theme:
         content = parse_toml(read_text(path, limit=SETTINGS_BYTES))
         theme = ThemeFile.model_validate(content).theme()
     except OSError as error:
-        raise ValueError(f"the file cannot be read: {error.strerror}") from error
+        raise ValueError(f"the file cannot be read: {reason_of(error)}") from error
     except ValidationError as error:
         faults = explain(error, ThemeFile, unknown="not a theme key")
         raise ValueError(explain_faults(faults)) from error

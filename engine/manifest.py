@@ -202,7 +202,7 @@ def write_manifest(manifest: Manifest, path: Path) -> None:
     try:
         replace_file(path, [text.encode()], is_durable=False)
     except OSError as error:
-        raise UnwrittenManifestError(f"{path}: {error.strerror or error}") from error
+        raise UnwrittenManifestError(f"{path}: {reason_of(error)}") from error
 
 
 def hashes_of(configuration: Configuration, hash_file: HashFile) -> Hashes:

@@ -397,7 +397,10 @@ class Conversation:
                 question = chat.question_for(last.id)
                 return None if question is None else self._reply_to(chat, None, question)
             self._store.reopen_message(last.id)
-            opened = replace(last, finish_reason=None, vocabulary_id=self.loaded.vocabulary_id)
+            opened = replace(
+                last, finish_reason=None, vocabulary_id=self.loaded.vocabulary_id,
+                stats=None, predictor=None, controller=None,
+            )  # fmt: skip
             chat.replace_message(opened)
             spans = self._spans.of_text(last.id, last.content)
             reply = RunningReply(

@@ -11,7 +11,7 @@ from app import format as fmt
 from app.chat_files.jsonl import ChatFileError, jsonl_of, read_jsonl, wrong_line
 from app.chat_files.markdown import markdown_of
 from app.store.records import ChatTree
-from engine.files import replace_file
+from engine.files import reason_of, replace_file
 from engine.servers import saved_server
 
 ChatFileFormat = Literal["md", "jsonl"]
@@ -50,7 +50,7 @@ def write_chats(path: Path, pieces: Iterable[str], *, replace: bool) -> None:
             )
         replace_file(path, (piece.encode() for piece in pieces), is_durable=False)
     except OSError as error:
-        raise ChatFileError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise ChatFileError(f"{path} cannot be written: {reason_of(error)}") from error
 
 
 def read_chats(

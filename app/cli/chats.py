@@ -35,7 +35,7 @@ from app.store.records import Chat, ChatSize, ChatTree, StoredMessage
 from app.store.search import SearchHit
 from app.tables import console, plain_table
 from engine.errors import CacheStoreError, EngineError
-from engine.files import expanded, open_file
+from engine.files import expanded, open_file, reason_of
 from engine.memory.units import MIB
 from engine.model.ollama import model_title
 from engine.validation import nearest
@@ -460,7 +460,7 @@ def _named_faults(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ChatFileError(f"{name} cannot be read: {error.strerror or error}") from error
+        raise ChatFileError(f"{name} cannot be read: {reason_of(error)}") from error
     except ChatFileError as error:
         raise ChatFileError(f"{one_line(name)}, {one_line(str(error))}") from error
 

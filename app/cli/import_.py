@@ -10,7 +10,7 @@ from app import paths
 from app.cli.options import json_option
 from app.config import model_folders
 from app.console import log_line, print_json, print_text
-from engine.files import expanded, is_file, read_file_or_pipe
+from engine.files import expanded, is_file, read_file_or_pipe, reason_of
 from engine.model.architecture import read_model
 from engine.model.library import find_model
 from engine.presets.export import Imported, ImportedFileError
@@ -96,8 +96,7 @@ def _text_of(source: str) -> str:
             data = read_file_or_pipe(path, limit=MAX_FILE_BYTES)
     except OSError as error:
         raise ImportedFileError(
-            f"{source} cannot be read: {error.strerror or error}. To import a command, write it "
-            "after `--`"
+            f"{source} cannot be read: {reason_of(error)}. To import a command, write it after `--`"
         ) from error
     if len(data) > MAX_FILE_BYTES:
         raise ImportedFileError(

@@ -25,6 +25,7 @@ from app.cli.options import (
 from app.console import EXIT_FAILED, EXIT_INTERRUPTED, log_line, print_line
 from app.sanitize import close_terminal
 from engine.errors import EngineError, ModelFileError
+from engine.files import reason_of
 from engine.validation import nearest
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def run(arguments: list[str]) -> int:
         return EXIT_FAILED
     except OSError as error:
         where = "standard output" if error.filename is None else os.fsdecode(error.filename)
-        log_line(f"kvchat: {where} cannot be used: {error.strerror or error}")
+        log_line(f"kvchat: {where} cannot be used: {reason_of(error)}")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0  # what a command gave to `ctx.exit`
 

@@ -17,6 +17,7 @@ from app import paths
 from app.cli.options import Count
 from app.console import print_line
 from engine.errors import EngineError
+from engine.files import reason_of
 
 PORT = 8765
 HOW_TO_INSTALL = (
@@ -98,5 +99,5 @@ def serve(arguments: Sequence[str], port: int, announce: Callable[[str], None]) 
         )
     except OSError as error:
         raise WebError(
-            f"port {port} cannot be used ({error.strerror}): choose another port with --port"
+            f"port {port} cannot be used ({reason_of(error)}): choose another port with --port"
         ) from error

@@ -22,7 +22,7 @@ from app.widgets.ink import LinesView
 from app.widgets.select_list import MARKER_WIDTH, Row
 from engine.configuration import Configuration
 from engine.events import BufferSize
-from engine.files import SETTINGS_BYTES, read_text
+from engine.files import SETTINGS_BYTES, read_text, reason_of
 from engine.model.library import LibraryScan
 from engine.model.ollama import model_name, model_title
 from engine.planning.planner import Plan
@@ -119,7 +119,7 @@ class PresetsScreen(ListDetail[Configuration | None]):
         try:
             text = read_text(entry.path, limit=SETTINGS_BYTES, errors="replace")
         except OSError as error:
-            text = f"# the file cannot be read: {error.strerror or error}"
+            text = f"# the file cannot be read: {reason_of(error)}"
         outcome = self._outcomes.get(entry.path)
         is_hint = outcome in (NO_MODEL, SERVED)
         self.query_one(LinesView).present(

@@ -15,7 +15,7 @@ from app.store.records import TEXT
 from app.store.schema import check_version, prepare
 from engine import files
 from engine.background import start_thread
-from engine.files import FileLock, replace_file
+from engine.files import FileLock, reason_of, replace_file
 
 BUSY_TIMEOUT_MS = 5000
 """How long a statement waits for a second kvchat process that is writing."""
@@ -34,7 +34,7 @@ def acquire_lock(path: Path) -> FileLock | None:
     try:
         return files.acquire_lock(path)
     except OSError as error:
-        raise StoreError(f"{path} cannot be created ({error.strerror})") from error
+        raise StoreError(f"{path} cannot be created ({reason_of(error)})") from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

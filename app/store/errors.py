@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 from engine.errors import EngineError
+from engine.files import reason_of
 
 
 class StoreError(EngineError):
@@ -52,7 +53,7 @@ def file_error(error: OSError, path: Path, remedy: str) -> StoreError:
     """The StoreError for a file or folder that cannot be made: too little space, or `remedy`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(f"no space is left for {path}: free some space")
-    return StoreError(f"{path} cannot be written ({error.strerror}): {remedy}")
+    return StoreError(f"{path} cannot be written ({reason_of(error)}): {remedy}")
 
 
 def busy_error(path: Path) -> StoreError:

@@ -127,8 +127,16 @@ def finish_message(db: sqlite3.Connection, ended: StoredMessage) -> StoredMessag
 
 
 def reopen_message(db: sqlite3.Connection, message_id: int) -> None:
-    """Remove the end of a reply, so that it can be continued; its text and tokens stay."""
-    changed = db.execute("UPDATE messages SET finish_reason = NULL WHERE id = ?", (message_id,))
+    """Remove the end and the figures of a reply that goes on; its text and tokens stay.
+
+    A reply that is never ended, because kvchat is killed, has no figures rather than those of its
+    first part.
+    """
+    changed = db.execute(
+        "UPDATE messages SET finish_reason = NULL, stats = NULL, predictor = NULL,"
+        " controller = NULL WHERE id = ?",
+        (message_id,),
+    )
     if changed.rowcount == 0:
         raise missing("message", message_id)
 

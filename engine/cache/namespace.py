@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.configuration import Configuration
 from engine.errors import ModelFileError
-from engine.files import NewestEntries, open_file
+from engine.files import NewestEntries, open_file, reason_of
 from engine.model.gguf import read_gguf
 from engine.model.identity import adapters_in_words
 
@@ -64,7 +64,7 @@ class FileHashes:
                 digest = file_digest(opened, partial(blake2b, digest_size=DIGEST_BYTES)).hexdigest()
                 after = _stamp(os.fstat(opened.fileno()))
         except OSError as error:
-            raise ModelFileError(f"{file} cannot be read: {error.strerror or error}") from error
+            raise ModelFileError(f"{file} cannot be read: {reason_of(error)}") from error
         if after != stamp:
             raise ModelFileError(
                 f"{file} changed while it was read: wait until the file is complete"

@@ -13,6 +13,7 @@ from pathlib import Path
 from engine.cache.namespace import Namespace
 from engine.cache.segments import TOKEN_BYTES, Segment, segment_key
 from engine.errors import CacheStoreError
+from engine.files import reason_of
 
 TABLE = "states.db"
 SUFFIX = ".kv"
@@ -194,8 +195,7 @@ def store_error(error: Exception, path: Path) -> CacheStoreError:
         return CacheStoreError(f"{path} cannot be written: make its folder writable, {TURN_OFF}")
     if code in LOCKED:
         return CacheStoreError(f"{path} is locked: another kvchat process is writing to it")
-    reason = error.strerror if isinstance(error, OSError) else None
-    return CacheStoreError(f"{path}: {reason or error}: check the disk, {TURN_OFF}")
+    return CacheStoreError(f"{path}: {reason_of(error)}: check the disk, {TURN_OFF}")
 
 
 def _primary_code(error: Exception) -> int | None:

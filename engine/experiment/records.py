@@ -14,7 +14,7 @@ import psutil
 from engine.events import GenerationStats
 from engine.experiment.arm import PLAIN, ExperimentError
 from engine.experiment.gain import row_of
-from engine.files import read_text, replace_file
+from engine.files import read_text, reason_of, replace_file
 from engine.memory.hardware import find_gpus, this_processor
 from engine.memory.units import format_bytes
 from engine.validation import read_versioned
@@ -151,7 +151,7 @@ def write_results(path: Path, results: Results) -> None:
     try:
         replace_file(path.resolve(), [text.encode()], is_durable=False)
     except OSError as error:
-        raise ExperimentError(f"{path} cannot be written: {error.strerror}") from error
+        raise ExperimentError(f"{path} cannot be written: {reason_of(error)}") from error
 
 
 def check_same_subject(results: Results, now: Results) -> None:

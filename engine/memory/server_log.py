@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.files import read_text
+from engine.files import read_text, reason_of
 from engine.memory.units import MIB, BufferSize
 
 MAX_BYTES = 64 * MIB
@@ -37,7 +37,7 @@ def read_buffers(path: Path) -> tuple[BufferSize, ...]:
     try:
         text = read_text(path, limit=MAX_BYTES, errors="replace")
     except OSError as error:
-        raise LogError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise LogError(f"{path} cannot be read: {reason_of(error)}") from error
     found = parse_buffers(text)
     if not 0 < len(found) <= MAX_BUFFERS:
         raise LogError(f"{path} contains no memory figures: start llama-server with -lv 4")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from engine.errors import ModelFileError
-from engine.files import open_file
+from engine.files import open_file, reason_of
 from engine.model.architectures import family_of
 from engine.model.ggml import FILE_TYPES, GgmlType, ggml_type
 
@@ -394,7 +394,7 @@ def read_part(path: Path) -> GgufFile:
 
             return HeaderReader(path, path.stat().st_size, more).read()
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be opened: {error.strerror or error}") from error
+        raise ModelFileError(f"{path} cannot be opened: {reason_of(error)}") from error
 
 
 def join_parts(asked: GgufFile, read: Callable[[str], GgufFile]) -> GgufFile:

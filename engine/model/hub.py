@@ -19,7 +19,7 @@ from typing import BinaryIO
 from urllib.parse import quote, urlencode
 
 from engine.errors import EngineError, ModelFileError
-from engine.files import expanded, read_text, sha256_of, sync_folder
+from engine.files import expanded, read_text, reason_of, sha256_of, sync_folder
 from engine.http import Answer, HttpClient, HttpError, UnreachableError
 from engine.model.gguf import MAX_PARTS, SPLIT_NAME, names_of_parts
 from engine.model.identity import is_projector_name
@@ -458,7 +458,7 @@ def _translated(what: str, folder: Path | None = None) -> Iterator[None]:
     except HttpError as error:
         raise DownloadError(f"{what}: {endpoint()} {error}{advice}") from error
     except OSError as error:
-        reason = error.strerror or error
+        reason = reason_of(error)
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT:
                 text = (

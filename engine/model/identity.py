@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.configuration import Adapter
 from engine.errors import IncompatiblePairError, ModelFileError
-from engine.files import exists, open_file
+from engine.files import exists, open_file, reason_of
 from engine.model.architectures import family_of
 from engine.model.gguf import GgufFile, read_gguf
 
@@ -65,7 +65,7 @@ def identity_of(file: GgufFile) -> str:
                     part.seek(start)
                     digest.update(part.read(stop - start))
         except OSError as error:
-            raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise ModelFileError(f"{path} cannot be read: {reason_of(error)}") from error
     return digest.hexdigest()
 
 

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.errors import ModelFileError
-from engine.files import NewestEntries, exists, expanded, file_status, is_file
+from engine.files import NewestEntries, exists, expanded, file_status, is_file, reason_of
 from engine.model.gguf import SPLIT_NAME, names_of_parts, part_names, read_gguf, read_part
 from engine.model.identity import (
     ModelKind,
@@ -360,7 +360,7 @@ def _model(path: Path, seen: set[tuple[int, int]], name: str | None) -> ModelEnt
         paths = [path.with_name(each) for each in names_of_parts(split)] if split else [path]
         sizes = [each.stat().st_size for each in paths if is_file(each)]
     except OSError as error:
-        why = f"it cannot be read: {error.strerror}"
+        why = f"it cannot be read: {reason_of(error)}"
         return ModelEntry(path=path, name=path.stem, nbytes=0, problem=why)
     unfinished = UNFINISHED.match(path.name)
     problem = NOT_FINISHED if unfinished else None

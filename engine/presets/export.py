@@ -233,4 +233,4 @@ def _write(path: Path, text: str, *, mode: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, [text.encode()], is_durable=False, mode=mode)
     except OSError as error:
-        raise ExportError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise ExportError(f"{path} cannot be written: {reason_of(error)}") from error

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.configuration import Configuration, EngineSettings
 from engine.errors import PresetError, PresetFileError
-from engine.files import replace_file
+from engine.files import reason_of, replace_file
 from engine.parsing import natural_key
 from engine.presets.fields import nested, settings_of
 from engine.presets.preset import Preset, made_preset, read_preset
@@ -126,7 +126,7 @@ def delete_preset(path: Path, user_dir: Path) -> None:
     try:
         path.unlink()
     except OSError as error:
-        raise PresetFileError(f"{path} cannot be deleted: {error.strerror or error}") from error
+        raise PresetFileError(f"{path} cannot be deleted: {reason_of(error)}") from error
 
 
 def preset_of(configuration: Configuration, name: str) -> Preset:
@@ -150,7 +150,7 @@ def _write(preset: Preset, path: Path) -> Path:
     try:
         replace_file(path, [preset_toml(preset).encode()], is_durable=False)
     except OSError as error:
-        raise PresetFileError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise PresetFileError(f"{path} cannot be written: {reason_of(error)}") from error
     return path
 
 

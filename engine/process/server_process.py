@@ -177,7 +177,9 @@ class ServerProcess:
             environment = {n: value for n, value in os.environ.items() if n != KEY_VARIABLE}
             self._popen = start(self._command, self.log_path, environment=environment)
         except OSError as error:
-            raise ServerError(f"{self._command[0]} cannot be started: {error.strerror}") from error
+            raise ServerError(
+                f"{self._command[0]} cannot be started: {reason_of(error)}"
+            ) from error
         self.n_starts += 1
 
     def _answers(self) -> bool:

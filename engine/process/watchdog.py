@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from engine.files import reason_of
+
 NATIVE_FAULTS = (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE)
 CAUSES = {
     signal.SIGSEGV: "it accessed invalid memory (SIGSEGV)",
@@ -27,7 +29,7 @@ def writable_log(path: Path) -> tuple[Path, str]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.open("ab").close()
     except OSError as error:
-        why = f"the log {path} cannot be written ({error.strerror}): make its folder writable"
+        why = f"the log {path} cannot be written ({reason_of(error)}): make its folder writable"
         return Path(os.devnull), why
     return path, ""
 

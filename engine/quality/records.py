@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 
 from engine.configuration import MAX_COUNT, STRICT, Bounds, KVTypes
 from engine.errors import EngineError
-from engine.files import RECORDS_BYTES, read_text, replace_file
+from engine.files import RECORDS_BYTES, read_text, reason_of, replace_file
 from engine.validation import read_versioned
 
 CONTROL: Final = "control"
@@ -314,6 +314,6 @@ def write_report(path: Path, report: Report) -> None:
         replace_file(path, [report_json(report).encode()], is_durable=True)
     except OSError as error:
         raise QualityError(
-            f"{path} cannot be written ({error.strerror or error}): free some space, or choose "
+            f"{path} cannot be written ({reason_of(error)}): free some space, or choose "
             "another file"
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.backends.base import Vocabulary
-from engine.files import read_bytes
+from engine.files import read_bytes, reason_of
 from engine.quality.records import QualityError
 
 OWN_TEXTS = Path(__file__).with_name("texts")
@@ -78,7 +78,7 @@ def read_text_file(path: Path) -> Text:
     try:
         data = read_bytes(path, limit=TEXT_BYTES)
     except OSError as error:
-        raise QualityError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise QualityError(f"{path} cannot be read: {reason_of(error)}") from error
     if b"\0" in data[:BINARY_BYTES]:
         raise QualityError(
             f"{path} is not text, because it contains NUL bytes: choose a UTF-8 text file"

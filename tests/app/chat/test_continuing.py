@@ -133,6 +133,22 @@ def test_a_reply_of_a_killed_kvchat_continues(start: Start) -> None:
     assert again.entries()[-1].content == cut.content + SECOND
 
 
+def test_a_reply_that_is_killed_while_it_continues_has_no_figures_of_its_first_part(
+    start: Start,
+) -> None:
+    conversation, _ = stopped(start, replies=(FIRST, FIRST))
+    cut = conversation.history.message(conversation.entries()[-1].key)
+    assert conversation.continue_reply()
+    for _ in range(3):
+        start.clock.now += 0.1
+        conversation.poll()
+    conversation.history.store.flush()
+    with ChatStore(start.path / "chats.db") as store:
+        killed = store.message(cut.id)
+    assert len(killed.content) > len(cut.content)
+    assert (killed.stats, killed.predictor, killed.controller) == (None, None, None)
+
+
 def test_a_refused_continuation_changes_nothing(start: Start) -> None:
     conversation, client = stopped(start)
     before = conversation.history.message(conversation.entries()[-1].key)

@@ -17,9 +17,11 @@ ROOT = Path(__file__).resolve().parents[3]
 MODULE = "tests.engine.cache.two_processes"
 
 
-def begin(path: Path, seed: int, seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", MODULE, str(path), str(seed), str(seconds)]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+def begin(path: Path, seed: int, n_acts: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", MODULE, str(path), str(seed), str(n_acts)]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def check_all(path: Path) -> int:
@@ -37,17 +39,20 @@ def check_all(path: Path) -> int:
 def test_processes_that_write_and_delete_the_same_states_never_read_a_wrong_one(
     tmp_path: Path,
 ) -> None:
-    processes = [begin(tmp_path, seed, 1.5) for seed in (1, 2)]
+    processes = [begin(tmp_path, seed, 120) for seed in (1, 2)]
+    n_read = 0
     for process in processes:
-        _, error = process.communicate(timeout=PATIENCE_S)
+        printed, error = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, error
+        n_read += int(printed)
+    assert n_read > 0
     check_all(tmp_path)
 
 
 def test_a_killed_process_leaves_an_intact_folder(tmp_path: Path) -> None:
     choice = random.Random(5)
     for seed in range(6):
-        process = begin(tmp_path, seed, 30)
+        process = begin(tmp_path, seed, 100_000)
         wait_until(lambda: any(".kv" in "".join(names) for _, _, names in os.walk(tmp_path)))
         time.sleep(choice.random() * 0.3)
         os.kill(process.pid, signal.SIGKILL)

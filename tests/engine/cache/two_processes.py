@@ -1,7 +1,7 @@
 """One of several processes on one folder: `python -m tests.engine.cache.two_processes FOLDER`.
 
-It writes, reads, pins, lists and deletes at random among the same states as the others, and ends
-with 0 where every payload that it got was the right one.
+It writes, reads, pins, lists and deletes at random among the same states as the others, and prints
+how many it read; it ends with 0 where every payload that it got was the right one.
 """
 
 import contextlib
@@ -21,13 +21,12 @@ STATES = {
 }
 
 
-def live(path: Path, seed: int, seconds: float) -> int:
+def live(path: Path, seed: int, n_acts: int) -> int:
     """Do random things for a while, and give how many states were read whole."""
     choice = random.Random(seed)
     n_read = 0
     with SegmentStore(path) as store:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        for _ in range(n_acts):
             space = choice.choice(SPACES)
             state = choice.choice(STATES[space.key])
             match choice.randrange(8):
@@ -51,4 +50,4 @@ def live(path: Path, seed: int, seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    assert live(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])) > 0
+    print(live(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -11,6 +11,7 @@ from torch import Tensor
 from engine.backends.torch.caches.base import KVCache, KVState, held_bytes
 from engine.clock import Stopwatch
 from engine.errors import DecodeError, ModelLoadError
+from engine.files import reason_of
 
 Result = TypeVar("Result")
 
@@ -29,7 +30,7 @@ class CacheTrace:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=0)
         except OSError as error:
-            raise ModelLoadError(f"{path} cannot be written: {error.strerror or error}") from error
+            raise ModelLoadError(f"{path} cannot be written: {reason_of(error)}") from error
 
     def add(self, **operation: object) -> None:
         """Append an operation; the trace ends after the first failure.
@@ -44,8 +45,7 @@ class CacheTrace:
         except OSError as error:
             self._has_failed = True
             raise DecodeError(
-                f"the trace {self._path} is incomplete, because writing failed: "
-                f"{error.strerror or error}"
+                f"the trace {self._path} is incomplete, because writing failed: {reason_of(error)}"
             ) from error
 
     def close(self) -> None:
