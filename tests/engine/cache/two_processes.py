@@ -50,4 +50,4 @@ def live(path: Path, seed: int, n_acts: int) -> int:
 
 
 if __name__ == "__main__":
-    print(live(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    sys.stdout.write(str(live(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))
