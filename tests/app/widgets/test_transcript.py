@@ -78,6 +78,18 @@ async def test_messages_can_be_selected_from_the_last_up() -> None:
         assert app.transcript.selected == 4
 
 
+async def test_a_selected_message_is_scrolled_into_sight() -> None:
+    app = Widgets()
+    async with app.run_test(size=(60, 20)) as pilot:
+        app.transcript.show([Entry(n, Speaker.MODEL, f"number {n}\n\n" * 9) for n in range(1, 5)])
+        app.transcript.focus()
+        await pilot.pause()
+        assert "number 2" not in painted(app.transcript)
+        await pilot.press("k", "k")
+        await pilot.pause()
+        assert "number 2" in painted(app.transcript)
+
+
 async def test_text_can_be_selected_with_the_mouse_without_gutter_and_frame() -> None:
     app = Widgets()
     async with app.run_test(size=(60, 20)) as pilot:

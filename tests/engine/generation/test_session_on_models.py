@@ -21,6 +21,7 @@ from engine.load import load_session
 from engine.model.chat_template import ChatTemplate
 from engine.model.gguf import read_gguf
 from engine.requests import Cancellation, GenerationRequest, Message
+from tests.support.filled_models import filled_model
 
 pytestmark = pytest.mark.model
 
@@ -96,6 +97,14 @@ def test_a_window_that_slides_during_the_reply_changes_nothing(
     assert reply.token_ids == plain.token_ids
     assert reply.stats.n_verified > 0
     session.close()
+
+
+def test_a_model_without_a_chat_template_is_noted(starter_path: Path, tmp_path: Path) -> None:
+    bare = filled_model(tmp_path / "bare.gguf", "llama")
+    for path, is_noted in ((bare, True), (starter_path, False)):
+        loaded = load_session(Configuration(path, n_ctx=256, n_threads=1))
+        loaded.session.close()
+        assert any("no chat template" in note for note in loaded.loaded.notes) is is_noted
 
 
 def test_a_context_that_llama_cpp_rounds_up_is_noted(starter_path: Path) -> None:
