@@ -140,6 +140,16 @@ def test_a_long_reply_is_saved_while_it_runs() -> None:
     assert seen[1].report.tiers[1].n_tokens >= 32
 
 
+@pytest.mark.parametrize("can_crop", [True, False])
+def test_states_of_the_first_prompt_are_saved_with_what_computing_them_took(can_crop: bool) -> None:
+    settings = replace(SETTINGS, checkpoint_tokens=32)
+    session = session_of(FakeBackend(LETTERS, can_crop=can_crop), settings)
+    answer(session, asked(ALPHABET * 4))
+    entries = session.cache_report().entries
+    assert len(entries) > 2
+    assert all(entry.recompute_s > 0 for entry in entries)
+
+
 def test_an_event_reports_which_tier_held_the_prompt() -> None:
     session = session_of(FakeBackend(LETTERS))
     answer(session, asked(ALPHABET))
