@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 300.0
-"""How long a test waits before it calls something hung; a busy machine takes minutes."""
+PATIENCE_S = 120.0
+"""Seconds that a test waits before it calls something hung: a busy machine takes its time."""
 
 
 def wait_until(is_true: Callable[[], object], what: str = "it") -> None:

@@ -47,6 +47,17 @@ def test_a_header_of_no_model_is_refused_with_the_reason(
         architecture(tmp_path, name, **changes)
 
 
+@pytest.mark.parametrize(
+    ("name", "window", "n_doubts"), [("olmo2", None, 0), ("gemma2", 4096, 0), ("gpt-oss", None, 1)]
+)
+def test_a_file_without_a_window_has_that_of_its_architecture_or_a_doubt(
+    name: str, window: int | None, n_doubts: int, tmp_path: Path
+) -> None:
+    found = architecture(tmp_path, name)
+    assert {layer.window for layer in found.distinct_layers} == {None, window}
+    assert len(found.doubts) == n_doubts
+
+
 def test_layers_that_run_several_times_count_as_often_as_the_file_names(tmp_path: Path) -> None:
     loops = {"nanbeige.num_loops": 3}
     assert architecture(tmp_path, "nanbeige", **loops).n_layers == 3 * (
