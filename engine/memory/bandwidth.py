@@ -15,13 +15,13 @@ from engine.memory.hardware import Device, find_cpu, this_processor, usable_core
 from engine.memory.units import MIB
 
 Basis = Literal["measured here", "measured while busy", "nominal", "typical"]
-VERSION = 2
+VERSION = 3
 MAX_MACHINES = 16
 BUFFER_BYTES = 256 * MIB  # more than a processor's caches hold, so that most comes from RAM
 MIN_BUFFER_BYTES = 16 * MIB
 FREE_SHARE = 0.25  # of the free memory, at most, for the buffer
 MEASURE_S = 0.25  # other programs lower a pass, and nothing raises one: the best counts
-N_MEASURES = 3  # on an idle machine until a figure is settled; those on a busy one only raise it
+N_MEASURES = 3  # on an idle machine until a figure is settled, and at most as many on a busy one
 BUSY_SHARE = 0.5  # load of the last minute over cores, from which on a machine is busy
 SANE = (1e8, 1e13)  # bytes per second between which a cached figure is accepted
 
@@ -44,7 +44,8 @@ class MeasuredBandwidth:
 
     best: float = 0.0
     n_idle: int = 0
-    """Number of measurements on an idle machine; the figure is their best."""
+    """Number of measurements on an idle machine; the figure is the best of all."""
+    n_busy: int = 0
 
 
 class Bandwidths:
@@ -68,13 +69,18 @@ class Bandwidths:
         """Bytes per second that all cores together read."""
         if self._main is None:
             cached = self._entries.read().get(_machine(), MeasuredBandwidth())
-            is_sane = SANE[0] < cached.best < SANE[1]
-            best, n_idle = (cached.best, cached.n_idle) if is_sane else (0.0, 0)
-            if n_idle < N_MEASURES:
-                best, n_idle = max(best, measure_ram()), n_idle + (not _is_busy())
-                self._entries.add(_machine(), MeasuredBandwidth(best, n_idle))
+            known = cached if SANE[0] < cached.best < SANE[1] else MeasuredBandwidth()
+            is_busy = _is_busy()
+            if max(known.n_idle, is_busy * known.n_busy) < N_MEASURES:
+                known = MeasuredBandwidth(
+                    max(known.best, measure_ram()),
+                    known.n_idle + (not is_busy),
+                    known.n_busy + is_busy,
+                )
+                self._entries.add(_machine(), known)
             # What other programs read meanwhile is missing from a figure of busy minutes alone.
-            self._main = Bandwidth(best, "measured here" if n_idle else "measured while busy")
+            basis: Basis = "measured here" if known.n_idle else "measured while busy"
+            self._main = Bandwidth(known.best, basis)
         return self._main
 
 
