@@ -17,7 +17,7 @@ from engine.planning.search import Goal, Optimum, SearchLimits, search
 from engine.policy.choice import Basis
 from engine.policy.known import Known
 from tests.engine.planning.shapes import RAM, dense_model, gpu
-from tests.engine.policy.reports import Q4, Q8, report
+from tests.engine.policy.reports import Q4, Q8, WHOLE, report
 
 MARGIN = 512 * MIB
 
@@ -135,6 +135,14 @@ def test_a_kind_that_keeps_the_gates_buys_context_where_the_guess_would_not_take
     assert types_of(good) == Q4
     assert types_of(guessed) != Q4
     assert guessed.quality.basis is Basis.GUESSED
+
+
+@pytest.mark.parametrize("fastest", [Q8, WHOLE])
+def test_speed_takes_the_type_that_was_measured_to_be_fastest(
+    small: Model, fastest: KVTypes
+) -> None:
+    known = Known(report({Q8: 0.001}, {fastest: 90.0}), has_rates=True)
+    assert types_of(found(small, None, Goal.SPEED, known=known)) == fastest
 
 
 @pytest.mark.parametrize("goal", Goal)
