@@ -16,12 +16,13 @@ from textual._context import active_message_pump
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.dom import NoScreen
-from textual.events import Resize
+from textual.events import Click, Resize
 from textual.geometry import Offset
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import OptionList
 from textual.worker import WorkerFailed
 
 from app.fault_reports import FaultReport, reference_of, write_report
@@ -119,6 +120,7 @@ def mend_textual() -> None:
         (MessagePump, "_dispatch_message", _outliving_faults),
         (Screen, "dismiss", _closing_once),
         (Screen, "get_widget_and_offset_at", _ignoring_removed_widgets),
+        (OptionList, "_on_click", _ignoring_removed_options),
     ):
         method = getattr(owner, name)
         if not hasattr(method, "__wrapped__"):
@@ -181,6 +183,22 @@ def _ignoring_removed_widgets(find: Callable[..., Found]) -> Callable[..., Found
         return (None, None) if widget is None or widget.parent is None else (widget, offset)
 
     return found
+
+
+def _ignoring_removed_options(
+    click: Callable[..., Awaitable[None]],
+) -> Callable[..., Awaitable[None]]:
+    """Let a click on a row do nothing if the list has become shorter meanwhile.
+
+    Textual 8.2.8 looks the row up in the new list, for example in the palette while the user types.
+    """
+
+    async def clicked(self: OptionList, event: Click) -> None:
+        row = event.style.meta.get("option")
+        if row is None or row < self.option_count:
+            await click(self, event)
+
+    return clicked
 
 
 def _screen_of(pump: MessagePump | None) -> Screen[Any] | None:

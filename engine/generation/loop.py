@@ -36,7 +36,6 @@ from engine.generation.prompt import (
     checked_tokens,
     lasting_prompt,
     may_think,
-    text_of_tokens,
 )
 from engine.generation.reasoning import Reasoning
 from engine.generation.reply import Reply, StreamingText
@@ -189,17 +188,17 @@ class ReplyLoop:
             shared.reasoning,
             n_ctx=self._backend.n_ctx,
         )
-        self._request = replace(self._request, continues=prompt.continues, continues_text="")
+        self._request = replace(self._request, continues=prompt.continues)
         return prompt
 
     def _never_begun(self, opens: str) -> Finished:
         """The result of a reply that was cancelled while waiting for a sequence."""
-        vocabulary, continues = self._backend.vocabulary, self._request.continues
+        continues = self._request.continues
         return Finished(
             reason=FinishReason.CANCELLED,
-            text=opens * bool(continues) + text_of_tokens(continues, vocabulary),
+            text=self._text(opens).text if continues else "",
             token_ids=continues,
-            vocabulary_id=vocabulary.identifier,
+            vocabulary_id=self._backend.vocabulary.identifier,
             seed=self._seed(),
             stats=GenerationStats(),
             n_cells=self._backend.n_ctx,
@@ -235,14 +234,21 @@ class ReplyLoop:
         return secrets.randbits(SEED_BITS) if self._request.seed is None else self._request.seed
 
     def _text(self, opens: str) -> StreamingText:
-        """The text of the reply, which begins with that of a continued one."""
+        """The text of the reply, which begins with that of a continued one.
+
+        A given text stays as it is, though its tokens may stand for another one: not every
+        vocabulary has every character.
+        """
         request, shared, vocabulary = self._request, self._shared, self._backend.vocabulary
         text = StreamingText((*request.stop, *(shared.template.stop * request.has_template)))
-        pieces = [
-            vocabulary.piece(token, special=token in shared.marker_tokens)
-            for token in request.continues
-        ]
-        text.resume(b"".join([opens.encode(), *pieces]))
+        if request.continues_text:
+            start = [request.continues_text.removeprefix(opens).encode()]
+        else:
+            start = [
+                vocabulary.piece(token, special=token in shared.marker_tokens)
+                for token in request.continues
+            ]
+        text.resume(b"".join([opens.encode(), *start]))
         return text
 
     def _n_lasting(self) -> int:

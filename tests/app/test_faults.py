@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.style import Style
 from textual.app import ComposeResult
-from textual.events import MouseDown
+from textual.command import CommandList
+from textual.events import Click, MouseDown
 from textual.pilot import Pilot
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
@@ -18,6 +20,7 @@ from textual.widgets import Static
 
 from app import fault_reports, faults
 from app.application import KvchatApp
+from app.commands import Palette
 from app.fault_reports import write_report
 from app.paths import faults_dir
 from app.screens.chat import ChatScreen
@@ -344,6 +347,19 @@ async def test_the_mouse_may_press_where_a_notice_has_just_gone(tmp_path: Path) 
         x, y = notice.region.offset
         await notice.remove()
         app.screen._forward_event(MouseDown(None, x, y, 0, 0, 1, False, False, False, x, y))
+        assert reports() == []
+
+
+async def test_a_click_on_a_command_that_has_just_gone_does_nothing(tmp_path: Path) -> None:
+    app, _ = make_app(tmp_path)
+    async with app.run_test(size=WIDE) as pilot:
+        await ready(pilot)
+        await pilot.press("ctrl+p")
+        await wait_until(pilot, lambda: isinstance(app.screen, Palette))
+        commands = app.screen.query_one(CommandList)
+        gone = Style.from_meta({"option": commands.option_count + 9})
+        commands.post_message(Click(commands, 1, 1, 0, 0, 1, False, False, False, 1, 1, style=gone))
+        await pilot.pause()
         assert reports() == []
 
 

@@ -11,7 +11,7 @@ from engine.events import Finished
 from engine.generation.session import Session
 from engine.process.blocking_client import BlockingClient
 from engine.process.client import WorkerClient
-from engine.requests import GenerationRequest, Message
+from engine.requests import Cancellation, GenerationRequest, Message
 from engine.testing import TEMPLATE
 from tests.support.sessions import LETTERS, finished, make_session, run
 from tests.support.waiting import PATIENCE_S
@@ -60,6 +60,19 @@ def test_a_cut_reply_with_foreign_ids_continues_by_its_text(ids: tuple[int, ...]
     plain = replace(chat(None), continues_text="abc")
     continued = replace(chat(None), continues=ids, continues_text="abc")
     assert reply(make_session(), continued).text == reply(make_session(), plain).text
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_a_text_that_the_vocabulary_does_not_have_stays_as_it_was_given(is_begun: bool) -> None:
+    given = "3 é [ß]"
+    asked = replace(chat(None), continues_text=given)
+    cancellation = Cancellation()
+    if not is_begun:
+        cancellation.cancel()
+    found = finished(list(make_session().generate(asked, cancellation)))
+    assert found.token_ids
+    assert found.text.startswith(given)
+    assert (found.text == given) is not is_begun
 
 
 @pytest.mark.parametrize("ids", FOREIGN)
