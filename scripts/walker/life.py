@@ -28,6 +28,8 @@ PATIENCE_S = 45.0
 """An operation that takes longer hangs, even on a busy machine."""
 STARVED_S = 5.0
 """Processor seconds within that time, below which a running kvchat was not given the processor."""
+STACKS_S = 1.0
+"""Time in which kvchat writes where its threads are."""
 QUIT_S = 60.0
 SAVED_S = 10.0
 HOLD_S = 1.0
@@ -347,10 +349,13 @@ class Life:
         return 0.0
 
     def _state(self) -> str:
-        """The state of the process, where the system reports it, and of the screen."""
-        with suppress(psutil.Error):
+        """The state of the process and of the screen, and where each thread is."""
+        with suppress(psutil.Error, OSError):
             state = psutil.Process(self.terminal.popen.pid).status()
-            return f"state {state}, last seen: {self.shown}"
+            _send([self.terminal.popen.pid], signal.SIGUSR1)
+            time.sleep(STACKS_S)
+            stacks = (self.home.folder / "journal.stacks").read_text()
+            return f"state {state}, last seen: {self.shown}\n{stacks}"
         return ""
 
 

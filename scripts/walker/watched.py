@@ -5,8 +5,10 @@ application program command (ESC _) with the state of the screen.
 """
 
 import asyncio
+import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -41,6 +43,8 @@ STREAMED_EVERY_S = 0.3
 def watch() -> None:
     """Make the store, the replies, the engine and the application report to the walker."""
     journal = Journal(Path(os.environ[JOURNAL]))
+    stacks = Path(f"{os.environ[JOURNAL]}.stacks").open("w", encoding="utf-8")  # noqa: SIM115  stays
+    faulthandler.register(signal.SIGUSR1, file=stacks)
     setattr(app.startup, "ChatStore", partial(PromisingStore, journal))  # noqa: B010  its import
     _journal_streams(journal)
     aim_in_app(journal, _worker_pid)
