@@ -220,7 +220,8 @@ def test_a_new_user_types_one_command_reads_one_sentence_and_runs_with_that_type
     starter_path: Path,
 ) -> None:
     measured = spawned("cache-quality", str(starter_path), "--kinds", "q8_0", "--tokens", "8100",
-                      "--ctx", "2048", "--no-questions", "--no-speeds")  # fmt: skip
+                      "--ctx", "2048", "--threads", "1", "--no-questions",
+                      "--no-speeds")  # fmt: skip
     assert measured.returncode == 0, measured.stderr
     *_, sentence, command = measured.stdout.strip().splitlines()
     name = sentence.partition(":")[0]
