@@ -20,6 +20,7 @@ from engine.configuration import (
     SamplingSettings,
     Thinking,
     bounds_of,
+    predictor_named,
 )
 from engine.errors import EngineError, shown
 from engine.files import expanded
@@ -141,12 +142,6 @@ def _lazily(place: str) -> Callable[[str], Any]:
     return call
 
 
-def _predictor(text: str) -> str:
-    from engine.configuration import predictor_named
-
-    return predictor_named(text)
-
-
 def _kv_types(text: str) -> str:
     from engine.planning.cache_types import type_rules
 
@@ -169,7 +164,7 @@ GPUS: Parsed[Any] = Parsed("SIZE|HOST:GPUS", _lazily("engine.memory.cards:parse_
 """GPUs by size or card, of this machine or of another: `2x24GiB`, `host1:2x24GiB`."""
 AGE = Parsed("AGE", _age)
 """Seconds, written as `30d`."""
-PREDICTOR = Parsed("predictor", _predictor)
+PREDICTOR = Parsed("predictor", predictor_named)
 RULE: Parsed[Any] = Parsed("KEY=VALUE", _lazily("engine.presets.preset:parse_rule"))
 """A key of a preset, with its value."""
 SHARES = Parsed("SHARES", parse_shares)

@@ -39,7 +39,6 @@ from engine.configuration import (
     Configuration,
     ControllerName,
     Verification,
-    predictor_named,
 )
 from engine.events import (
     Event,
@@ -166,7 +165,7 @@ def _with_typed(configuration: Configuration, typed: dict[str, object]) -> Confi
     sampling = with_answer(configuration.sampling, given)
     speculation = configuration.speculation
     if "predictor" in given:
-        speculation = replace(speculation, predictor=predictor_named(given.pop("predictor")))
+        speculation = replace(speculation, predictor=given.pop("predictor"))
     drafts = {name: given.pop(name) for name in DRAFTS if name in given}
     if "controller" in drafts:
         drafts["controller"] = ControllerName(drafts["controller"])
